@@ -1,0 +1,1 @@
+"""Puts the NVIDIA container toolkit on a node and takes every change back."""

@@ -1,0 +1,1 @@
+"""Words: what should be on the node, decided without touching anything."""

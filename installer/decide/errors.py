@@ -1,0 +1,51 @@
+"""An error is one sentence with a remedy, and knows the exit code it ends in."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes, the same for every verb."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    LOCKED = 3
+    NOTHING_INSTALLED = 3
+    UNDO_INCOMPLETE = 4
+    WOULD_CHANGE = 10
+
+
+class InstallerError(Exception):
+    """Something could not be done: ``problem`` says what, ``remedy`` what to do about it.
+
+    Both are fragments without a capital or a full stop; ``str()`` joins them to
+    "cannot <problem>; <remedy>".
+    """
+
+    exit = Exit.FAILED
+
+    def __init__(self, problem: str, *, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"cannot {self.problem}; {self.remedy}"
+
+
+class UsageError(InstallerError):
+    """The command line or the environment asks for something that makes no sense."""
+
+    exit = Exit.USAGE
+
+
+class LockedError(InstallerError):
+    """Another instance is at work on this node."""
+
+    exit = Exit.LOCKED
+
+
+class UndoIncompleteError(InstallerError):
+    """Something of ours is still on the node; the ledger is kept."""
+
+    exit = Exit.UNDO_INCOMPLETE

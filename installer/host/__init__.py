@@ -1,0 +1,1 @@
+"""Hands: every effect on the node, and none of the reasons."""

@@ -1,0 +1,1 @@
+"""Memory: what was found on the node, what was done to it, what was there before."""
