@@ -1,0 +1,112 @@
+"""A text on its way to what is wanted, and the proof that nothing else became different."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+from installer.decide.edits.grammar import Grammar
+from installer.decide.edits.model import Edit, Key
+from installer.decide.edits.tree import Branch, TextError, branch_at, dotted, pruned, same
+from installer.decide.errors import InstallerError
+
+BOM: Final = "\ufeff"
+
+
+@dataclass(slots=True)
+class Draft:
+    """A text on its way to what is wanted, and the tree it must parse to in the end."""
+
+    original: str
+    text: str
+    tree: Branch
+    grammar: Grammar
+    name: str
+
+    @classmethod
+    def of(cls, text: str, grammar: Grammar, name: str) -> Self:
+        """Return the draft of ``text``, which ``name`` stands for in messages."""
+        bare = text.removeprefix(BOM)
+        return cls(text, bare, loaded(bare, grammar, name), grammar, name)
+
+    def finished(self, edits: Sequence[Edit]) -> str:
+        """Return the text, once it is proved to hold the tree."""
+        bom = BOM if self.original.startswith(BOM) else ""
+        if bom + self.text == self.original:
+            return self.original
+        with understood(self.name):
+            tree = self.grammar.load(self.text)
+            keys = [edit.key for edit in edits] if self.grammar.vanishing else []
+            if not same(pruned(tree, keys), pruned(self.tree, keys)):
+                raise TextError("the result differs elsewhere")
+        return bom + self.text
+
+    def insert(self, key: Key, literal: str) -> None:
+        """Create ``key`` and whatever containers it needs."""
+        if self.grammar.start and not self.text.strip():
+            self.text = self.grammar.start
+        self.text = self.grammar.insert(self.text, key, literal)
+        branch = self.tree
+        for part in key[:-1]:
+            branch = branch.setdefault(part, {})
+        branch[key[-1]] = self.grammar.value(literal)
+
+    def replace(self, key: Key, literal: str) -> None:
+        """Give ``key``, which is there, another value."""
+        self.text = self.grammar.replace(self.text, key, literal)
+        self._parent(key)[key[-1]] = self.grammar.value(literal)
+
+    def remove(self, key: Key) -> None:
+        """Delete ``key``, which is there."""
+        self.text = self.grammar.remove(self.text, key)
+        del self._parent(key)[key[-1]]
+
+    def close(self, key: Key) -> None:
+        """Take the container away if it is empty, or its header if it lives on through others."""
+        self.text = self.grammar.close(self.text, key)
+        parent = self._parent(key)
+        if not parent[key[-1]]:
+            del parent[key[-1]]
+
+    def _parent(self, key: Key) -> Branch:
+        parent = branch_at(self.tree, key[:-1])
+        if parent is None:
+            raise TextError(f"{dotted(key)} has lost its place")
+        return parent
+
+
+def loaded(text: str, grammar: Grammar, name: str) -> Branch:
+    """Return the tree of ``text``.
+
+    Raises:
+        InstallerError: the text is not valid.
+    """
+    try:
+        text.encode()
+        return grammar.load(text)
+    except UnicodeEncodeError as error:
+        reason: object = f"character {error.start + 1}: half a surrogate pair"
+        raise _unreadable(name, grammar, reason) from error
+    except RecursionError as error:
+        raise _unreadable(name, grammar, "nested too deeply") from error
+    except TextError as error:
+        raise _unreadable(name, grammar, error) from error
+
+
+def _unreadable(name: str, grammar: Grammar, reason: object) -> InstallerError:
+    return InstallerError(
+        f"read {name} as {grammar.title} ({reason})",
+        remedy="correct the file, then run again",
+    )
+
+
+@contextmanager
+def understood(name: str) -> Iterator[None]:
+    """Turn text that is not understood into an error for the operator."""
+    try:
+        yield
+    except (TextError, RecursionError) as error:
+        raise InstallerError(
+            f"edit {name} without touching anything else ({error})",
+            remedy="report this as a bug, with the file less its secrets",
+        ) from error

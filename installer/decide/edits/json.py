@@ -1,0 +1,263 @@
+"""The spans of JSON text: where a key's value stands, and how its neighbours are written.
+
+Every function takes text that ``load`` has accepted.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from installer.decide.edits.grammar import Grammar
+from installer.decide.edits.model import Key, Value
+from installer.decide.edits.tree import Branch, Number, TextError
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+|[{}\[\],:]')
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One pair of an object; ``start`` and ``colon`` are where its name begins and ends."""
+
+    name: str
+    start: int
+    colon: int
+    value: "_Node"
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """The span of one value; ``members`` is ``None`` unless it is an object."""
+
+    start: int
+    end: int
+    members: tuple[_Member, ...] | None = None
+
+
+def load(text: str) -> Branch:
+    """Return the tree of ``text``; a name that occurs again is kept beside the first.
+
+    Raises:
+        TextError: the text is not one JSON object.
+    """
+    if not text.strip(" \t\r\n"):
+        return {}
+    tree = _value(text)
+    if not isinstance(tree, dict):
+        raise TextError("line 1, column 1: expected an object")
+    return tree
+
+
+def value(literal: str) -> Any:
+    """Return what ``literal`` stands for."""
+    return _value(literal)
+
+
+def literal(value: Value) -> str:
+    """Return ``value`` as JSON on one line, characters beyond ASCII as they are."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def find(text: str, key: Key) -> str | None:
+    """Return the literal that ``key`` holds, or ``None``."""
+    node = _node(text, key)
+    return None if node is None else text[node.start : node.end]
+
+
+def replace(text: str, key: Key, literal: str) -> str:
+    """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
+    node = _node(text, key)
+    if node is None:
+        raise TextError("a key to be replaced is not there")
+    return text[: node.start] + literal + text[node.end :]
+
+
+def insert(text: str, key: Key, literal: str) -> str:
+    """Return ``text`` with ``key`` at the end of its object, written like the pairs before it."""
+    node, colon, depth = _scan(text), ": ", 0
+    while node.members is not None and depth < len(key):
+        member = next((m for m in node.members if m.name == key[depth]), None)
+        if member is None:
+            break
+        colon, node, depth = _colon(text, member), member.value, depth + 1
+    if node.members is None or depth == len(key):
+        raise TextError("a key to be created has no place")
+    if node.members:
+        colon = _colon(text, node.members[-1])
+    gap, unit = _gap(text, node, colon), _unit(text, node)
+    pair = _nested(key[depth:], literal, colon, gap if "\n" in gap else "", unit)
+    if node.members:
+        end = node.members[-1].value.end
+        return f"{text[:end]},{gap}{pair}{text[end:]}"
+    # What stood between the braces stays behind the pair: remove() finds it there.
+    return text[: node.start + 1] + gap + pair + text[node.start + 1 :]
+
+
+def remove(text: str, key: Key) -> str:
+    """Return ``text`` without ``key``, and without the comma and space that came with it."""
+    node = _node(text, key[:-1])
+    members = (node.members if node else None) or ()
+    index = next((i for i, member in enumerate(members) if member.name == key[-1]), None)
+    if node is None or index is None:
+        raise TextError("a key to be removed is not there")
+    if index:
+        start, end = members[index - 1].value.end, members[index].value.end
+    elif len(members) > 1:
+        start, end = members[0].start, members[1].start
+    else:
+        start, end = node.start + 1, members[0].value.end
+    return text[:start] + text[end:]
+
+
+def close(text: str, key: Key) -> str:
+    """Return ``text`` without the object ``key``, if it is empty."""
+    node = _node(text, key)
+    return remove(text, key) if node is not None and node.members == () else text
+
+
+def _value(text: str) -> Any:
+    constants: list[str] = []
+    try:
+        tree = json.loads(
+            text,
+            object_pairs_hook=_branch,
+            parse_int=_number,
+            parse_float=Number,
+            parse_constant=constants.append,
+        )
+    except json.JSONDecodeError as error:
+        reason = error.msg[:1].lower() + error.msg[1:]
+        raise TextError(f"line {error.lineno}, column {error.colno}: {reason}") from error
+    if constants:
+        pos = next(token.start() for token in _TOKEN.finditer(text) if token[0] == constants[0])
+        raise TextError(f"{_place(text, pos)}: {constants[0]} is not JSON")
+    for token in _TOKEN.finditer(text) if "\\u" in text else ():
+        if token[0].startswith('"') and _SURROGATE.search(json.loads(token[0])):
+            raise TextError(f"{_place(text, token.start())}: half a surrogate pair")
+    return tree
+
+
+def _place(text: str, pos: int) -> str:
+    return f"line {text.count(chr(10), 0, pos) + 1}, column {pos - text.rfind(chr(10), 0, pos)}"
+
+
+def _branch(pairs: list[tuple[str, Any]]) -> Branch:
+    branch: Branch = {}
+    seen: dict[str, int] = {}
+    for name, child in pairs:
+        seen[name] = seen.get(name, 0) + 1
+        branch[name if seen[name] == 1 else (name, seen[name])] = child
+    return branch
+
+
+def _number(text: str) -> int | Number:
+    # int() refuses more than 4300 digits, and -0 would come back as 0.
+    return int(text) if len(text) < 1000 and text != "-0" else Number(text)  # noqa: PLR2004
+
+
+def _node(text: str, key: Key) -> _Node | None:
+    node = _scan(text)
+    for name in key:
+        found = next((m.value for m in node.members or () if m.name == name), None)
+        if found is None:
+            return None
+        node = found
+    return node
+
+
+def _scan(text: str) -> _Node:
+    tokens = _TOKEN.finditer(text)
+    try:
+        return _scan_value(tokens.__next__, tokens.__next__())
+    except StopIteration as error:
+        raise TextError("the text ends too early") from error
+
+
+def _scan_value(following: Callable[[], re.Match[str]], token: re.Match[str]) -> _Node:
+    if token[0] == "{":
+        return _scan_object(following, token.start())
+    start, depth = token.start(), int(token[0] == "[")
+    while depth:
+        token = following()
+        depth += (token[0] in "[{") - (token[0] in "]}")
+    return _Node(start, token.end())
+
+
+def _scan_object(following: Callable[[], re.Match[str]], start: int) -> _Node:
+    members: list[_Member] = []
+    token = following()
+    while token[0] != "}":
+        if token[0] == ",":
+            token = following()
+        name = token
+        following()  # the colon
+        child = _scan_value(following, following())
+        members.append(_Member(json.loads(name[0]), name.start(), name.end(), child))
+        token = following()
+    return _Node(start, token.end(), tuple(members))
+
+
+def _colon(text: str, member: _Member) -> str:
+    between = text[member.colon : member.value.start]
+    return ": " if "\n" in between else between
+
+
+def _gap(text: str, node: _Node, colon: str) -> str:
+    """Return the white space a new pair of ``node`` starts with."""
+    members = node.members or ()
+    if not members:
+        inner = text[node.start + 1 : node.end - 1]
+        head, newline, tail = inner.rpartition("\n")
+        if not newline:
+            return inner
+        return ("\r\n" if head.endswith("\r") else "\n") + tail + _unit(text, node)
+    if len(members) > 1:
+        between = text[members[-2].value.end : members[-1].start].partition(",")[2]
+    else:
+        between = text[node.start + 1 : members[0].start]
+    head, newline, tail = between.rpartition("\n")
+    if newline:
+        return ("\r\n" if head.endswith("\r") else "\n") + tail
+    if len(members) > 1:
+        return between
+    return " " if colon.endswith(" ") or between else ""
+
+
+def _unit(text: str, node: _Node) -> str:
+    """Return by how much a level is indented below ``node``."""
+    members = node.members or ()
+    if members:
+        outer = text[: node.end - 1].rpartition("\n")[2]
+        own = text[: members[-1].start].rpartition("\n")[2]
+        if not outer.strip() and not own.strip() and own.startswith(outer) and own != outer:
+            return own[len(outer) :]
+    first = re.search(r"\n([ \t]+)\S", text)
+    return first[1] if first else "    "
+
+
+def _nested(names: Key, literal: str, colon: str, newline: str, unit: str) -> str:
+    """Return the pair for ``names[0]``, with an object for each further name around ``literal``."""
+    name = json.dumps(names[0], ensure_ascii=False)
+    if len(names) == 1:
+        return f"{name}{colon}{literal}"
+    deeper = newline + unit if newline else ""
+    return f"{name}{colon}{{{deeper}{_nested(names[1:], literal, colon, deeper, unit)}{newline}}}"
+
+
+GRAMMAR: Final = Grammar(
+    title="JSON",
+    container="an object",
+    start="{\n}\n",
+    vanishing=False,
+    load=load,
+    value=value,
+    literal=literal,
+    find=find,
+    replace=replace,
+    insert=insert,
+    remove=remove,
+    close=close,
+    unopened=lambda _text, _key: False,
+)

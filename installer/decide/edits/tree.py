@@ -1,0 +1,117 @@
+"""Parsed configs, compared so that nothing counts as equal that is written for a different value."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+from installer.decide.edits.model import ABSENT, Absent, Key, Value
+
+# A name that occurs a second time in one object is kept as (name, 2), so that no pair is lost.
+Branch: TypeAlias = dict[Any, Any]
+
+
+class TextError(ValueError):
+    """The text is not valid, or not understood; ``str()`` says where and why."""
+
+
+class Number(float):
+    """A number that remembers how it was written, for not every literal survives a float."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Return the number that ``text`` is a literal of."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def canon(value: object) -> object:
+    """Return ``value`` in a form in which ``==`` tells 1, 1.0 and true apart and nan equals nan."""
+    match value:
+        case None | bool() | str():
+            return value
+        case Mapping():
+            return {name: canon(child) for name, child in value.items()}
+        case Sequence():
+            return [canon(child) for child in value]
+        case _:
+            return (type(value).__name__ if not isinstance(value, (int, float)) else "number", repr(value))
+
+
+def same(one: object, other: object) -> bool:
+    """Return whether both hold the same, whatever the order of their keys."""
+    return canon(one) == canon(other)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with each name once, the last one, as Go's parsers read it."""
+    match value:
+        case dict():
+            names = {name[0] if isinstance(name, tuple) else name: child for name, child in value.items()}
+            return {name: plain(child) for name, child in names.items()}
+        case list():
+            return [plain(child) for child in value]
+        case _:
+            return value
+
+
+def doubled(branch: Branch, name: str) -> bool:
+    """Return whether ``name`` occurs more than once in this object."""
+    return (name, 2) in branch
+
+
+def child_of(branch: Branch, name: str) -> Any | Absent:
+    """Return what ``name`` holds, or ``ABSENT``."""
+    return branch.get(name, ABSENT)
+
+
+def pruned(tree: Branch, keys: Sequence[Key]) -> Branch:
+    """Return ``tree`` without the empty containers on the way to ``keys``."""
+    for key in keys:
+        for depth in range(len(key) - 1, 0, -1):
+            parent = branch_at(tree, key[: depth - 1])
+            if parent is not None and parent.get(key[depth - 1]) == {}:
+                del parent[key[depth - 1]]
+    return tree
+
+
+def branch_at(tree: Branch, key: Key) -> Branch | None:
+    """Return the container at ``key``, or ``None`` when there is none or its name is not unique."""
+    branch = tree
+    for name in key:
+        child = child_of(branch, name)
+        if not isinstance(child, dict) or doubled(branch, name):
+            return None
+        branch = child
+    return branch
+
+
+def dotted(key: Key) -> str:
+    """Return ``key`` as a person writes it."""
+    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in key)
+
+
+def kind_of(value: Value) -> str:
+    """Return what ``value`` is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case Mapping():
+            return "a table"
+        case Sequence():
+            return (
+                "an array of tables" if value and all(isinstance(v, Mapping) for v in value) else "an array"
+            )
+        case _:
+            return "a date"

@@ -1,0 +1,46 @@
+"""The engines: one row each."""
+
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.engines import containerd, crio, docker
+from installer.decide.engines.model import Engine, Reload
+
+ENGINES: Final = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            name="docker",
+            config=PurePosixPath("/etc/docker/daemon.json"),
+            drop_in=None,
+            drop_in_dir=None,
+            socket=PurePosixPath("/var/run/docker.sock"),
+            unit="docker.service",
+            process="dockerd",
+            reload=Reload.HUP,
+            edits=docker.edits,
+        ),
+        Engine(
+            name="containerd",
+            config=PurePosixPath("/etc/containerd/config.toml"),
+            drop_in=None,
+            drop_in_dir=None,
+            socket=PurePosixPath("/run/containerd/containerd.sock"),
+            unit="containerd.service",
+            process="containerd",
+            reload=Reload.RESTART,
+            edits=containerd.edits,
+        ),
+        Engine(
+            name="crio",
+            config=PurePosixPath("/etc/crio/crio.conf"),
+            drop_in=PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.toml"),
+            drop_in_dir=PurePosixPath("/etc/crio/crio.conf.d"),
+            socket=PurePosixPath("/var/run/crio/crio.sock"),
+            unit="crio.service",
+            process="crio",
+            reload=Reload.RESTART,
+            edits=crio.edits,
+        ),
+    )
+}

@@ -1,0 +1,97 @@
+"""Docker: runtimes and default-runtime in daemon.json."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.edits import ABSENT, Syntax, Tree, Value, Want
+from installer.decide.engines.model import (
+    ConfigFiles,
+    Decision,
+    FileWants,
+    RuntimeEntry,
+    is_oci,
+    is_ours,
+    low_level_words,
+    refuse_taken_name,
+    table,
+    text,
+)
+from installer.decide.errors import InstallerError
+
+RUNTIMES: Final = "runtimes"
+DEFAULT: Final = "default-runtime"
+BUILT_IN: Final = "runc"
+
+
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
+    """Return what daemon.json should say.
+
+    Raises:
+        InstallerError: the file holds what dockerd would refuse or die of later.
+    """
+    path = files.config
+    tree = files.trees.get(path, {})
+    runtimes = table(tree, (RUNTIMES,), path)
+    for name in runtimes:
+        table(runtimes, (name,), path)
+    default = text(tree, DEFAULT, path)
+    _refuse_fatal(path, runtimes, default, entries)
+    wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
+    return Decision(
+        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
+    )
+
+
+def intermediate(before: Tree) -> tuple[Want, ...]:
+    """Return what daemon.json must say for dockerd to forget our runtimes, given the file without us.
+
+    Removed keys are sticky, and a map without the live default makes dockerd 20.10 panic
+    (engines.md 7), so both keys have to stand in the file for one SIGHUP.
+    """
+    default = before.get(DEFAULT)
+    runtimes = before.get(RUNTIMES)
+    return (
+        Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN),
+        Want((RUNTIMES,), runtimes if isinstance(runtimes, Mapping) else {}),
+    )
+
+
+def _refuse_fatal(
+    path: PurePosixPath, runtimes: Tree, default: str, entries: tuple[RuntimeEntry, ...]
+) -> None:
+    if BUILT_IN in runtimes:
+        raise InstallerError(
+            f"use {path} (it defines a runtime named runc, which dockerd refuses to start with)",
+            remedy="remove or rename that runtime",
+        )
+    known = {*runtimes, BUILT_IN, *(entry.name for entry in entries)}
+    # A default with a dot names a containerd shim, which needs no entry.
+    if default and default not in known and "." not in default:
+        raise InstallerError(
+            f'use {path} (its default-runtime "{default}" is not defined: dockerd would not start)',
+            remedy=f'define it under "{RUNTIMES}" or remove "{DEFAULT}"',
+        )
+
+
+def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+    key = (RUNTIMES, entry.name)
+    now = table(runtimes, (entry.name,), path)
+    refuse_taken_name(path, entry.name, now.get("path"))
+    yield Want((*key, "path"), str(entry.binary))
+    if not now:
+        yield Want((*key, "args"), [])
+    # dockerd refuses a runtime that has both a path and a shim type.
+    for shim in ("runtimeType", "options"):
+        if shim in now:
+            yield Want((*key, shim), ABSENT)
+    if entry.default:
+        yield Want((DEFAULT,), entry.name)
+
+
+def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
+    for name in (default, BUILT_IN, "crun"):
+        entry = runtimes.get(name)
+        binary = entry.get("path") if isinstance(entry, Mapping) else None
+        if not is_ours(binary) and is_oci(name, binary):
+            yield binary

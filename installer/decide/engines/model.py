@@ -1,0 +1,185 @@
+"""What every engine's function is given, and what it says."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.errors import InstallerError
+
+OUR_BINARIES: Final = frozenset(
+    f"nvidia-container-runtime{mode}{real}" for mode in ("", ".cdi", ".legacy") for real in ("", ".real")
+)
+# A VM or a user-space kernel cannot start a container for our runtime (compat.md D33).
+NOT_OCI_PREFIXES: Final = ("kata", "runsc", "cc-runtime", "containerd-shim-kata", "io.containerd.kata")
+STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeEntry:
+    """One OCI runtime; ``binary`` is the path the host sees."""
+
+    name: str
+    binary: PurePosixPath
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a running engine says it serves; ``binaries`` by runtime name, "" where it tells none."""
+
+    binaries: Mapping[str, str]
+    default: str
+    systemd_cgroup: Mapping[str, bool]
+
+    def serves(self, entries: tuple[RuntimeEntry, ...]) -> bool:
+        """Tell whether each entry is served with its binary, and the default is the one asked for."""
+        return all(
+            self.binaries.get(entry.name) == str(entry.binary)
+            and (not entry.default or self.default == entry.name)
+            for entry in entries
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFiles:
+    """The configs of one engine as they would be without us.
+
+    ``trees`` holds each file that exists, in the order in which the engine reads them;
+    ``version`` is that of the running engine, or None where none runs.
+    """
+
+    config: PurePosixPath
+    drop_in: PurePosixPath | None
+    trees: Mapping[PurePosixPath, Tree]
+    version: tuple[int, ...] | None = None
+    hook: PurePosixPath | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileWants:
+    """What the keys of one file should hold."""
+
+    path: PurePosixPath
+    syntax: Syntax
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one engine's configs should say.
+
+    ``low_level`` are the runtimes that ours may wrap, preferred first; ``notes`` are for the owner.
+    """
+
+    files: tuple[FileWants, ...]
+    low_level: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Reload(StrEnum):
+    """How an engine takes up a changed config."""
+
+    HUP = "SIGHUP"
+    RESTART = "restart"
+    WATCHED = "watched"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine: what differs from the others is in this row."""
+
+    name: str
+    config: PurePosixPath
+    drop_in: PurePosixPath | None
+    drop_in_dir: PurePosixPath | None
+    socket: PurePosixPath
+    unit: str
+    process: str
+    reload: Reload
+    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...]], Decision]
+
+
+def is_ours(binary: Value) -> bool:
+    """Tell whether ``binary`` is a runtime of this toolkit, whatever the name it is configured under.
+
+    Ours as its own low-level runtime would exec itself for ever (compat.md D1).
+    """
+    return isinstance(binary, str) and PurePosixPath(binary).name in OUR_BINARIES
+
+
+def is_oci(name: str, binary: Value) -> bool:
+    """Tell whether a runtime can be the low-level runtime of ours: neither a VM nor a sandbox."""
+    base = PurePosixPath(binary).name if isinstance(binary, str) else ""
+    return not name.startswith(NOT_OCI_PREFIXES) and not base.startswith(NOT_OCI_PREFIXES)
+
+
+def low_level_words(binaries: Iterator[Value]) -> tuple[str, ...]:
+    """Return the paths found in a config, then the words runc and crun, each once."""
+    found = [binary for binary in binaries if isinstance(binary, str) and binary]
+    return tuple(dict.fromkeys([*found, "runc", "crun"]))
+
+
+def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
+    """Return the table at ``key``; an empty one where there is none.
+
+    Raises:
+        InstallerError: something else stands there or on the way.
+    """
+    for depth, part in enumerate(key, 1):
+        value = tree.get(part)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise wrong_type(path, key[:depth], "a table", value)
+        tree = value
+    return tree
+
+
+def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
+    """Return the string at ``name``; "" where there is none.
+
+    Raises:
+        InstallerError: something else stands there.
+    """
+    value = tree.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise wrong_type(path, (*above, name), "a string", value)
+    return value
+
+
+def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
+    """Return the error for a key that holds a value of another type."""
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
+    word = next((word for kind, word in names.items() if isinstance(found, kind)), "a table")
+    return InstallerError(
+        f"use {path} ({'.'.join(key)} is {word} where {wanted} belongs)",
+        remedy="correct the file, then run again",
+    )
+
+
+def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
+    """Yield each value below ``tree`` that is not a table, with its key."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
+    """Raise where a custom runtime name would replace a runtime that is not NVIDIA's.
+
+    Raises:
+        InstallerError: always in that case (compat.md D34).
+    """
+    if name in STANDARD_NAMES or not binary or is_ours(binary):
+        return
+    raise InstallerError(
+        f"use {path} (a runtime named {name} is there already and starts {binary})",
+        remedy="choose another name with --runtime-name",
+    )

@@ -1,0 +1,47 @@
+"""What stands at a path of the host, as plain data."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+
+
+class Kind(StrEnum):
+    """What stands at a path; a symlink is followed unless said otherwise."""
+
+    ABSENT = "absent"
+    FILE = "file"
+    DIRECTORY = "directory"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a file is apart from its content: permission bits, owner, group, extended attributes."""
+
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A regular file: its bytes and what else it is."""
+
+    content: bytes
+    meta: Meta = field(default_factory=Meta)
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the content, in hex."""
+        return sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a directory listing tells of a file or a link, without reading it."""
+
+    size_bytes: int
+    mode: int
+    link: str = ""

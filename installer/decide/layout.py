@@ -1,0 +1,69 @@
+"""Every host path, named once."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+HOME: Final = ".toolkit-installer"
+DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
+DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
+RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
+SYSTEM_BUSES: Final = (
+    PurePosixPath("/run/dbus/system_bus_socket"),
+    PurePosixPath("/run/systemd/private"),
+)
+# Where distributions put the driver's libraries when it is installed on the host itself.
+DRIVER_LIBRARY_DIRS: Final = tuple(
+    PurePosixPath(path)
+    for path in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below one install-dir, as the host sees them."""
+
+    install_dir: PurePosixPath = DEFAULT_INSTALL_DIR
+
+    @property
+    def toolkit(self) -> PurePosixPath:
+        """The symlink that engines name their runtimes through."""
+        return self.install_dir / "toolkit"
+
+    @property
+    def home(self) -> PurePosixPath:
+        """The directory that is ours alone."""
+        return self.install_dir / HOME
+
+    @property
+    def ledger(self) -> PurePosixPath:
+        """What we hold on this node and what was there before."""
+        return self.home / "ledger"
+
+    @property
+    def backups(self) -> PurePosixPath:
+        """Files as they were before us."""
+        return self.home / "backups"
+
+    @property
+    def replaced(self) -> PurePosixPath:
+        """A toolkit directory of another installer, kept for undo."""
+        return self.home / "replaced"
+
+    @property
+    def versions(self) -> PurePosixPath:
+        """One directory for each payload."""
+        return self.home / "versions"
+
+    def version(self, digest: str) -> PurePosixPath:
+        """Return the directory of one payload."""
+        return self.versions / digest
+
+    def link_target(self, digest: str) -> PurePosixPath:
+        """Return what ``toolkit`` points to: relative, so that it holds in every mount of the host."""
+        return PurePosixPath(HOME) / "versions" / digest
+
+    @property
+    def config(self) -> PurePosixPath:
+        """The installed toolkit's own configuration."""
+        return self.toolkit / ".config/nvidia-container-runtime/config.toml"

@@ -1,0 +1,185 @@
+"""Facts and Options in, steps out: what an install would do, without doing any of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.configs import config_change, pristine, tree_of
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.inode import File
+from installer.decide.options import Options, RestartMode
+from installer.decide.rows import ConfigRow, EngineRow, Holdings
+from installer.decide.steps import MakeDirectory, Reload, Step, WriteConfig
+from installer.decide.toolkit_plan import plan_toolkit
+
+MODES: Final = ("", ".cdi", ".legacy")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done, and what the ledger says before the first step and after the last.
+
+    ``settled`` is None where nothing is held any more. ``backups`` are saved ahead of all
+    steps; ``obstacles`` keep the plan from being carried out; ``unproven`` names the engines
+    that nobody will ask whether they serve what their config says.
+    """
+
+    steps: tuple[Step, ...]
+    during: Holdings
+    settled: Holdings | None
+    engines: Mapping[str, EngineFacts]
+    backups: tuple[File, ...] = ()
+    obstacles: tuple[InstallerError, ...] = ()
+    notes: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _EnginePart:
+    """What one engine takes."""
+
+    row: EngineRow
+    configs: tuple[ConfigRow, ...]
+    writes: tuple[WriteConfig, ...]
+    reload: tuple[Reload, ...]
+    backups: tuple[File, ...]
+
+
+def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
+    """Return the three runtimes as NVIDIA writes them (compat.md 3).
+
+    A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
+    """
+    standard = tuple(f"nvidia{mode.replace('.', '-')}" for mode in MODES)
+    chosen = options.runtime_name
+    names = standard if chosen in standard else (chosen, *standard[1:])
+    return tuple(
+        RuntimeEntry(
+            name,
+            options.layout.toolkit / f"nvidia-container-runtime{mode}",
+            default=options.set_as_default and name == chosen,
+        )
+        for name, mode in zip(names, MODES, strict=True)
+    )
+
+
+def plan_install(facts: Facts, options: Options) -> Plan:
+    """Return the steps that make the host serve our runtimes; none where it does.
+
+    Raises:
+        InstallerError: a config cannot be edited as it is.
+    """
+    entries = entries_for(options)
+    decisions = {engine.name: _decision(engine, facts, entries) for engine in facts.engines}
+    toolkit = plan_toolkit(facts, options, _low_level(decisions.values()))
+    parts = [_engine(engine, decisions[engine.name], entries, facts, options) for engine in facts.engines]
+    directories = _directories(facts, [write for part in parts for write in part.writes])
+    steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories)]
+    for part in parts:
+        steps += [*part.writes, *part.reload]
+    steps += toolkit.afterwards
+    held = facts.held
+    settled = Holdings(
+        directories=tuple(dict.fromkeys((*held.directories, *directories))),
+        toolkit=toolkit.row,
+        engines=tuple({row.name: row for row in (*held.engines, *(part.row for part in parts))}.values()),
+        configs=tuple(
+            {
+                row.path: row for row in (*held.configs, *(row for part in parts for row in part.configs))
+            }.values()
+        ),
+        finished=True,
+    )
+    return Plan(
+        tuple(steps),
+        _during(held, settled),
+        settled,
+        {engine.name: engine for engine in facts.engines},
+        backups=tuple(file for part in parts for file in part.backups),
+        obstacles=(*facts.obstacles, *toolkit.obstacles, *_silent(facts.engines, options)),
+        notes=(
+            *facts.notes,
+            *(note for decision in decisions.values() for note in decision.notes),
+            *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
+        ),
+        unproven=tuple(
+            engine.name
+            for engine in facts.engines
+            if options.restart_mode is RestartMode.NONE or engine.hook is not None
+        ),
+    )
+
+
+def _during(held: Holdings, settled: Holdings) -> Holdings:
+    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it."""
+    if settled == held:
+        return held
+    configs = []
+    for row in settled.configs:
+        before = held.config(row.path)
+        texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
+        configs.append(replace(row, ours=tuple(texts)))
+    return replace(settled, configs=tuple(configs), finished=False)
+
+
+def _decision(engine: EngineFacts, facts: Facts, entries: tuple[RuntimeEntry, ...]) -> Decision:
+    trees = {}
+    for path in engine.files:
+        file = pristine(path, facts).file
+        if file is not None:
+            trees[path] = tree_of(file, path)
+    files = ConfigFiles(engine.config, engine.drop_in, trees, engine.version, engine.hook)
+    return ENGINES[engine.name].edits(files, entries)
+
+
+def _low_level(decisions: Iterable[Decision]) -> tuple[str, ...]:
+    """Return what all engines can start, paths before words."""
+    words = dict.fromkeys(word for decision in decisions for word in decision.low_level)
+    return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
+
+
+def _engine(
+    engine: EngineFacts,
+    decision: Decision,
+    entries: tuple[RuntimeEntry, ...],
+    facts: Facts,
+    options: Options,
+) -> _EnginePart:
+    changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
+    held = next((row for row in facts.held.engines if row.name == engine.name), None)
+    names = {entry.name for entry in entries}
+    gone = [RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names]
+    reload = Reload(engine.name, entries, tuple(gone))
+    served = engine.serving is not None and reload.satisfied_by(engine.serving)
+    unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
+    quiet = unasked or (served and not any(change.taken_back for change in changes))
+    runtimes = tuple((entry.name, entry.binary) for entry in entries)
+    return _EnginePart(
+        EngineRow(engine.name, engine.socket, engine.unit, runtimes),
+        tuple(change.row for change in changes if change.row is not None),
+        tuple(change.step for change in changes if change.step is not None),
+        () if quiet else (reload,),
+        tuple(change.original for change in changes if change.step and change.original is not None),
+    )
+
+
+def _directories(facts: Facts, writes: Iterable[WriteConfig]) -> tuple[PurePosixPath, ...]:
+    needed = {parent for write in writes for parent in write.path.parents} & facts.missing
+    return tuple(sorted(needed, key=lambda path: len(path.parts)))
+
+
+def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[InstallerError, ...]:
+    if options.restart_mode is RestartMode.NONE:
+        return ()
+    return tuple(
+        InstallerError(
+            f"prove that {engine.name} serves our runtimes ({engine.silence})",
+            remedy=f"start {engine.name}, or configure it unproven with --restart-mode none",
+        )
+        for engine in engines
+        if engine.serving is None and engine.hook is None
+    )

@@ -1,0 +1,73 @@
+"""The rows of the ledger: what we hold on this node, and what was there before."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from installer.decide.edits import Edit, Syntax
+from installer.decide.inode import Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A file as it would be without us; its bytes are in the backup named ``digest``."""
+
+    digest: str
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """One config of one engine.
+
+    ``original`` is None where there was no file. ``ours`` are the digests of every text we
+    wrote there, so that a file nobody touched since is known; ``edits`` are for one that
+    somebody did.
+    """
+
+    engine: str
+    path: PurePosixPath
+    syntax: Syntax
+    original: Saved | None
+    ours: tuple[str, ...]
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given."""
+
+    name: str
+    socket: PurePosixPath
+    unit: str
+    runtimes: tuple[tuple[str, PurePosixPath], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitRow:
+    """The payload.
+
+    ``version`` is in place and ``previous``, where there is one, is kept beside it. ``rendered``
+    is config.toml as we wrote it, to tell an administrator's edits. ``replaced`` says that a
+    directory of another installer was exchanged away, ``linked`` what a foreign symlink held.
+    """
+
+    version: str
+    previous: str | None
+    rendered: str
+    replaced: bool = False
+    linked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Everything we hold on one node. ``finished`` is false from the first step to the last proof."""
+
+    directories: tuple[PurePosixPath, ...] = ()
+    toolkit: ToolkitRow | None = None
+    engines: tuple[EngineRow, ...] = ()
+    configs: tuple[ConfigRow, ...] = ()
+    finished: bool = False
+
+    def config(self, path: PurePosixPath) -> ConfigRow | None:
+        """Return the row of ``path``."""
+        return next((row for row in self.configs if row.path == path), None)

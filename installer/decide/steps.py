@@ -1,0 +1,127 @@
+"""A step is one change to the host, as plain data: what is there before it and what after."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TypeAlias, assert_never
+
+from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.inode import File
+from installer.decide.toolkit import PayloadFile
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDirectory:
+    """Make one directory that is not there."""
+
+    path: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDirectory:
+    """Remove one directory that we made, if nobody put anything into it."""
+
+    path: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class WriteConfig:
+    """Put ``after`` in the place of ``before``; None is no file."""
+
+    engine: str
+    path: PurePosixPath
+    before: File | None
+    after: File | None
+
+
+@dataclass(frozen=True, slots=True)
+class InstallVersion:
+    """Put a payload beside the others, complete or not at all."""
+
+    version: str
+    files: tuple[PayloadFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVersion:
+    """Remove a payload that nothing names any more."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchToolkit:
+    """Let ``<install-dir>/toolkit`` be what ``after`` says.
+
+    Each side is what a symlink holds, "" for no such name, or None for the directory of another
+    installer, which stands aside while our symlink is in its place.
+    """
+
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Make a running engine read its config; prove that it serves ``present`` and not ``absent``."""
+
+    engine: str
+    present: tuple[RuntimeEntry, ...]
+    absent: tuple[RuntimeEntry, ...] = ()
+
+    def satisfied_by(self, serving: Serving) -> bool:
+        """Tell whether an engine that says ``serving`` needs no reload any more."""
+        gone = all(
+            serving.binaries.get(entry.name) != str(entry.binary)
+            and (serving.default != entry.name or entry.name in serving.binaries)
+            for entry in self.absent
+        )
+        return gone and serving.serves(self.present)
+
+
+Step: TypeAlias = (
+    MakeDirectory | RemoveDirectory | WriteConfig | InstallVersion | RemoveVersion | SwitchToolkit | Reload
+)
+
+
+def describe(step: Step) -> str:
+    """Return the step as a line for people, in the imperative."""
+    match step:
+        case MakeDirectory(path):
+            return f"make the directory {path}"
+        case RemoveDirectory(path):
+            return f"remove the directory {path}"
+        case WriteConfig(_, path, before, after):
+            verb = "create" if before is None else "remove" if after is None else "edit"
+            return f"{verb} {path}"
+        case InstallVersion(version, files):
+            return f"install toolkit {version} ({len(files)} files)"
+        case RemoveVersion(version):
+            return f"remove toolkit {version}"
+        case SwitchToolkit(_, after):
+            return f"point toolkit to {after}" if after else "give the name toolkit back"
+        case Reload(engine, present):
+            return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
+        case _:
+            assert_never(step)
+
+
+def inverse(step: Step) -> Step | None:
+    """Return the step that takes ``step`` back; None where there is nothing to take back.
+
+    A reload is taken back by whoever knows what the engine served before.
+    """
+    match step:
+        case MakeDirectory(path):
+            return RemoveDirectory(path)
+        case RemoveDirectory(path):
+            return MakeDirectory(path)
+        case WriteConfig(engine, path, before, after):
+            return WriteConfig(engine, path, before=after, after=before)
+        case InstallVersion(version):
+            return RemoveVersion(version)
+        case SwitchToolkit(before, after):
+            return SwitchToolkit(before=after, after=before)
+        case RemoveVersion() | Reload():
+            return None
+        case _:
+            assert_never(step)

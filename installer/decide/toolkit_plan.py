@@ -1,0 +1,131 @@
+"""The payload: which version should be in place, and the steps that put it there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Final, assert_never
+
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Facts
+from installer.decide.inode import Entry, Kind
+from installer.decide.layout import HOME
+from installer.decide.options import Options
+from installer.decide.rows import ToolkitRow
+from installer.decide.steps import InstallVersion, RemoveVersion, Step, SwitchToolkit
+from installer.decide.toolkit import (
+    CONFIG,
+    Copy,
+    PayloadFile,
+    Symlink,
+    Text,
+    check_artifacts,
+    payload,
+    version_of,
+)
+from installer.decide.toolkit_config import ToolkitConfig, carry_over, render_config
+
+VERSIONS: Final = f"{HOME}/versions/"
+ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
+
+
+@dataclass(frozen=True, slots=True)
+class ToolkitPlan:
+    """``steps`` come before the engines are touched, ``afterwards`` when they are proven.
+
+    ``edited`` are the keys of config.toml that an administrator changed.
+    """
+
+    steps: tuple[Step, ...]
+    afterwards: tuple[Step, ...]
+    row: ToolkitRow | None
+    obstacles: tuple[InstallerError, ...] = ()
+    edited: tuple[str, ...] = ()
+
+
+def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> ToolkitPlan:
+    """Return how the payload comes into place; no steps where it is there, unchanged and complete."""
+    held = facts.held.toolkit
+    try:
+        check_artifacts(facts.artifacts, source_root=options.toolkit_source, machine=facts.machine)
+    except InstallerError as error:
+        return ToolkitPlan((), (), held, (error,))
+    toolkit_dir = options.layout.toolkit
+    rendered = render_config(
+        ToolkitConfig(driver_root=options.driver_root),
+        toolkit_dir=toolkit_dir,
+        low_level=low_level,
+        ldconfig_real=facts.ldconfig_real,
+        suse=facts.suse,
+    )
+    files = payload(facts.artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=rendered)
+    version = version_of(files)
+    config, edited = rendered, tuple[str, ...]()
+    if held is not None and facts.toolkit.config is not None:
+        config, edited = carry_over(
+            held.rendered, facts.toolkit.config, rendered, name=str(options.layout.config)
+        )
+    now = standing(facts)
+    target = f"{VERSIONS}{version}"
+    current = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
+    steps: list[Step] = []
+    if not _complete(files, facts.toolkit.versions.get(version, {})):
+        steps.append(InstallVersion(version, _with_config(files, config)))
+    if now != target:
+        steps.append(SwitchToolkit(now, target))
+    previous = held.previous if held and current == version else current
+    stale = sorted(facts.toolkit.versions.keys() - {version, previous})
+    foreign = held or ToolkitRow(
+        version, None, rendered, replaced=now is None, linked=now if now and current is None else None
+    )
+    row = replace(foreign, version=version, previous=previous, rendered=rendered)
+    obstacles = _no_room(facts, options, files) if steps else ()
+    return ToolkitPlan(tuple(steps), tuple(RemoveVersion(name) for name in stale), row, obstacles, edited)
+
+
+def standing(facts: Facts) -> str | None:
+    """Return what stands at the toolkit's name, as a side of ``SwitchToolkit``."""
+    match facts.toolkit.kind:
+        case Kind.ABSENT:
+            return ""
+        case Kind.LINK:
+            return facts.toolkit.link
+        case _:
+            return None
+
+
+def _complete(files: tuple[PayloadFile, ...], entries: Mapping[PurePosixPath, Entry]) -> bool:
+    return all(file.path in entries and _as_planned(file, entries[file.path]) for file in files)
+
+
+def _as_planned(file: PayloadFile, entry: Entry) -> bool:
+    match file:
+        case Copy(_, _, size_bytes, _, mode):
+            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
+        case Text(path, content, mode):
+            # An administrator may edit config.toml; the wrappers are ours alone.
+            size_bytes = entry.size_bytes if path == CONFIG else len(content.encode())
+            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
+        case Symlink(_, target):
+            return entry.link == target
+        case _:
+            assert_never(file)
+
+
+def _with_config(files: tuple[PayloadFile, ...], config: str) -> tuple[PayloadFile, ...]:
+    return tuple(
+        replace(file, content=config) if isinstance(file, Text) and file.path == CONFIG else file
+        for file in files
+    )
+
+
+def _no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
+    need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
+    if facts.free_bytes is None or facts.free_bytes >= need:
+        return ()
+    return (
+        InstallerError(
+            f"install into {options.install_dir} ({facts.free_bytes >> 20} MiB are free, "
+            f"two payloads take {need >> 20} MiB)",
+            remedy="free some space there, or choose another --install-dir",
+        ),
+    )

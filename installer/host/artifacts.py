@@ -1,0 +1,50 @@
+"""What the toolkit's source holds, by the names we ship."""
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact, search_paths
+from installer.host.inodes import translated
+
+
+def machine() -> str:
+    """Return the node's architecture as uname(2) names it."""
+    return os.uname().machine
+
+
+def find_artifacts(root: PurePosixPath) -> tuple[Artifact, ...]:
+    """Return the files of the toolkit found below ``root``, a path as this process sees it.
+
+    Raises:
+        InstallerError: one of them cannot be read.
+    """
+    found = [(name, path) for name in REQUIRED if (path := _find(Path(root), name)) is not None]
+    with ThreadPoolExecutor() as pool:
+        return tuple(pool.map(lambda pair: _read(*pair), found))
+
+
+def _find(root: Path, name: str) -> Path | None:
+    executable = name not in LIBRARIES
+    for path in (root / place for place in search_paths(name)):
+        if path.is_file() and (not executable or path.stat().st_mode & 0o111):
+            return path.resolve()
+    return None
+
+
+def _read(name: str, path: Path) -> Artifact:
+    with translated("read", PurePosixPath(path)), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        head = file.read(64)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Artifact(
+        name,
+        path.name,
+        PurePosixPath(path),
+        status.st_size,
+        status.st_mode & 0o7777,
+        digest,
+        head,
+    )

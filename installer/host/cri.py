@@ -1,0 +1,300 @@
+"""What containerd or CRI-O serves to the kubelet, in the engine's own words over CRI."""
+
+import json
+import os
+import socket
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from installer.decide.errors import InstallerError
+
+_RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
+_PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
+_VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
+_CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
+_MAX_ANSWER_BYTES = 16 << 20  # as containerd's and the kubelet's own limit
+
+# The plugins that make up CRI: containerd 1.x has the first only; in 2.x it serves what the others hold.
+_CRI_SERVICE = "io.containerd.grpc.v1.cri"
+_CRI_PARTS = ("io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", _CRI_SERVICE)
+
+# A plugin that chose not to load; a part of CRI that is in disabled_plugins.
+_SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
+
+_FIXED_BYTES = {1: 8, 5: 4}  # protobuf wire types of a fixed size
+
+
+class NotAnsweringError(InstallerError):
+    """Nobody answers on the socket, or not in time, or not yet; asking again later may help."""
+
+
+class CriDisabledError(InstallerError):
+    """The engine runs without CRI on purpose: it does not serve a kubelet."""
+
+
+class CriFailedError(InstallerError):
+    """The engine runs, but its CRI plugin did not load; ``problem`` has its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHandler:
+    """A handler as the running engine has it; what it does not say is "" (its own default) or None."""
+
+    name: str
+    binary: str
+    systemd_cgroup: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class CriStatus:
+    """What the engine (containerd or cri-o) serves; ``version`` is its own, ``default`` names a handler."""
+
+    name: str
+    version: str
+    handlers: Mapping[str, RuntimeHandler]
+    default: str
+    ready: bool
+
+
+def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
+    """Ask the engine what it serves.
+
+    CRI-O answers rightly only if it was not reloaded since its start (cri-o issue 10202).
+
+    Raises:
+        NotAnsweringError: nobody answers within ``timeout_s``.
+        CriDisabledError: containerd has its CRI plugin switched off.
+        CriFailedError: containerd's CRI plugin did not load.
+        InstallerError: the engine refuses, or answers something else.
+    """
+    with _connected(socket_path, timeout_s) as engine:
+        about = engine.cri("Version")
+        answer = engine.cri("Status", _VERBOSE)
+    with _understood(socket_path):
+        version = dict(_fields(about))
+        conditions = [dict(_fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
+        name = version[2].decode()
+        info = dict(_entry(part) for part in _all(answer, 2))
+        config = json.loads(info.get("config", "{}"))
+        if name == "cri-o":
+            # In info only since 2025 (cri-o issue 9122); before that, `crio status config` asks like this.
+            toml = config["crio"] if "crio" in config else _http_get(socket_path, "/config", engine.left_s())
+            handlers, default = _crio_handlers(tomllib.loads(toml)["crio"]["runtime"])
+        else:
+            handlers, default = _containerd_handlers(config["containerd"])
+        return CriStatus(
+            name=name,
+            version=version[3].decode(),
+            handlers=handlers,
+            default=default,
+            ready=any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions),
+        )
+
+
+def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the ids of containers that are created but not started: a restart now would strand them.
+
+    Raises:
+        InstallerError: as ``status``.
+    """
+    with _connected(socket_path, timeout_s) as engine:
+        answer = engine.cri("ListContainers", _CREATED)
+    with _understood(socket_path):
+        return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
+
+
+def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
+    """Return why containerd's CRI plugin did not load, in its words; None if it did, or is switched off.
+
+    Raises:
+        NotAnsweringError: nobody answers within ``timeout_s``.
+        InstallerError: it is not containerd.
+    """
+    with _connected(socket_path, timeout_s) as engine:
+        plugins = engine.cri_plugins()
+    if plugins is None:
+        raise InstallerError(f"find containerd on {socket_path}", remedy="check that it is its socket")
+    return _failure(plugins)
+
+
+class _Engine:
+    """One connection with one deadline for all calls on it."""
+
+    def __init__(self, channel: Any, socket_path: Path, timeout_s: float) -> None:
+        self._channel = channel
+        self._socket_path = socket_path
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.001)
+
+    def cri(self, method: str, request: bytes = b"") -> bytes:
+        answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
+        if answer is None:
+            raise _without_cri(self._socket_path, self.cri_plugins())
+        return answer
+
+    def cri_plugins(self) -> dict[str, str] | None:
+        """Return the plugins that make up CRI with their errors or ""; None if it is not containerd."""
+        answer = self._ask(_PLUGINS, b"")
+        if answer is None:
+            return None
+        plugins = {}
+        with _understood(self._socket_path):
+            for plugin in (dict(_fields(part)) for part in _all(answer, 1)):
+                error = dict(_fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
+                plugins[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
+        return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
+
+    def _ask(self, path: str, request: bytes) -> bytes | None:
+        """Return the answer as raw protobuf; None if the engine does not know this call."""
+        import grpc
+
+        try:
+            answer: bytes = self._channel.unary_unary(path)(request, timeout=self.left_s())
+        except grpc.RpcError as error:
+            code, words = error.code(), error.details()
+            if code is grpc.StatusCode.UNIMPLEMENTED:
+                return None
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                words = f"no answer within {self._timeout_s:g} s"
+            if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+                raise NotAnsweringError(
+                    f"reach the engine on {self._socket_path} ({words})",
+                    remedy="check that it runs and that this is its socket",
+                ) from error
+            raise InstallerError(
+                f"ask the engine on {self._socket_path} ({code.name}: {words})", remedy="see the engine's log"
+            ) from error
+        return answer
+
+
+@contextmanager
+def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
+    # Read once, when grpc is first imported: it would write on our stderr, between the lines of the log.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import grpc
+
+    options = (
+        ("grpc.default_authority", "localhost"),  # else the quoted path, which Go's HTTP/2 refuses
+        ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an earlier channel would hold this one
+        ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
+    )
+    with grpc.insecure_channel(f"unix:{quote(str(socket_path.absolute()))}", options=options) as channel:
+        yield _Engine(channel, socket_path, timeout_s)
+
+
+@contextmanager
+def _understood(socket_path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise InstallerError(
+            f"understand what answers on {socket_path} ({error!r})",
+            remedy="check that it is the engine's socket",
+        ) from error
+
+
+def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> InstallerError:
+    if plugins is None:
+        return InstallerError(f"find CRI on {socket_path}", remedy="check that it is the engine's socket")
+    off = any(words in error for words in _SWITCHED_OFF for error in plugins.values())
+    if off or _CRI_SERVICE not in plugins:
+        return CriDisabledError(
+            f"use CRI on {socket_path} (it is switched off)",
+            remedy="if a kubelet is to use it, take cri out of disabled_plugins in containerd's config",
+        )
+    if failure := _failure(plugins):
+        return CriFailedError(
+            f"use CRI on {socket_path} (containerd's plugin did not load: {failure})",
+            remedy="correct containerd's config and restart it",
+        )
+    return InstallerError(
+        f"use CRI on {socket_path} (it serves no version v1)", remedy="update containerd to 1.6 or later"
+    )
+
+
+def _failure(plugins: dict[str, str]) -> str | None:
+    """Return the first error: those after it are that a plugin needs the one that failed."""
+    wanted = (error for error in plugins.values() if not any(words in error for words in _SWITCHED_OFF))
+    return next(filter(None, wanted), None)
+
+
+def _containerd_handlers(config: dict[str, Any]) -> tuple[dict[str, RuntimeHandler], str]:
+    handlers = {}
+    for name, runtime in config["runtimes"].items():
+        options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
+        handlers[name] = RuntimeHandler(name, options.get("binaryname", ""), options.get("systemdcgroup"))
+    return handlers, config["defaultRuntimeName"]
+
+
+def _crio_handlers(config: dict[str, Any]) -> tuple[dict[str, RuntimeHandler], str]:
+    handlers = {
+        name: RuntimeHandler(name, runtime.get("runtime_path", ""), None)
+        for name, runtime in config["runtimes"].items()
+    }
+    return handlers, config["default_runtime"]
+
+
+def _http_get(path: Path, resource: str, timeout_s: float) -> str:
+    deadline = time.monotonic() + timeout_s
+    answer = b""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(str(path))
+            connection.sendall(f"GET {resource} HTTP/1.0\r\n\r\n".encode())
+            while part := connection.recv(65536):
+                answer += part
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+    except OSError as error:
+        raise NotAnsweringError(
+            f"reach the engine on {path} ({error})", remedy="check that it runs and that this is its socket"
+        ) from error
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        raise ValueError(f"no {resource}")
+    return body.decode()
+
+
+def _entry(part: bytes) -> tuple[str, str]:
+    entry = dict(_fields(part))
+    return entry[1].decode(), entry.get(2, b"").decode()
+
+
+def _all(message: bytes, number: int) -> list[bytes]:
+    return [value for field, value in _fields(message) if field == number]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the fields of a protobuf message: an int for a varint, bytes for everything else."""
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:  # noqa: PLR2004 - the continuation bit
+                return value
+
+    while position < len(message):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+            continue
+        size = _FIXED_BYTES.get(key & 7) or varint()
+        if position + size > len(message):
+            raise ValueError("protobuf message cut short")
+        yield key >> 3, message[position : position + size]
+        position += size

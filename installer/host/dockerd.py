@@ -1,0 +1,85 @@
+"""What the running dockerd says it can start, which is not always what daemon.json says."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from installer.decide.errors import InstallerError
+
+
+@dataclass(frozen=True, slots=True)
+class DockerInfo:
+    """What dockerd serves now; ``runtimes`` maps a name to a path, "" if it is given by type, not by path."""
+
+    runtimes: Mapping[str, str]
+    default_runtime: str
+    version: str
+    live_restore: bool
+    cdi_spec_dirs: tuple[str, ...]
+
+
+def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
+    """Ask dockerd what it serves.
+
+    Raises:
+        InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
+    """
+    answer = _get(socket_path, "/info", timeout_s)
+    try:
+        return DockerInfo(
+            runtimes={name: runtime.get("path") or "" for name, runtime in answer["Runtimes"].items()},
+            default_runtime=answer["DefaultRuntime"],
+            version=answer["ServerVersion"],
+            live_restore=answer["LiveRestoreEnabled"],
+            cdi_spec_dirs=tuple(answer.get("CDISpecDirs") or ()),  # 20.10 has none
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InstallerError(
+            f"understand what answers on {socket_path} ({error!r})",
+            remedy="check that it is dockerd's socket",
+        ) from error
+
+
+def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
+    import requests
+    from docker.transport import UnixHTTPAdapter
+
+    # The SDK's transport without its APIClient, which reads the registry passwords in ~/.docker and wants an
+    # API version: none is served by both 20.10 (up to 1.41) and 29 (from 1.44), but a path without one is.
+    def get() -> Any:
+        with requests.Session() as session:
+            session.trust_env = False  # no proxies, no netrc
+            session.mount("http+docker://", UnixHTTPAdapter(f"http+unix://{socket_path.absolute()}"))
+            response = session.get(f"http+docker://localhost{path}", timeout=timeout_s)
+            response.raise_for_status()
+            return response.json()
+
+    try:
+        return _within(timeout_s, get)
+    except TimeoutError as error:
+        raise InstallerError(
+            f"get an answer from dockerd on {socket_path} within {timeout_s:g} s",
+            remedy="check that dockerd is well",
+        ) from error
+    except (OSError, ValueError) as error:  # RequestException is an OSError
+        raise InstallerError(
+            f"ask dockerd on {socket_path} ({error})",
+            remedy="check that dockerd runs and that this is its socket",
+        ) from error
+
+
+def _within(timeout_s: float, call: Callable[[], Any]) -> Any:
+    """Call in a thread: a timeout of requests is one per read, so half an answer would hold us longer."""
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by result()
+            outcome.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return outcome.result(timeout_s)

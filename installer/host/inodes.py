@@ -1,0 +1,150 @@
+"""What a file is on the disk: written whole, synced, and told apart.
+
+Paths here are those of this process; ``files.Host`` says which ones they are.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Final, NoReturn
+
+from installer.decide.errors import InstallerError
+from installer.decide.inode import Kind, Meta
+
+RENAME_EXCHANGE: Final = 2  # linux/fs.h
+AT_FDCWD: Final = -100
+STAGED: Final = ".toolkit-installer"
+
+REMEDIES: Final = {
+    errno.EACCES: "run as root",
+    errno.EPERM: "run as root, and look for an immutable attribute with lsattr",
+    errno.EROFS: "mount the host's directory writable, or choose another one",
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "raise the quota or free some space there",
+    errno.ENAMETOOLONG: "choose a shorter path",
+    errno.ENOTDIR: "make every part of the path above it a directory",
+    errno.EBUSY: "mount its directory into the container instead of the file alone",
+    errno.EIO: "check the disk; the kernel log says more",
+}
+
+
+def refuse(verb: str, path: PurePosixPath, error: OSError) -> NoReturn:
+    """Raise what ``error`` means to the owner of the host.
+
+    Raises:
+        InstallerError: always; the remedy depends on the errno.
+    """
+    reason = (error.strerror or str(error)).lower()
+    remedy = REMEDIES.get(error.errno or 0, "make it possible, then run again")
+    raise InstallerError(f"{verb} {path} ({reason})", remedy=remedy) from error
+
+
+@contextmanager
+def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into an ``InstallerError`` about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        refuse(verb, path, error)
+
+
+def sync_directory(here: Path) -> None:
+    """Make renames and new names in a directory survive a power failure."""
+    fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def exchange_names(one: Path, other: Path) -> None:
+    """Let two names change places at once, whatever they are (renameat2(2), since Linux 3.15)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(AT_FDCWD, bytes(one), AT_FDCWD, bytes(other), RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def write_synced(here: Path, content: bytes, meta: Meta) -> None:
+    """Create ``here`` with ``content`` and ``meta``, on the disk when this returns."""
+    fd = os.open(here, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+        _give(fd, meta)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _give(fd: int, meta: Meta) -> None:
+    status = os.fstat(fd)
+    if (status.st_uid, status.st_gid) != (meta.uid, meta.gid):
+        os.fchown(fd, meta.uid, meta.gid)
+    os.fchmod(fd, meta.mode)
+    for name, value in meta.xattrs:
+        try:
+            os.setxattr(fd, name, value)
+        except OSError as error:
+            # A label that the file system sets by itself may be refused; one that stands already is fine.
+            if error.errno not in {errno.EOPNOTSUPP, errno.EPERM} or name.startswith("system."):
+                raise
+
+
+def meta_of(here: Path, status: os.stat_result) -> Meta:
+    """Return what the file at ``here`` is apart from its content."""
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    with suppress(OSError):  # not every file system has them
+        names = sorted(os.listxattr(here, follow_symlinks=False))
+        xattrs = tuple((name, os.getxattr(here, name, follow_symlinks=False)) for name in names)
+    return Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs)
+
+
+def kind_of(status: os.stat_result) -> Kind:
+    """Return what ``status`` describes."""
+    for test, kind in (
+        (stat.S_ISREG, Kind.FILE),
+        (stat.S_ISDIR, Kind.DIRECTORY),
+        (stat.S_ISLNK, Kind.LINK),
+    ):
+        if test(status.st_mode):
+            return kind
+    return Kind.OTHER
+
+
+def staged_name(here: Path) -> Path:
+    """Return the name under which the next content of ``here`` is written.
+
+    It is fixed, so that the next run sweeps it, and stays out of every ``*.d``:
+    CRI-O parses each file below crio.conf.d whatever its name (cri-o pkg/config/config.go:1075).
+    """
+    directory = here.parent
+    name = f".{here.name}{STAGED}"
+    while directory.name.endswith(".d"):
+        name = f".{directory.name}{name}"
+        outside = directory.parent
+        if not _same_mount(directory, outside):
+            break
+        directory = outside
+    else:
+        return directory / name
+    return directory / f".{here.name}{STAGED}"
+
+
+def _same_mount(one: Path, other: Path) -> bool:
+    return str(one.absolute()) not in mount_points() and one.stat().st_dev == other.stat().st_dev
+
+
+def mount_points() -> frozenset[str]:
+    """Return every mount point this process sees (proc(5), field 5 of mountinfo)."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return frozenset()
+    points = (line.split(" ", 5)[4] for line in lines)
+    return frozenset(point.encode().decode("unicode_escape") if "\\" in point else point for point in points)

@@ -1,0 +1,233 @@
+"""Who answers on a socket is proven by the kernel, and only the proven process is ever signalled."""
+
+import errno
+import os
+import re
+import signal as signals
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from installer.decide.errors import InstallerError
+
+HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
+"""Makes dockerd answer."""
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""Makes a gRPC server (containerd, CRI-O) answer: the connection preface and an empty SETTINGS frame."""
+
+_PROC = Path("/proc")
+_UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+_SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
+_CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that answers on a socket.
+
+    ``name`` is its comm, ``exe`` the path in its own mount namespace (None if we may not look), ``unit`` the
+    systemd service whose cgroup it is in, ``started`` the seconds from boot to its start: no clock step
+    changes it, so within one boot it tells a process from a later one with the same pid.
+    """
+
+    pid: int
+    name: str
+    exe: str | None
+    cmdline: tuple[str, ...]
+    unit: str | None
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A process answers, but in a pid namespace that we cannot see into: go by its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Somebody listens, but gave no answer; ``reason`` says what happened instead."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotServing:
+    """Nobody listens: there is no socket, or it was left behind by a process that is gone."""
+
+
+def peer_of(
+    socket_path: Path, *, proc: Path = _PROC, greeting: bytes, timeout_s: float
+) -> Peer | Unseen | Silent | NotServing:
+    """Return the process that answers ``greeting`` on a unix socket.
+
+    The credentials are those of the answer (SCM_CREDENTIALS): the ones of the socket (SO_PEERCRED) name
+    whoever called listen(2), which under socket activation is systemd. (Connecting then starts the service.)
+
+    Raises:
+        InstallerError: the socket may not be connected to.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        deadline = time.monotonic() + timeout_s
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(str(socket_path))
+            connection.sendall(greeting)
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_UCRED.size))
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return NotServing()
+        except (TimeoutError, BlockingIOError):  # EAGAIN: the backlog is full of connections nobody accepts
+            return Silent(f"no answer within {timeout_s:g} s")
+        except (ConnectionResetError, BrokenPipeError):
+            return Silent("the connection was closed without an answer")
+        except OSError as error:
+            raise InstallerError(
+                f"connect to {socket_path} ({error.strerror or error})",
+                remedy="check the path and run as root with that socket mounted",
+            ) from error
+    if not answer:
+        return Silent("the connection was closed without an answer")
+    return _seen(_sender(ancillary), proc) or Unseen()
+
+
+def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
+    """Send a signal to ``peer`` if it still is the process that was seen and its comm is one of ``expected``.
+
+    Raises:
+        InstallerError: it is gone, another process by now, not one of ``expected``, or may not be signalled.
+    """
+    if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
+        raise InstallerError(f"signal pid {peer.pid}", remedy="run in the node's pid namespace (hostPID)")
+    try:
+        with _pidfd(peer.pid) as pidfd:
+            # In this order: from here on the pidfd cannot come to mean a later process with the same number.
+            _prove(peer, expected, proc)
+            if pidfd is None:
+                os.kill(peer.pid, number)
+            else:
+                signals.pidfd_send_signal(pidfd, number)
+    except OSError as error:
+        raise InstallerError(
+            f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})",
+            remedy="check that it runs, and run as root in the node's pid namespace (hostPID)",
+        ) from error
+
+
+def lock_holder(path: Path, *, proc: Path = _PROC) -> tuple[int, float] | None:
+    """Return pid and start (as in Peer) of the process that holds an flock on ``path``.
+
+    None if there is none, if it is in a pid namespace that we cannot see into, or if the file system gives
+    its files another device number than its locks (btrfs, overlayfs).
+
+    Raises:
+        InstallerError: ``path`` or the table of locks cannot be read.
+    """
+    try:
+        file = path.stat()
+        table = (proc / "locks").read_text()
+    except OSError as error:
+        raise InstallerError(
+            f"look up who locks {path} ({error.strerror or error})", remedy="mount /proc and run as root"
+        ) from error
+    wanted = (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
+    for pid, major, minor, inode in _FLOCK.findall(table):
+        if (int(major, 16), int(minor, 16), int(inode)) == wanted and int(pid) > 0:
+            started = _started(int(pid), proc)
+            return None if started is None else (int(pid), started)
+    return None
+
+
+def is_running(pid: int, started: float, *, proc: Path = _PROC) -> bool:
+    """Tell whether the process that began at ``started`` (as in Peer) still runs; a zombie does not."""
+    return _started(pid, proc) == started
+
+
+def unit_in(cgroup: str) -> str | None:
+    """Return the systemd service that a process with this /proc/PID/cgroup is part of, the innermost one.
+
+    A process in a container below a service is not part of it: engines that do not use systemd's cgroups hang
+    containers below their own.
+    """
+    paths = dict(line.split(":", 2)[1:] for line in cgroup.splitlines())
+    for hierarchy in ("name=systemd", ""):  # v1 (and hybrid), v2
+        if found := _SERVICE.match(paths.get(hierarchy, "")):
+            unit, below = found.groups()
+            return None if _CONTAINER.search(below) else unit
+    return None
+
+
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid: int = _UCRED.unpack_from(content)[0]
+            return pid
+    return 0
+
+
+def _seen(pid: int, proc: Path) -> Peer | None:
+    """Describe a process of our pid namespace; None if ``proc`` shows another one, or the process ended."""
+    try:
+        # A /proc of another namespace (the host's, mounted) has other processes under our numbers.
+        if pid <= 0 or int((proc / "self").readlink().name) != os.getpid():
+            return None
+        started = _started(pid, proc)
+        name = _name(pid, proc)
+        cmdline = (proc / f"{pid}/cmdline").read_bytes().decode(errors="surrogateescape")
+        unit = unit_in((proc / f"{pid}/cgroup").read_text())
+    except OSError:  # it ended meanwhile
+        return None
+    if started is None:
+        return None
+    return Peer(pid, name, _exe(pid, proc), tuple(cmdline.split("\0")[:-1]), unit, started)
+
+
+def _started(pid: int, proc: Path) -> float | None:
+    try:
+        stat = (proc / f"{pid}/stat").read_text(errors="surrogateescape")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
+    return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _name(pid: int, proc: Path) -> str:
+    return (proc / f"{pid}/comm").read_text(errors="surrogateescape").rstrip("\n")
+
+
+def _exe(pid: int, proc: Path) -> str | None:
+    try:
+        return str((proc / f"{pid}/exe").readlink()).removesuffix(" (deleted)")  # upgraded while it runs
+    except OSError:
+        return None
+
+
+def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
+    name = _name(peer.pid, proc)
+    if name not in expected or _started(peer.pid, proc) != peer.started:
+        raise InstallerError(
+            f"signal pid {peer.pid}: it is {name}, not the {' or '.join(sorted(expected))} that was seen",
+            remedy="try again; if a proxy serves the engine's socket, name the engine's own",
+        )
+
+
+@contextmanager
+def _pidfd(pid: int) -> Iterator[int | None]:
+    """Hold on to a process; None where the kernel (before 5.3) or an old seccomp profile has no pidfd."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        yield None
+        return
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,106 @@
+"""Whole directories: a payload installed complete or not at all, and removed."""
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Final, assert_never
+
+from installer.decide.inode import Entry, Meta
+from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
+from installer.host.files import Host
+from installer.host.inodes import STAGED, exchange_names, sync_directory, translated, write_synced
+
+COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
+
+
+def install_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -> None:
+    """Make ``path`` a directory of ``files``, in one rename, on the disk when this returns.
+
+    Raises:
+        InstallerError: nothing is at ``path`` that was not there before.
+    """
+    with translated("install", path):
+        here = host.here(path)
+        staged = here.with_name(f"{here.name}{STAGED}")
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            _fill(staged, files)
+            if here.is_dir():
+                exchange_names(staged, here)
+                shutil.rmtree(staged)
+            else:
+                staged.rename(here)
+        except OSError:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        sync_directory(here.parent)
+
+
+def _fill(staged: Path, files: Sequence[PayloadFile]) -> None:
+    directories = {staged, *(staged / parent for file in files for parent in file.path.parents)}
+    for directory in sorted(directories):
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)  # whatever the umask: user-namespaced pods must reach the payload
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        list(pool.map(lambda file: _put(staged, file), files))
+    for directory in directories:
+        sync_directory(directory)
+
+
+def _put(directory: Path, file: PayloadFile) -> None:
+    match file:
+        case Copy(path, source, size_bytes, _, mode):
+            _copy(Path(source), directory / path, size_bytes, mode)
+        case Text(path, content, mode):
+            write_synced(directory / path, content.encode(), Meta(mode))
+        case Symlink(path, target):
+            (directory / path).symlink_to(target)
+        case _:
+            assert_never(file)
+
+
+def _copy(source: Path, target: Path, size_bytes: int, mode: int) -> None:
+    with source.open("rb") as reader, target.open("xb") as writer:
+        done = 0
+        while done < size_bytes:
+            step = os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
+            if step == 0:
+                break
+            done += step
+        os.fchmod(writer.fileno(), mode)
+        os.fsync(writer.fileno())
+    if done != size_bytes or source.stat().st_size != size_bytes:
+        raise OSError(None, f"{source} changed while it was copied")
+
+
+def remove_tree(host: Host, path: PurePosixPath) -> None:
+    """Remove a directory and all below it; none there is fine.
+
+    It is renamed first, so that a half-removed one never carries the name of a complete one.
+    """
+    with translated("remove", path):
+        here = host.here(path, last=False)
+        staged = here.with_name(f"{here.name}{STAGED}")
+        shutil.rmtree(staged, ignore_errors=True)
+        if here.exists():
+            here.rename(staged)
+            shutil.rmtree(staged)
+            sync_directory(here.parent)
+
+
+def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
+    """Return what stands below ``path``, directories left out."""
+    here = host.here(path)
+    found = {}
+    for directory, _, names in os.walk(here):
+        for name in names:
+            file = Path(directory, name)
+            status = file.lstat()
+            link = str(file.readlink()) if file.is_symlink() else ""
+            found[PurePosixPath(file.relative_to(here))] = Entry(
+                status.st_size, stat.S_IMODE(status.st_mode), link
+            )
+    return found

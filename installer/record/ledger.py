@@ -1,0 +1,162 @@
+"""The ledger: what we hold on this node, on the host's disk before each step that makes it true."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File, Kind, Meta
+from installer.decide.layout import Layout
+from installer.decide.rows import ConfigRow, Holdings
+from installer.host.files import Host
+from installer.host.locks import Lock, lock_directory, lock_while
+from installer.record.rows_json import dumps, loads
+
+PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
+
+
+def read_holdings(host: Host, layout: Layout) -> Holdings | None:
+    """Return what is held on the host, without a lock; None where there is no ledger.
+
+    Raises:
+        InstallerError: the ledger cannot be understood. Nothing is guessed.
+    """
+    file = host.read(layout.ledger)
+    if file is None:
+        return None
+    try:
+        return loads(file.content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InstallerError(
+            f"understand the ledger {layout.ledger} ({type(error).__name__}: {error})",
+            remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",
+        ) from error
+
+
+class Ledger:
+    """The ledger of one install-dir, locked against a second instance while this lives."""
+
+    def __init__(self, host: Host, layout: Layout, lock: Lock, held: Holdings) -> None:
+        self._host, self._layout, self.lock = host, layout, lock
+        self.held = held
+
+    @classmethod
+    def open(cls, host: Host, layout: Layout) -> "Ledger":
+        """Lock the ledger, making its directory where there is none.
+
+        Raises:
+            LockedError: another instance holds it.
+            InstallerError: the directory cannot be made, or the ledger cannot be understood.
+        """
+        while True:
+            made = _make_home(host, layout)
+            lock = lock_directory(host, layout.home)
+            if lock is not None:
+                break
+        try:
+            held = read_holdings(host, layout)
+            ledger = cls(host, layout, lock, held or Holdings())
+            if held is None:
+                ledger.write(Holdings(directories=made or _orphaned(host, layout)))
+        except InstallerError:
+            lock.release()
+            raise
+        return ledger
+
+    def write(self, held: Holdings) -> None:
+        """Put the rows on the disk; the same rows again cost nothing."""
+        if held != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
+            self._host.replace(self._layout.ledger, File(dumps(held), PRIVATE))
+            self.held = held
+
+    def save(self, files: Iterable[File]) -> None:
+        """Put the bytes of ``files`` beside the ledger, by digest."""
+        for file in files:
+            backup = self._layout.backups / file.digest
+            if self._host.kind(backup) is Kind.ABSENT:
+                self._host.make_directory(self._layout.backups, 0o700)
+                self._host.replace(backup, File(file.content, PRIVATE))
+
+    def drop_backups(self) -> None:
+        """Remove the saved bytes that no row names."""
+        named = {row.original.digest for row in self.held.configs if row.original}
+        for name in self._host.names(self._layout.backups):
+            if name not in named:
+                self._host.remove(self._layout.backups / name)
+
+    def make_directories(self, path: PurePosixPath) -> None:
+        """Make ``path`` and what is missing above it, recorded so that undo removes them again."""
+        missing = [each for each in (path, *path.parents) if self._host.kind(each) is Kind.ABSENT]
+        if not missing:
+            return
+        missing.reverse()
+        known = dict.fromkeys((*self.held.directories, *missing))
+        self.write(replace(self.held, directories=tuple(known)))
+        for each in missing:
+            self._host.make_directory(each)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing but directories is held."""
+        return not (self.held.toolkit or self.held.engines or self.held.configs)
+
+    def remove(self) -> None:
+        """Remove the ledger and all directories of ours: nothing is held any more.
+
+        The ledger goes last but for empty directories, which the next ``open`` knows as ours.
+        """
+        layout = self._layout
+        for name in self._host.names(layout.backups):
+            self._host.remove(layout.backups / name)
+        for directory in (layout.backups, layout.versions):
+            self._host.remove_directory(directory)
+        made = sorted(self.held.directories, key=lambda path: -len(path.parts))
+        outside = [path for path in made if path not in layout.home.parents]
+        for path in outside:
+            self._host.remove_directory(path)
+        self._host.sweep(layout.ledger)
+        self._host.remove(layout.ledger)
+        self._host.remove_directory(layout.home)
+        for path in made:
+            if path in layout.home.parents:
+                self._host.remove_directory(path)
+
+
+def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:
+    """Return the file that ``row`` saved; None where there was none.
+
+    Raises:
+        InstallerError: the saved bytes are gone or are not what they were.
+    """
+    if row.original is None:
+        return None
+    backup = layout.backups / row.original.digest
+    saved = host.read(backup)
+    if saved is None or saved.digest != row.original.digest:
+        raise InstallerError(
+            f"give {row.path} back (its saved copy {backup} is missing or damaged)",
+            remedy=f"restore {row.path} by hand, then remove {layout.home}",
+        )
+    return File(saved.content, row.original.meta)
+
+
+def _make_home(host: Host, layout: Layout) -> tuple[PurePosixPath, ...]:
+    """Make the ledger's directory; return what had to be made above it, topmost first."""
+    chain = [layout.home, *layout.home.parents]
+    missing = [path for path in chain if host.kind(path) is Kind.ABSENT]
+    if not missing:
+        return ()
+    missing.reverse()
+    # Two that start at once must agree on who made which directory.
+    with lock_while(host, missing[0].parent):
+        made = tuple(path for path in missing if host.kind(path) is Kind.ABSENT)
+        for path in made:
+            host.make_directory(path)
+    return tuple(path for path in made if path != layout.home)
+
+
+def _orphaned(host: Host, layout: Layout) -> tuple[PurePosixPath, ...]:
+    """Return the install-dir if a killed run may have made it: it holds our empty directory alone."""
+    alone = host.names(layout.install_dir) == (layout.home.name,) and not host.names(layout.home)
+    return (layout.install_dir,) if alone else ()

@@ -1,0 +1,224 @@
+"""The host as it is: reads only."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.configs import tree_of
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import Engine
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
+from installer.decide.inode import Kind
+from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS
+from installer.decide.options import Options, Places, RestartMode
+from installer.decide.rows import Holdings
+from installer.host.artifacts import find_artifacts, machine
+from installer.host.files import Host
+from installer.host.trees import entries
+from installer.record.engines import Answer, ask, unit_obstacle
+from installer.record.ledger import original_of
+
+CONFIG_FLAGS: Final = {
+    "docker": ("--config-file",),
+    "containerd": ("--config", "-c"),
+    "crio": ("--config", "-c"),
+}
+OS_RELEASE: Final = PurePosixPath("/etc/os-release")
+
+
+def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
+    """Return everything that an install depends on.
+
+    Raises:
+        InstallerError: no engine runs here, or a config cannot be read or replaced.
+    """
+    engines, notes = _engines(host, options)
+    facts = _facts(host, options, held, engines)
+    targets = {path for engine in engines for path in _targets(engine)}
+    for path in targets:
+        host.refuse_unreplaceable(path)
+    return replace(
+        facts,
+        missing=frozenset(_missing(host, targets)),
+        artifacts=find_artifacts(options.toolkit_source),
+        machine=machine(),
+        ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
+        suse=_is_suse(host),
+        free_bytes=host.free_bytes(options.install_dir),
+        obstacles=(*host.install_obstacles(options.install_dir), *_unit_obstacles(host, options, engines)),
+        notes=(*notes, *_driver_note(host, options)),
+    )
+
+
+def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
+    """Return everything that an undo depends on: what the ledger names, and nothing else.
+
+    Raises:
+        InstallerError: a config or a saved copy cannot be read.
+    """
+    engines = []
+    for row in held.engines:
+        engine = ENGINES[row.name]
+        paths = tuple(config.path for config in held.configs if config.engine == row.name)
+        found = EngineFacts(row.name, engine.config, None, None, paths, row.socket, row.unit)
+        engines.append(_answered(found, _ask(host, engine, found, options)))
+    return _facts(host, options, held, tuple(engines))
+
+
+def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFacts, ...]) -> Facts:
+    paths = {path for engine in engines for path in (*engine.files, *_targets(engine))}
+    paths |= {row.path for row in held.configs}
+    layout = options.layout
+    link = host.link_target(layout.toolkit)
+    config = host.read(layout.config) if link else None
+    versions = (name for name in host.names(layout.versions) if not name.startswith("."))
+    return Facts(
+        engines=engines,
+        contents={path: host.read(path) for path in sorted(paths)},
+        originals={row.path: original_of(host, layout, row) for row in held.configs},
+        missing=frozenset(),
+        artifacts=(),
+        toolkit=ToolkitFacts(
+            kind=host.kind(layout.toolkit, last=False),
+            link=link or "",
+            versions={name: entries(host, layout.version(name)) for name in versions},
+            config=config.content.decode() if config else None,
+            replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
+        ),
+        held=held,
+    )
+
+
+def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tuple[str, ...]]:
+    found, notes = [], []
+    for name in options.engine_names:
+        engine = ENGINES[name]
+        places = options.places.get(name, Places())
+        facts = EngineFacts(
+            name,
+            places.config or engine.config,
+            places.drop_in or engine.drop_in,
+            options.crio_hook if name == "crio" else None,
+            (),
+            places.socket or engine.socket,
+            engine.unit,
+        )
+        answer = _ask(host, engine, facts, options)
+        if options.auto and (answer.stopped or answer.disabled):
+            if answer.disabled:
+                notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
+            continue
+        facts = _answered(facts, answer)
+        if places.config is None:
+            facts = replace(facts, config=_named_config(engine, answer) or facts.config)
+        found.append(replace(facts, files=tuple(_files(host, engine, facts))))
+    if not found:
+        sockets = ", ".join(str(ENGINES[name].socket) for name in options.engine_names)
+        raise InstallerError(
+            f"find a running engine (nobody listens on {sockets})",
+            remedy="start one, or name it with --runtime and its socket with --socket",
+        )
+    return tuple(found), tuple(notes)
+
+
+def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
+    return ask(engine, host.here(facts.socket), timeout_s=min(5.0, options.timeout_s))
+
+
+def _answered(facts: EngineFacts, answer: Answer) -> EngineFacts:
+    return replace(
+        facts,
+        unit=(answer.peer.unit if answer.peer else None) or facts.unit,
+        version=answer.version,
+        serving=answer.serving,
+        silence=answer.silence,
+        stopped=answer.stopped,
+    )
+
+
+def _named_config(engine: Engine, answer: Answer) -> PurePosixPath | None:
+    """Return the config that the running engine was started with, from its command line."""
+    words = iter(answer.peer.cmdline if answer.peer else ())
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in CONFIG_FLAGS[engine.name]:
+            return PurePosixPath(value if equals else next(words, ""))
+    return None
+
+
+def _targets(engine: EngineFacts) -> Iterator[PurePosixPath]:
+    if engine.hook is not None:
+        yield engine.hook
+        return
+    if engine.drop_in is not None:
+        yield engine.drop_in
+    if engine.drop_in is None or engine.name != "crio":
+        yield engine.config
+
+
+def _files(host: Host, engine: Engine, facts: EngineFacts) -> Iterator[PurePosixPath]:
+    """Yield the configs an engine reads, in its order."""
+    yield facts.config
+    beside: set[PurePosixPath] = set()
+    if engine.drop_in_dir is not None:
+        directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
+        beside |= set(_walk(host, directory))
+    if engine.name == "containerd":
+        beside |= set(_imports(host, facts.config))
+    if facts.drop_in is not None:
+        beside.add(facts.drop_in)
+    yield from sorted(beside - {facts.config})
+
+
+def _walk(host: Host, directory: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield each file below ``directory``: CRI-O reads them all, whatever their names."""
+    for name in host.names(directory):
+        kind = host.kind(directory / name)
+        if kind is Kind.DIRECTORY:
+            yield from _walk(host, directory / name)
+        elif kind is Kind.FILE:
+            yield directory / name
+
+
+def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the files that a containerd config imports; relative patterns are taken from its directory."""
+    imports = tree_of(host.read(config), config).get("imports")
+    for pattern in imports if isinstance(imports, list) else ():
+        path = config.parent / PurePosixPath(str(pattern))
+        for name in host.names(path.parent):
+            if fnmatchcase(name, path.name) and host.kind(path.parent / name) is Kind.FILE:
+                yield path.parent / name
+
+
+def _missing(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
+    return {parent for path in paths for parent in path.parents if host.kind(parent) is Kind.ABSENT}
+
+
+def _is_suse(host: Host) -> bool:
+    file = host.read(OS_RELEASE)
+    lines = file.content.decode(errors="replace").splitlines() if file else []
+    return any(line.startswith("ID_LIKE=") and "suse" in line for line in lines)
+
+
+def _unit_obstacles(
+    host: Host, options: Options, engines: Iterable[EngineFacts]
+) -> tuple[InstallerError, ...]:
+    if options.restart_mode is RestartMode.NONE:
+        return ()
+    found = (unit_obstacle(host, ENGINES[engine.name], engine.unit) for engine in engines if engine.serving)
+    return tuple(obstacle for obstacle in found if obstacle is not None)
+
+
+def _driver_note(host: Host, options: Options) -> tuple[str, ...]:
+    """Suggest ``/`` where the driver is installed on the host itself and not in a container."""
+    if options.driver_root != str(DEFAULT_DRIVER_ROOT) or host.names(DEFAULT_DRIVER_ROOT):
+        return ()
+    for directory in DRIVER_LIBRARY_DIRS:
+        if any(name.startswith("libnvidia-ml.so.") for name in host.names(directory)):
+            return (
+                f"{DEFAULT_DRIVER_ROOT} is empty and {directory} holds the driver: consider --driver-root /",
+            )
+    return ()

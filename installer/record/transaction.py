@@ -1,0 +1,181 @@
+"""Carry a plan out: the ledger first, then step by step; what fails half way is taken back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+import structlog
+
+from installer.decide.errors import InstallerError, UndoIncompleteError
+from installer.decide.layout import Layout
+from installer.decide.plan import Plan
+from installer.decide.rows import Holdings
+from installer.decide.steps import (
+    InstallVersion,
+    MakeDirectory,
+    Reload,
+    RemoveDirectory,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+    WriteConfig,
+    describe,
+)
+from installer.decide.undo import plan_rollback
+from installer.host.files import Host
+from installer.host.trees import install_tree, remove_tree
+from installer.record.engines import reload
+from installer.record.ledger import Ledger
+
+log = structlog.get_logger()
+
+
+def never_stop() -> None:
+    """Do not stop: what has begun is brought to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a plan is carried out."""
+
+    host: Host
+    layout: Layout
+    ledger: Ledger
+    timeout_s: float
+
+
+def apply(site: Site, plan: Plan, check: Callable[[], None]) -> None:
+    """Carry ``plan`` out; when a step fails, or ``check`` raises before one, bring back what was before.
+
+    Raises:
+        InstallerError: the host is as it was before.
+        UndoIncompleteError: the host could not be brought back; the ledger is kept.
+    """
+    held = site.ledger.held
+    done: list[Step] = []
+    try:
+        carry_out(site, plan, check, done)
+    except Exception as error:
+        if done:
+            log.warning("step failed", step=describe(done[-1]), error=str(error))
+        _take_back(site, plan, done, held, error)
+        raise
+
+
+def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step] | None = None) -> None:
+    """Carry ``plan`` out and leave it where it fails; the ledger knows how to go on from there."""
+    site.ledger.save(plan.backups)
+    site.ledger.write(plan.during)
+    for step in plan.steps:
+        check()
+        if done is not None:
+            done.append(step)
+        _do(site, plan, step, check)
+        log.info(_past(step), **_fields(step))
+    if plan.settled is None:
+        site.ledger.remove()
+    else:
+        site.ledger.write(plan.settled)
+        site.ledger.drop_backups()
+
+
+def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: Exception) -> None:
+    try:
+        carry_out(site, plan_rollback(plan, tuple(done), held), never_stop)
+    except InstallerError as error:
+        raise UndoIncompleteError(
+            f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
+        ) from cause
+
+
+def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
+    host, layout = site.host, site.layout
+    match step:
+        case MakeDirectory(path):
+            host.make_directory(path)
+        case RemoveDirectory(path):
+            host.remove_directory(path)
+        case WriteConfig():
+            _write_config(host, step)
+        case InstallVersion(version, files):
+            host.make_directory(layout.versions)
+            install_tree(host, layout.version(version), files)
+        case RemoveVersion(version):
+            remove_tree(host, layout.version(version))
+        case SwitchToolkit(_, after):
+            _switch(host, layout, after)
+        case Reload(engine):
+            reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
+        case _:
+            assert_never(step)
+
+
+def _write_config(host: Host, step: WriteConfig) -> None:
+    now = host.read(step.path)
+    digest = now and now.digest
+    if digest == (step.after and step.after.digest) and (now is None) == (step.after is None):
+        return
+    if digest != (step.before and step.before.digest):
+        raise InstallerError(
+            f"edit {step.path} (somebody else wrote it in this very moment)", remedy="run again"
+        )
+    if step.after is None:
+        host.remove(step.path)
+    else:
+        host.replace(step.path, step.after)
+
+
+def _switch(host: Host, layout: Layout, after: str | None) -> None:
+    """Let the toolkit's name be what ``after`` says, wherever an interrupted switch has left it."""
+    now = host.link_target(layout.toolkit)
+    directory = now is None and host.exists(layout.toolkit)
+    aside = host.link_target(layout.replaced) is None and host.exists(layout.replaced)
+    if after is None:
+        if aside and now is not None:
+            host.exchange(layout.toolkit, layout.replaced)
+            host.remove(layout.replaced)
+        elif aside and not directory:
+            host.rename(layout.replaced, layout.toolkit)
+    elif directory and after:
+        host.link(layout.replaced, after)
+        host.exchange(layout.toolkit, layout.replaced)
+    elif after:
+        host.link(layout.toolkit, after)
+    elif now is not None:
+        host.remove(layout.toolkit)
+
+
+def _past(step: Step) -> str:
+    match step:
+        case MakeDirectory():
+            return "directory made"
+        case RemoveDirectory():
+            return "directory given back"
+        case WriteConfig(_, _, _, after):
+            return "config written" if after else "config removed"
+        case InstallVersion():
+            return "toolkit installed"
+        case RemoveVersion():
+            return "toolkit removed"
+        case SwitchToolkit():
+            return "toolkit switched"
+        case Reload():
+            return "engine reloaded"
+        case _:
+            assert_never(step)
+
+
+def _fields(step: Step) -> dict[str, str]:
+    match step:
+        case MakeDirectory(path) | RemoveDirectory(path):
+            return {"path": str(path)}
+        case WriteConfig(engine, path):
+            return {"engine": engine, "path": str(path)}
+        case InstallVersion(version) | RemoveVersion(version):
+            return {"version": version}
+        case SwitchToolkit(_, after):
+            return {"target": after or "as before"}
+        case Reload(engine):
+            return {"engine": engine}
+        case _:
+            assert_never(step)

@@ -1,0 +1,182 @@
+"""The laws of an edit, for texts that nobody would have thought of."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tomlkit
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from installer.decide.edits import Edit, Syntax, Want, apply, parse, undo
+from installer.decide.edits.tree import canon
+from tests.decide.edits.texts import cases, edited, json_texts, toml_texts
+
+Case = tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]
+SYNTAXES = st.sampled_from(Syntax)
+# EXAMPLES=5000 digs deeper.
+SETTINGS = settings(
+    max_examples=int(os.environ.get("EXAMPLES", "60")),
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+)
+
+
+@st.composite
+def any_case(draw: st.DrawFn) -> tuple[Syntax, Case]:
+    syntax = draw(SYNTAXES)
+    return syntax, draw(cases(syntax))
+
+
+def tree_of(text: str, syntax: Syntax) -> Any:
+    return parse(text, syntax, name="config")
+
+
+def without_empty(tree: Any) -> Any:
+    """The tree less its empty tables: with a dotted name or a header, TOML may lose one with its last key."""
+    if not isinstance(tree, dict):
+        return canon(tree)
+    branches = {name: without_empty(child) for name, child in tree.items()}
+    return {name: child for name, child in branches.items() if child != {}}
+
+
+def is_subsequence(few: str, many: str) -> bool:
+    rest = iter(many)
+    return all(character in rest for character in few)
+
+
+@SETTINGS
+@given(any_case())
+def test_undo_gives_back_every_byte(case: tuple[Syntax, Case]) -> None:
+    syntax, (text, _, (new, edits)) = case
+
+    back, left = undo(new, edits, syntax, name="config")
+
+    assert back == text
+    assert left == ()
+
+
+@SETTINGS
+@given(any_case())
+def test_twice_is_once(case: tuple[Syntax, Case]) -> None:
+    syntax, (_, wants, (new, _)) = case
+
+    assert apply(new, wants, syntax, name="config") == (new, ())
+
+
+@SETTINGS
+@given(any_case())
+def test_only_the_wanted_keys_change(case: tuple[Syntax, Case]) -> None:
+    syntax, (text, wants, (new, _)) = case
+
+    expected = tree_of(text, syntax)
+    for want in wants:
+        member = want.value
+
+        def holds(now: Any, want: Want = want, member: Any = member) -> Any:
+            if not want.member:
+                return member
+            return (now or []) if canon(member) in [canon(x) for x in now or []] else [*(now or []), member]
+
+        expected = edited(expected, holds, want.key)
+
+    assert canon(tree_of(new, syntax)) == canon(expected)
+
+
+@SETTINGS
+@given(any_case())
+def test_what_only_adds_keeps_all_that_was_written(case: tuple[Syntax, Case]) -> None:
+    _, (text, _, (new, edits)) = case
+    assume(all(edit.before is None or edit.member for edit in edits))
+
+    assert is_subsequence(text, new)
+
+
+def pairs_without(text: str, keys: Sequence[tuple[str, ...]]) -> Any:
+    """JSON as lists of pairs with numbers as text, less ``keys``: read without any code of ours."""
+    pairs = json.loads(text.lstrip("\ufeff") or "{}", object_pairs_hook=tuple, parse_int=str, parse_float=str)
+
+    def less(value: Any, keys: list[tuple[str, ...]]) -> Any:
+        if not isinstance(value, tuple):
+            return value
+        deeper = {name: [key[1:] for key in keys if key[0] == name] for name, _ in value}
+        return tuple((name, less(child, deeper[name])) for name, child in value if (name,) not in keys)
+
+    return less(pairs, [key for key in keys if key])
+
+
+@SETTINGS
+@given(cases(Syntax.JSON))
+def test_json_keeps_order_numbers_and_doubled_names(case: Case) -> None:
+    text, _, (new, edits) = case
+    assume(text.strip("\ufeff \t\r\n"))
+    keys = [edit.key for edit in edits]
+
+    assert pairs_without(new, keys) == pairs_without(text, keys)
+
+
+@SETTINGS
+@given(any_case(), st.data())
+def test_undo_keeps_what_others_added_meanwhile(case: tuple[Syntax, Case], data: st.DataObject) -> None:
+    syntax, (text, wants, (new, edits)) = case
+    parents = [want.key[:-1] for want in wants if not want.member] + [()]
+    theirs = [Want((*data.draw(st.sampled_from(parents)), "theirs"), data.draw(st.sampled_from([1, "x", [True]])))]
+    new, _ = apply(new, theirs, syntax, name="config")
+    if syntax is Syntax.TOML:
+        new += "# theirs" if new.endswith("\n") else " # theirs"
+
+    back, left = undo(new, edits, syntax, name="config")
+
+    assert left == ()
+    assert back.endswith("# theirs") or syntax is Syntax.JSON
+    expected, _ = apply(text, theirs, syntax, name="config")
+    assert without_empty(tree_of(back, syntax)) == without_empty(tree_of(expected, syntax))
+    assert undo(back, edits, syntax, name="config") == (back, ())
+
+
+@SETTINGS
+@given(any_case(), st.data())
+def test_undo_leaves_and_reports_a_value_others_changed(case: tuple[Syntax, Case], data: st.DataObject) -> None:
+    syntax, (_, wants, (new, edits)) = case
+    values = [edit for edit in edits if edit.after not in {None, "{}"} and not edit.member]
+    assume(values)
+    theirs = data.draw(st.sampled_from(values))
+    changed, _ = apply(new, [Want(theirs.key, "somebody else's")], syntax, name="config")
+
+    back, left = undo(changed, edits, syntax, name="config")
+
+    assert left == (theirs,)
+    rest = tuple(edit for edit in edits if edit != theirs)
+    assert apply(back, [Want(theirs.key, "somebody else's")], syntax, name="config") == (back, ())
+    assert undo(back, rest, syntax, name="config") == (back, ())
+
+
+@SETTINGS
+@given(any_case())
+def test_undo_finds_its_keys_in_a_file_written_anew(case: tuple[Syntax, Case]) -> None:
+    syntax, (text, wants, (new, edits)) = case
+    assume(not any(want.value == {} for want in wants))
+    tree = tree_of(new, syntax)
+    rewritten = json.dumps(tree, sort_keys=True) if syntax is Syntax.JSON else tomlkit.dumps(tree)
+    assume(canon(tree_of(rewritten, syntax)) == canon(tree))
+
+    back, _ = undo(rewritten, edits, syntax, name="config")
+
+    assert without_empty(tree_of(back, syntax)) == without_empty(tree_of(text, syntax))
+
+
+@SETTINGS
+@given(st.one_of(json_texts(), toml_texts(), st.text(), st.text(alphabet='[]{}",:=.a#\n\r\\')), SYNTAXES)
+def test_any_text_is_read_or_refused_in_a_sentence(text: str, syntax: Syntax) -> None:
+    from installer.decide.errors import InstallerError
+
+    try:
+        tree = tree_of(text, syntax)
+    except InstallerError as error:
+        assert error.problem.startswith(f"read config as {syntax.upper()} (")
+    else:
+        assert isinstance(tree, dict)
+        apply(text, [], syntax, name="config")
+
+

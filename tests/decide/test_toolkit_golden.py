@@ -1,0 +1,82 @@
+"""The texts we install, as files to read: `GOLDEN=1 pytest` rewrites them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.toolkit import CONFIG, REQUIRED, Artifact, PayloadFile, Text, payload
+from installer.decide.toolkit_config import ToolkitConfig, render_config
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "toolkit"
+TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
+ODD_TOOLKIT = PurePosixPath("/opt/it's $(here)/toolkit")
+ALL_ASKED = ToolkitConfig(
+    driver_root="/d/",
+    accept_envvar_when_unprivileged=False,
+    accept_volume_mounts=True,
+    cli_debug="/var/log/cli.log",
+    runtime_debug="/var/log/runtime.log",
+    log_level="debug",
+    mode="cdi",
+    cdi_default_kind="management.nvidia.com/gpu",
+    cdi_annotation_prefixes=(),
+    skip_mode_detection=False,
+    features=("disable-imex-channel-creation", "nested.b", "nested.a"),
+)
+
+
+def installed(toolkit_dir: PurePosixPath, low_level: tuple[str, ...]) -> tuple[PayloadFile, ...]:
+    artifacts = [Artifact(name, name, PurePosixPath("/src", name), 1, 0o755, "00", b"") for name in REQUIRED]
+    config_text = config(ToolkitConfig(), toolkit_dir, low_level)
+    return payload(artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=config_text)
+
+
+def config(
+    options: ToolkitConfig,
+    toolkit_dir: PurePosixPath = TOOLKIT,
+    low_level: tuple[str, ...] = ("runc", "crun"),
+    *,
+    ldconfig_real: bool = False,
+    suse: bool = False,
+) -> str:
+    return render_config(
+        options, toolkit_dir=toolkit_dir, low_level=low_level, ldconfig_real=ldconfig_real, suse=suse
+    )
+
+
+def texts() -> Mapping[str, str]:
+    wrappers = {
+        str(file.path): file.content
+        for file in installed(TOOLKIT, ("runc", "crun"))
+        if isinstance(file, Text) and file.path != CONFIG
+    }
+    odd = {
+        f"{file.path}-in-an-odd-directory": file.content
+        for file in installed(ODD_TOOLKIT, ("/opt/it's runc/crun", "runc"))
+        if isinstance(file, Text) and file.path.name in {"nvidia-container-runtime", "nvidia-container-cli"}
+    }
+    return {
+        **wrappers,
+        **odd,
+        "config-default.toml": config(ToolkitConfig()),
+        "config-all-asked.toml": config(ALL_ASKED, ODD_TOOLKIT, ("/opt/it's runc/crun", "runc", "crun")),
+        "config-driver-on-the-host-debian.toml": config(ToolkitConfig(driver_root="/"), ldconfig_real=True),
+        "config-suse.toml": config(ToolkitConfig(), suse=True),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(texts()))
+def test_the_text_is_the_golden_one(name: str) -> None:
+    golden = GOLDEN / name
+
+    text = texts()[name]
+
+    if os.environ.get("GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_every_golden_file_has_its_text() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(texts())

@@ -1,0 +1,298 @@
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.wrapper import Variable, wrapper_script
+
+PATH = Variable("PATH", PurePosixPath(), prepended=True)
+LIBRARY_PATH = Variable("LD_LIBRARY_PATH", PurePosixPath(), prepended=True)
+CONFIG_PATH = Variable("NVIDIA_CTK_CONFIG_FILE_PATH", PurePosixPath("config.toml"))
+
+NAME = "nvidia-container-runtime"
+PRESENT = PurePosixPath("/")
+ABSENT = PurePosixPath("/sys/module/nvidia of no node")
+NOBODY = 65534
+
+SHELLS = (
+    pytest.param(("dash",), id="dash"),
+    pytest.param(("bash", "--posix"), id="bash"),
+    pytest.param(("busybox", "sh"), id="busybox"),
+)
+ODD_NAMES = (
+    pytest.param("a b", id="space"),
+    pytest.param("$(touch owned)`touch owned`${HOME}", id="substitution"),
+    pytest.param('it\'s "quoted"', id="quotes"),
+    pytest.param("two\nlines", id="newline"),
+    pytest.param("back\\nslash\\", id="backslash"),
+    pytest.param("*[a-z]?;&|<>#~!", id="glob and operators"),
+    pytest.param("größe-🦊", id="unicode"),
+)
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    command: tuple[str, ...] = request.param
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    return command
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """Yield a directory that every user may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        yield directory
+
+
+def write_script(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    path.chmod(0o755)
+    return path
+
+
+def write_wrapper(
+    toolkit: Path,
+    real: str,
+    *,
+    variables: Sequence[Variable] = (CONFIG_PATH, PATH),
+    fallback: str | None = None,
+    module: PurePosixPath = PRESENT,
+) -> Path:
+    write_script(toolkit / f"{NAME}.real", f"#!/bin/sh\n{real}\n")
+    script = wrapper_script(
+        NAME, variables, toolkit_dir=PurePosixPath(toolkit), fallback=fallback, module=module
+    )
+    return write_script(toolkit / NAME, script)
+
+
+def run(
+    *command: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        command, cwd=cwd, env=env, input=stdin, capture_output=True, timeout=30, check=False
+    )
+
+
+def run_in_vanished_directory(gone: Path, *command: str | Path) -> subprocess.CompletedProcess[bytes]:
+    gone.mkdir()
+    return run("sh", "-c", 'rmdir "$1"; shift; exec "$@"', "sh", gone, *command, cwd=gone)
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_any_directory_can_hold_the_toolkit(shell: tuple[str, ...], tmp_path: Path, name: str) -> None:
+    toolkit = tmp_path / name / "toolkit"
+    real = 'printf "%s\\0" "$NVIDIA_CTK_CONFIG_FILE_PATH" "${PATH%":$TAIL"}"'
+    wrapper = write_wrapper(toolkit, real, fallback="runc")
+    tail = os.environ["PATH"]
+
+    ended = run(*shell, wrapper, cwd=tmp_path, env={"PATH": tail, "TAIL": tail})
+
+    assert ended.stdout.decode().split("\0") == [str(toolkit / "config.toml"), str(toolkit), ""]
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_any_path_can_be_the_low_level_runtime(shell: tuple[str, ...], tmp_path: Path, name: str) -> None:
+    low_level = write_script(tmp_path / name, '#!/bin/sh\nprintf %s "$1"\n')
+    wrapper = write_wrapper(tmp_path / "toolkit", "", fallback=str(low_level), module=ABSENT)
+
+    ended = run(*shell, wrapper, "state", cwd=tmp_path)
+
+    assert (ended.returncode, ended.stdout) == (0, b"state")
+    said = f"nvidia driver modules are not yet loaded, invoking {low_level} directly\n"
+    assert ended.stderr.decode() == said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param([], id="none"),
+        pytest.param(["", " ", "a b"], id="empty and spaces"),
+        pytest.param(["--", "-c", "--log={}"], id="options"),
+        pytest.param(["it's", '"', "\\", "$HOME", "`id`", "*", "\n", "\t"], id="what a shell would expand"),
+    ],
+)
+def test_arguments_arrive_as_given(shell: tuple[str, ...], tmp_path: Path, arguments: list[str]) -> None:
+    wrapper = write_wrapper(tmp_path, 'printf "%s\\0" "$#" "$@"', fallback="runc")
+
+    ended = run(*shell, wrapper, *arguments)
+
+    assert ended.stdout.decode().split("\0") == [str(len(arguments)), *arguments, ""]
+
+
+@pytest.mark.parametrize("code", [0, 1, 42, 126, 255])
+def test_the_exit_code_and_the_streams_are_those_of_the_program(
+    shell: tuple[str, ...], tmp_path: Path, code: int
+) -> None:
+    wrapper = write_wrapper(tmp_path, f"cat; echo problem >&2; exit {code}", fallback="runc")
+
+    ended = run(*shell, wrapper, stdin=b"\0\xffno text\r\n")
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"\0\xffno text\r\n", b"problem\n")
+
+
+def test_a_vanished_working_directory_changes_neither_exit_code_nor_stdout(
+    shell: tuple[str, ...], tmp_path: Path
+) -> None:
+    wrapper = write_wrapper(tmp_path, 'echo "$1"; exit 7', fallback="runc")
+
+    ended = run_in_vanished_directory(tmp_path / "gone", *shell, wrapper, "kill")
+
+    assert (ended.returncode, ended.stdout) == (7, b"kill\n")
+
+
+def test_without_the_driver_the_low_level_runtime_runs_in_a_vanished_directory_too(
+    shell: tuple[str, ...], tmp_path: Path
+) -> None:
+    low_level = write_script(tmp_path / "crun", '#!/bin/sh\necho "low $1"; exit 7\n')
+    wrapper = write_wrapper(tmp_path / "toolkit", "echo real", fallback=str(low_level), module=ABSENT)
+
+    ended = run_in_vanished_directory(tmp_path / "gone", *shell, wrapper, "kill")
+
+    assert (ended.returncode, ended.stdout) == (7, b"low kill\n")
+    said = f"nvidia driver modules are not yet loaded, invoking {low_level} directly\n"
+    assert said in ended.stderr.decode()  # among what shells have to say of their own directory
+
+
+def test_a_runtime_whose_program_is_gone_gives_way_to_the_low_level_runtime(
+    shell: tuple[str, ...], tmp_path: Path
+) -> None:
+    low_level = write_script(tmp_path / "crun", '#!/bin/sh\necho "low $1"; exit 7\n')
+    wrapper = write_wrapper(tmp_path / "toolkit", "", fallback=str(low_level))
+    (tmp_path / "toolkit" / f"{NAME}.real").unlink()
+
+    ended = run(*shell, wrapper, "delete")
+
+    assert (ended.returncode, ended.stdout) == (7, b"low delete\n")
+    said = f"{tmp_path}/toolkit/{NAME}.real is missing, invoking {low_level} directly\n"
+    assert ended.stderr.decode() == said
+
+
+def test_any_other_program_that_is_gone_is_an_error(shell: tuple[str, ...], tmp_path: Path) -> None:
+    wrapper = write_wrapper(tmp_path, "")
+    (tmp_path / f"{NAME}.real").unlink()
+
+    ended = run(*shell, wrapper)
+
+    assert (ended.returncode, ended.stdout) == (127, b"")
+
+
+def test_a_bare_word_is_looked_up_outside_our_directory(shell: tuple[str, ...], tmp_path: Path) -> None:
+    write_script(tmp_path / "toolkit" / "runc", "#!/bin/sh\necho ours\n")
+    write_script(tmp_path / "bin" / "runc", '#!/bin/sh\necho "theirs $PATH"\n')
+    wrapper = write_wrapper(tmp_path / "toolkit", "", fallback="runc", module=ABSENT)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+
+    ended = run(*shell, wrapper, env={"PATH": path})
+
+    assert ended.stdout.decode() == f"theirs {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "seen"),
+    [
+        pytest.param(LIBRARY_PATH, {}, "{}", id="libraries unset"),
+        pytest.param(LIBRARY_PATH, {"LD_LIBRARY_PATH": ""}, "{}", id="libraries empty"),
+        pytest.param(LIBRARY_PATH, {"LD_LIBRARY_PATH": "/a b:/c"}, "{}:/a b:/c", id="libraries set"),
+        pytest.param(PATH, {"PATH": ""}, "{}", id="path empty"),
+        pytest.param(PATH, {"PATH": "/a b:/bin"}, "{}:/a b:/bin", id="path set"),
+        pytest.param(CONFIG_PATH, {}, "{}/config.toml", id="config unset"),
+        pytest.param(
+            CONFIG_PATH, {"NVIDIA_CTK_CONFIG_FILE_PATH": "/else"}, "{}/config.toml", id="config set"
+        ),
+    ],
+)
+def test_a_search_path_grows_by_our_directory_and_never_by_the_working_directory(
+    shell: tuple[str, ...], tmp_path: Path, variable: Variable, given: Mapping[str, str], seen: str
+) -> None:
+    wrapper = write_wrapper(tmp_path, f'printf %s "${{{variable.name}}}"', variables=(variable,))
+    program = shutil.which(shell[0])
+    assert program is not None
+
+    ended = run(program, *shell[1:], wrapper, env=given)
+
+    assert (ended.returncode, ended.stdout.decode()) == (0, seen.format(tmp_path))
+
+
+def test_an_environment_without_path_is_survived(shell: tuple[str, ...], tmp_path: Path) -> None:
+    wrapper = write_wrapper(tmp_path, 'echo "$PATH"', fallback="runc")
+    program = shutil.which(shell[0])
+    assert program is not None
+
+    ended = run(program, *shell[1:], wrapper, env={})
+
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.decode().startswith(f"{tmp_path}:/")
+
+
+def test_a_signal_to_the_wrapper_is_a_signal_to_the_program(shell: tuple[str, ...], tmp_path: Path) -> None:
+    wrapper = write_wrapper(tmp_path, "echo $$; exec sleep 30", fallback="runc")
+
+    with subprocess.Popen((*shell, wrapper), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        pid = int(child.stdout.readline())
+        child.send_signal(signal.SIGTERM)
+
+    assert (pid, child.returncode) == (child.pid, -signal.SIGTERM)
+
+
+def test_open_files_of_the_caller_stay_open(shell: tuple[str, ...], tmp_path: Path) -> None:
+    wrapper = write_wrapper(tmp_path, "cat /proc/self/fd/3 /proc/self/fd/9", fallback="runc")
+    passed = tmp_path / "passed"
+    passed.write_text("preserved\n")
+
+    ended = run("sh", "-c", 'exec 3<"$1" 9<"$1"; shift; exec "$@"', "sh", passed, *shell, wrapper)
+
+    assert ended.stdout == b"preserved\npreserved\n"
+
+
+def run_where_forks_fail(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
+    # The limit does not bind root.
+    user = NOBODY if os.geteuid() == 0 else None
+    return subprocess.run(
+        command,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else (),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)),
+        cwd="/",
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("fallback", [None, "runc"], ids=["hook", "runtime"])
+def test_the_way_to_the_program_takes_no_fork(
+    shell: tuple[str, ...], open_dir: Path, fallback: str | None
+) -> None:
+    wrapper = write_wrapper(open_dir, "echo reached", fallback=fallback)
+
+    through_shell = run_where_forks_fail(*shell, wrapper)
+    through_kernel = run_where_forks_fail(wrapper)
+
+    assert (through_shell.returncode, through_shell.stdout, through_shell.stderr) == (0, b"reached\n", b"")
+    assert (through_kernel.returncode, through_kernel.stdout, through_kernel.stderr) == (0, b"reached\n", b"")
+
+
+def test_a_wrapper_that_forks_would_be_noticed(open_dir: Path) -> None:
+    wrapper = write_wrapper(open_dir, "echo reached")
+    wrapper.write_text(f"#!/bin/sh\ncat /dev/null | cat\nexec {wrapper}.real\n")
+
+    ended = run_where_forks_fail(wrapper)
+
+    assert ended.stdout == b""

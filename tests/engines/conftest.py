@@ -1,0 +1,130 @@
+"""Real engines on real nodes: what Debian carries today, booted under systemd."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.engines import debs
+from tests.engines.cache import locked
+from tests.engines.cri import Cri
+from tests.engines.nodes import Node, boot
+from tests.engines.roots import Roots, prepared
+from tests.engines.versions import EngineSet, Today, engine_sets, today
+
+HERE = Path(__file__).parent
+TABLE = pytest.StashKey[list[EngineSet]]()
+NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd"}
+Boot = Callable[..., AbstractContextManager[Node]]
+
+
+@cache
+def missing() -> str | None:
+    """Return what keeps real engines from running here, as one sentence, or None."""
+    if os.geteuid() != 0:
+        return "not root: nodes need namespaces, mounts and cgroups"
+    for tool in ("unshare", "nsenter", "setpriv", "chroot"):
+        if not shutil.which(tool):
+            return f"{tool} is missing"
+    if lack := debs.needed():
+        return lack
+    tried = subprocess.run(["unshare", "-m", "-p", "-n", "-f", "true"], capture_output=True, timeout=10, check=False)
+    return f"no new namespaces: {tried.stderr.decode().strip()}" if tried.returncode else None
+
+
+def must_run() -> bool:
+    """Tell whether this is root on Debian, where no engine test may be skipped."""
+    release = Path("/etc/os-release")
+    return os.geteuid() == 0 and release.exists() and "\nID=debian\n" in f"\n{release.read_text()}\n"
+
+
+@cache
+def on_the_day() -> Today:
+    with locked():
+        return today()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("engines")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name in NODES.keys() & set(metafunc.fixturenames):
+        if lack := missing():
+            if must_run():
+                raise pytest.UsageError(f"the engine tests may not be skipped here, but: {lack}")
+            metafunc.parametrize(name, [pytest.param(None, marks=pytest.mark.skip(reason=lack))], indirect=True)
+            continue
+        sets = engine_sets(on_the_day())
+        metafunc.config.stash[TABLE] = sets
+        wanted = [row for row in sets if NODES[name] in {None, row.name}]
+        metafunc.parametrize(name, wanted, ids=str, indirect=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if sets := config.stash.get(TABLE, None):
+        terminalreporter.section("engines that Debian carries today")
+        for row in sets:
+            terminalreporter.write_line(f"{row.suite:<10}{row}")
+
+
+@pytest.fixture(scope="session")
+def engines_today() -> list[EngineSet]:
+    """Return every set of engines that could be had."""
+    if (lack := missing()) and not must_run():
+        pytest.skip(lack)
+    return engine_sets(on_the_day())
+
+
+@pytest.fixture(scope="session")
+def roots() -> Roots:
+    """Return the root file systems, built if the cache lacks them."""
+    with locked():
+        return prepared(on_the_day())
+
+
+@pytest.fixture(scope="session")
+def booted(roots: Roots) -> Boot:
+    """Return how to boot a node by hand: ``with booted(engines, start=False) as node``."""
+
+    def boot_one(engines: EngineSet, *, start: bool = True) -> AbstractContextManager[Node]:
+        return boot(roots, engines, start=start)
+
+    return boot_one
+
+
+def _fresh(request: pytest.FixtureRequest) -> Iterator[Node]:
+    start = request.node.get_closest_marker("not_started") is None
+    with ExitStack() as stack:
+        yield stack.enter_context(boot(request.getfixturevalue("roots"), request.param, start=start))
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """Boot a node of every kind that Debian carries today, its engines started."""
+    yield from _fresh(request)
+
+
+@pytest.fixture
+def docker_node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """Boot a node for every dockerd."""
+    yield from _fresh(request)
+
+
+@pytest.fixture
+def containerd_node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """Boot a node for every containerd that serves CRI."""
+    yield from _fresh(request)
+
+
+@pytest.fixture
+def cri(containerd_node: Node) -> Cri:
+    """Return the CRI of the test's ``containerd_node``."""
+    return Cri(containerd_node.root / "run/containerd/containerd.sock")

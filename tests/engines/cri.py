@@ -1,0 +1,190 @@
+"""What the kubelet asks of an engine, over the socket of a node, without generated stubs."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.engines.images import IMAGE
+
+TIMEOUT_S = 20
+NODE = 2  # NamespaceMode: pods without a network of their own need no CNI
+CONTAINER = 1
+
+
+class CriError(Exception):
+    """The engine refused; ``code`` is gRPC's word, such as ``UNIMPLEMENTED`` or ``UNAVAILABLE``."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"{code}: {details}")
+        self.code = code
+        self.details = details
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The engine's own account; ``config`` is what it has loaded, ``handlers`` only 2.x tells."""
+
+    conditions: dict[str, bool]
+    config: dict[str, Any]
+    handlers: tuple[str, ...]
+
+    @property
+    def runtimes(self) -> dict[str, Any]:
+        """Return the configured handlers by name."""
+        found: dict[str, Any] = self.config.get("containerd", {}).get("runtimes") or {}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod sandbox; a container in it needs the config it was made from."""
+
+    id: str
+    config: bytes
+    handler: str
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a command in a container gave."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Cri:
+    """A client of one socket; every call is a connection of its own, for engines restart."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def call(self, method: str, request: bytes = b"") -> bytes:
+        """Call ``Service/Method`` of CRI v1, or ``/full.name.Service/Method``."""
+        import grpc
+
+        path = method if method.startswith("/") else f"/runtime.v1.{method}"
+        options = [("grpc.default_authority", "localhost")]
+        try:
+            with grpc.insecure_channel(f"unix://{self._socket}", options=options) as channel:
+                answer: bytes = channel.unary_unary(path)(request, timeout=TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise CriError(error.code().name, error.details() or "") from error
+        return answer
+
+    def version(self) -> str:
+        """Return the engine's version."""
+        return _text(self.call("RuntimeService/Version"), 3)
+
+    def status(self) -> Status:
+        """Return the verbose Status; raises CriError UNIMPLEMENTED where CRI did not load."""
+        answer = list(_fields(self.call("RuntimeService/Status", _number(1, 1))))
+        conditions, info, handlers = {}, {}, []
+        for field, value in answer:
+            if field == 1:
+                for _, condition in _fields(value):
+                    conditions[_text(condition, 1)] = bool(dict(_fields(condition)).get(2, 0))
+            elif field == 2:
+                info[_text(value, 1)] = _text(value, 2)
+            elif field == 3:
+                handlers.append(_text(value, 1))
+        return Status(conditions, json.loads(info.get("config", "{}")), tuple(handlers))
+
+    def run_pod(self, handler: str = "", name: str = "") -> Pod:
+        """Run a pod on the node's network; an empty handler is the default runtime."""
+        name = name or f"pod-{uuid.uuid4().hex[:8]}"
+        metadata = _bytes(1, name) + _bytes(2, f"uid-{name}") + _bytes(3, "default")
+        namespaces = _number(1, NODE) + _number(2, CONTAINER)
+        config = _bytes(1, metadata) + _bytes(3, "/run/podlogs") + _bytes(8, _bytes(2, _bytes(1, namespaces)))
+        request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
+        return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler)
+
+    def start_container(self, pod: Pod, *command: str) -> str:
+        """Create and start a container in ``pod`` and return its id; it sleeps unless told otherwise."""
+        name = f"container-{uuid.uuid4().hex[:8]}"
+        words = b"".join(_bytes(3, word) for word in command or ("/bin/sleep", "100000"))
+        namespaces = _bytes(2, _bytes(3, _number(1, NODE) + _number(2, CONTAINER)))
+        config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, IMAGE)) + words
+        config += _bytes(11, f"{name}.log") + _bytes(15, namespaces)
+        request = _bytes(1, pod.id) + _bytes(2, config) + _bytes(3, pod.config)
+        container = _text(self.call("RuntimeService/CreateContainer", request), 1)
+        self.call("RuntimeService/StartContainer", _bytes(1, container))
+        return container
+
+    def exec(self, container: str, *command: str) -> Executed:
+        """Run a command in a running container."""
+        request = _bytes(1, container) + b"".join(_bytes(2, word) for word in command) + _number(3, TIMEOUT_S)
+        answer = self.call("RuntimeService/ExecSync", request)
+        code = dict(_fields(answer)).get(3, 0)
+        return Executed(int(code), _text(answer, 1), _text(answer, 2))
+
+    def stop_container(self, container: str) -> None:
+        """Stop a container without grace."""
+        self.call("RuntimeService/StopContainer", _bytes(1, container) + _number(2, 0))
+
+    def remove_container(self, container: str) -> None:
+        """Remove a container."""
+        self.call("RuntimeService/RemoveContainer", _bytes(1, container))
+
+    def stop_pod(self, pod: Pod) -> None:
+        """Stop a pod and its containers."""
+        self.call("RuntimeService/StopPodSandbox", _bytes(1, pod.id))
+
+    def remove_pod(self, pod: Pod) -> None:
+        """Stop and remove a pod with all its containers."""
+        self.stop_pod(pod)
+        self.call("RuntimeService/RemovePodSandbox", _bytes(1, pod.id))
+
+    def pods(self) -> dict[str, str]:
+        """Return the handler of each ready pod by its id."""
+        listed = [pod for field, pod in _fields(self.call("RuntimeService/ListPodSandbox")) if field == 1]
+        ready = [pod for pod in listed if dict(_fields(pod)).get(3, 0) == 0]
+        return {_text(pod, 1): _text(pod, 7) for pod in ready}
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def _bytes(field: int, value: str | bytes) -> bytes:
+    content = value.encode() if isinstance(value, str) else value
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while message[at] > 127:
+        value |= (message[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+    return value | message[at] << shift, at + 1
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each field; CRI's answers have varints and byte strings only."""
+    at = 0
+    while at < len(message):
+        tag, at = _read_varint(message, at)
+        value, at = _read_varint(message, at)
+        if tag & 7 == 2:
+            yield tag >> 3, message[at : at + value]
+            at += value
+        elif tag & 7 == 0:
+            yield tag >> 3, value
+        else:
+            raise ValueError(f"wire type {tag & 7} in an answer of CRI")
+
+
+def _text(message: bytes, field: int) -> str:
+    found = dict(_fields(message)).get(field, b"")
+    return bytes(found).decode()

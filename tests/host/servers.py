@@ -1,0 +1,209 @@
+"""Small servers on unix sockets that behave, well or badly, and are gone when the test is."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def serving(path: Path, behave: Callable[[socket.socket], None]) -> Iterator[Path]:
+    """Give every connection to ``behave``, in a thread; hang up when that returns or the test is over."""
+    connections: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            behave(connection)
+
+    def accept() -> None:
+        with suppress(OSError):  # shut down
+            while True:
+                connection, _ = listener.accept()
+                connections.append(connection)
+                threads.append(threading.Thread(target=serve, args=(connection,)))
+                threads[-1].start()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        acceptor = threading.Thread(target=accept)
+        acceptor.start()
+        try:
+            yield path
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            acceptor.join()
+            for connection in connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+
+
+def hang(connection: socket.socket) -> None:
+    """Accept and read, but never answer."""
+    while connection.recv(65536):
+        pass
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close without an answer."""
+    connection.recv(65536)
+
+
+def answer(content: bytes) -> Callable[[socket.socket], None]:
+    """Send ``content`` whatever was asked, then close."""
+
+    def behave(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(content)
+
+    return behave
+
+
+def drip(content: bytes, *, pause: threading.Event) -> Callable[[socket.socket], None]:
+    """Send ``content`` byte by byte, ten a second, until ``pause`` is set."""
+
+    def behave(connection: socket.socket) -> None:
+        connection.recv(65536)
+        for byte in content:
+            connection.sendall(bytes([byte]))
+            if pause.wait(0.1):
+                return
+
+    return behave
+
+
+@dataclass
+class FakeUnit:
+    """One unit; ``result`` is how its next restart ends."""
+
+    load: str = "loaded"
+    active: str = "active"
+    sub: str = "running"
+    main_pid: int = 61
+    can_reload: bool = False
+    result: str = "done"
+    starts: int = 0
+
+
+@dataclass
+class FakeSystemd:
+    """Stands in for systemd, behind a bus or on its own socket: counts starts, and tells only who subscribed.
+
+    Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it.
+    """
+
+    units: dict[str, FakeUnit] = field(default_factory=dict)
+    state: str = "running"
+    behind_bus: bool = True
+    silent_on: str = ""
+    calls: list[str] = field(default_factory=list)
+
+    START_LIMIT = 5
+
+    def __call__(self, connection: socket.socket) -> None:
+        from jeepney import HeaderFields, Parser
+
+        if not self._authenticate(connection):
+            return
+        listening: set[str] = set()
+        parser = Parser()
+        while content := connection.recv(65536):
+            for request in parser.feed(content):
+                member = request.header.fields[HeaderFields.member]
+                self.calls.append(member)
+                if member == self.silent_on:
+                    continue
+                listening.add(member)
+                for serial, message in enumerate(
+                    self._answers(request, member, listening), len(self.calls) * 10
+                ):
+                    connection.sendall(message.serialise(serial=serial))
+
+    def _authenticate(self, connection: socket.socket) -> bool:
+        greeting = b""
+        while not greeting.endswith(b"BEGIN\r\n"):
+            if not (part := connection.recv(65536)):
+                return False
+            greeting += part
+        assert greeting.startswith(b"\0AUTH EXTERNAL ")
+        if self.silent_on == "AUTH":
+            hang(connection)
+        if self.state == "refusing":
+            connection.sendall(b"REJECTED EXTERNAL\r\n")
+            return False
+        connection.sendall(b"OK 0123456789abcdef\r\n")
+        return True
+
+    def _answers(self, request: Any, member: str, listening: set[str]) -> Iterator[Any]:
+        from jeepney import new_error, new_method_return
+
+        match member, request.body:
+            case "Hello", _:
+                assert self.behind_bus, "systemd's own socket knows no Hello"
+                yield new_method_return(request, "s", (":1.7",))
+            case "AddMatch" | "Subscribe", _:
+                yield new_method_return(request)
+            case "LoadUnit", (name,) if "." not in name:
+                yield new_error(
+                    request,
+                    "org.freedesktop.DBus.Error.InvalidArgs",
+                    "s",
+                    (f"Unit name {name} is not valid.",),
+                )
+            case "LoadUnit", (name,):
+                yield new_method_return(request, "o", (_path(name),))
+            case "ResetFailedUnit", (name,):
+                if self.units[name].active == "inactive":
+                    yield new_error(
+                        request, "org.freedesktop.systemd1.NoSuchUnit", "s", (f"Unit {name} not loaded.",)
+                    )
+                else:
+                    self.units[name].starts = 0
+                    yield new_method_return(request)
+            case "RestartUnit", (name, "replace"):
+                yield from self._restart(request, name, listening)
+            case "Get", (_, key):
+                yield new_method_return(request, "v", (self._property(request, key),))
+
+    def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
+        from jeepney import DBusAddress, new_method_return, new_signal
+
+        unit = self.units[name]
+        unit.starts += 1
+        result = unit.result if unit.starts < self.START_LIMIT else "failed"
+        unit.active, unit.sub = ("active", "running") if result == "done" else ("failed", "failed")
+        manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
+        needed = {"Subscribe", "AddMatch"} if self.behind_bus else {"Subscribe"}
+        ended = [
+            new_signal(manager, "JobRemoved", "uoss", (6, "/job/6", "other.service", "failed")),
+            new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", name, result)),
+        ]
+        yield ended[0]
+        yield new_method_return(request, "o", ("/job/7",))
+        yield from ended[1:] if needed <= listening else ()
+
+    def _property(self, request: Any, key: str) -> tuple[str, Any]:
+        from jeepney import HeaderFields
+
+        path = request.header.fields[HeaderFields.path]
+        absent = FakeUnit(load="not-found", active="inactive", sub="dead", main_pid=0)
+        unit = next((unit for name, unit in self.units.items() if _path(name) == path), absent)
+        return {
+            "Version": ("s", "252"),
+            "SystemState": ("s", self.state),
+            "LoadState": ("s", unit.load),
+            "ActiveState": ("s", unit.active),
+            "SubState": ("s", unit.sub),
+            "MainPID": ("u", unit.main_pid),
+            "CanReload": ("b", unit.can_reload),
+        }[key]
+
+
+def _path(unit: str) -> str:
+    return "/org/freedesktop/systemd1/unit/" + unit.replace(".", "_2e")

@@ -1,0 +1,150 @@
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from installer.decide.errors import InstallerError
+from installer.host.systemd import NoBusError, UnitState, restart_unit, system_state, unit_state
+
+from .servers import FakeSystemd, FakeUnit, hang, hang_up, serving
+
+CONTAINERD = "containerd.service"
+
+
+def node(**units: FakeUnit) -> FakeSystemd:
+    return FakeSystemd({f"{name}.service": unit for name, unit in units.items()})
+
+
+def test_a_restart_returns_when_the_job_is_done(tmp_path: Path) -> None:
+    systemd = node(containerd=FakeUnit())
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        restart_unit([bus], CONTAINERD, timeout_s=5)
+
+    assert systemd.units[CONTAINERD].starts == 1
+    assert systemd.calls.index("Subscribe") < systemd.calls.index("RestartUnit")
+
+
+def test_many_restarts_do_not_hit_the_start_limit(tmp_path: Path) -> None:
+    systemd = node(containerd=FakeUnit())
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        for _ in range(FakeSystemd.START_LIMIT + 1):
+            restart_unit([bus], CONTAINERD, timeout_s=5)
+
+    assert systemd.units[CONTAINERD].active == "active"
+
+
+def test_a_stopped_unit_can_be_restarted_though_systemd_has_unloaded_it(tmp_path: Path) -> None:
+    systemd = node(containerd=FakeUnit(active="inactive", sub="dead"))
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        restart_unit([bus], CONTAINERD, timeout_s=5)
+
+    assert systemd.units[CONTAINERD].active == "active"
+
+
+@pytest.mark.parametrize("result", ["failed", "timeout", "canceled", "dependency", "skipped"])
+def test_a_job_that_does_not_end_well_is_an_error_with_its_result(tmp_path: Path, result: str) -> None:
+    systemd = node(containerd=FakeUnit(result=result))
+
+    with (
+        serving(tmp_path / "bus", systemd) as bus,
+        pytest.raises(InstallerError, match=rf"job {result}, unit failed/failed.*journalctl -u containerd"),
+    ):
+        restart_unit([bus], CONTAINERD, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        pytest.param("nope.service", r"restart nope.service \(not-found\)", id="unknown"),
+        pytest.param("masked.service", r"restart masked.service \(masked\)", id="masked"),
+        pytest.param("nope", "Unit name nope is not valid", id="no name of a unit"),
+    ],
+)
+def test_a_unit_that_cannot_be_restarted_is_named(tmp_path: Path, unit: str, words: str) -> None:
+    systemd = node(masked=FakeUnit(load="masked"))
+
+    with serving(tmp_path / "bus", systemd) as bus, pytest.raises(InstallerError, match=words):
+        restart_unit([bus], unit, timeout_s=5)
+
+    assert "RestartUnit" not in systemd.calls
+
+
+def test_systemds_own_socket_serves_when_the_bus_is_down(tmp_path: Path) -> None:
+    systemd = node(containerd=FakeUnit())
+    systemd.behind_bus = False
+
+    with serving(tmp_path / "private", systemd) as private:
+        restart_unit([tmp_path / "no-bus", private], CONTAINERD, timeout_s=5)
+
+    assert systemd.units[CONTAINERD].starts == 1
+
+
+def test_a_bus_that_hangs_leaves_time_for_the_next(tmp_path: Path) -> None:
+    systemd = node()
+
+    with serving(tmp_path / "bus", hang) as bus, serving(tmp_path / "other", systemd) as other:
+        state = system_state([bus, other], timeout_s=0.6)
+
+    assert state == "running"
+
+
+def test_the_state_of_a_unit_is_told_in_systemds_words(tmp_path: Path) -> None:
+    systemd = node(docker=FakeUnit(main_pid=64, can_reload=True))
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        docker = unit_state([bus], "docker.service", timeout_s=5)
+        target = unit_state([bus], "basic.target", timeout_s=5)
+
+    assert docker == UnitState(load="loaded", active="active", sub="running", main_pid=64, can_reload=True)
+    assert target == UnitState(load="not-found", active="inactive", sub="dead", main_pid=0, can_reload=False)
+
+
+def test_a_node_that_goes_down_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path / "bus", FakeSystemd(state="stopping")) as bus:
+        state = system_state([bus], timeout_s=5)
+
+    assert state == "stopping"
+
+
+@pytest.mark.parametrize(
+    ("behave", "words"),
+    [
+        pytest.param(hang_up, "closed by the other side|Connection reset", id="hangs up"),
+        pytest.param(hang, "timed out|no answer in time", id="never answers"),
+        pytest.param(FakeSystemd(silent_on="Hello"), "timed out", id="never says hello"),
+        pytest.param(FakeSystemd(state="refusing"), "authentication: REJECTED EXTERNAL", id="refuses us"),
+    ],
+)
+def test_a_bus_that_does_not_let_us_in_is_no_bus(
+    tmp_path: Path, behave: FakeSystemd | Callable[..., None], words: str
+) -> None:
+    started = time.monotonic()
+
+    with serving(tmp_path / "bus", behave) as bus, pytest.raises(NoBusError, match=words):
+        system_state([bus], timeout_s=0.3)
+
+    assert time.monotonic() - started < 1
+
+
+def test_without_a_bus_the_directory_to_mount_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoBusError, match=r"absent: .*No such file.*mount the node's /run/dbus"):
+        system_state([tmp_path / "absent"], timeout_s=1)
+
+
+@pytest.mark.parametrize("call", ["LoadUnit", "Subscribe", "RestartUnit"])
+def test_a_systemd_that_stops_answering_is_left_at_the_deadline(tmp_path: Path, call: str) -> None:
+    systemd = node(containerd=FakeUnit())
+    systemd.silent_on = call
+    started = time.monotonic()
+
+    with (
+        serving(tmp_path / "bus", systemd) as bus,
+        pytest.raises(InstallerError, match=r"restart containerd.service within 0.3 s"),
+    ):
+        restart_unit([bus], CONTAINERD, timeout_s=0.3)
+
+    assert time.monotonic() - started < 1
