@@ -27,7 +27,7 @@ _CRI_PARTS = ("io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", _CR
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
-_FIXED_BYTES = {1: 8, 5: 4}  # protobuf wire types of a fixed size
+_FIXED = {1: 8, 5: 4}  # bytes in protobuf's wire types of a fixed size
 
 
 class NotAnsweringError(InstallerError):
@@ -80,8 +80,7 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         version = dict(_fields(about))
         conditions = [dict(_fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
         name = version[2].decode()
-        info = dict(_entry(part) for part in _all(answer, 2))
-        config = json.loads(info.get("config", "{}"))
+        config = json.loads(dict(_entry(part) for part in _all(answer, 2)).get("config", "{}"))
         if name == "cri-o":
             # In info only since 2025 (cri-o issue 9122); before that, `crio status config` asks like this.
             toml = config["crio"] if "crio" in config else _http_get(socket_path, "/config", engine.left_s())
@@ -222,9 +221,8 @@ def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> Installer
 
 
 def _failure(plugins: dict[str, str]) -> str | None:
-    """Return the first error: those after it are that a plugin needs the one that failed."""
     wanted = (error for error in plugins.values() if not any(words in error for words in _SWITCHED_OFF))
-    return next(filter(None, wanted), None)
+    return next(filter(None, wanted), None)  # those after the first say that they need it
 
 
 def _containerd_handlers(config: dict[str, Any]) -> tuple[dict[str, RuntimeHandler], str]:
@@ -293,7 +291,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
         if key & 7 == 0:
             yield key >> 3, varint()
             continue
-        size = _FIXED_BYTES.get(key & 7) or varint()
+        size = _FIXED.get(key & 7) or varint()
         if position + size > len(message):
             raise ValueError("protobuf message cut short")
         yield key >> 3, message[position : position + size]

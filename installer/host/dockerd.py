@@ -1,5 +1,6 @@
 """What the running dockerd says it can start, which is not always what daemon.json says."""
 
+import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
     # The SDK's transport without its APIClient, which reads the registry passwords in ~/.docker and wants an
     # API version: none is served by both 20.10 (up to 1.41) and 29 (from 1.44), but a path without one is.
     def get() -> Any:
+        # Look first: when nobody listens, its connection leaks a descriptor and wraps the error three times.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(timeout_s)
+            probe.connect(str(socket_path))
         with requests.Session() as session:
             session.trust_env = False  # no proxies, no netrc
             session.mount("http+docker://", UnixHTTPAdapter(f"http+unix://{socket_path.absolute()}"))

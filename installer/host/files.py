@@ -46,6 +46,11 @@ class Host:
     def __init__(self, mounts: Sequence[Mount]) -> None:
         self._mounts = {mount.host: mount.here for mount in mounts}
 
+    @classmethod
+    def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
+        """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
+        return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
+
     def _map(self, path: PurePosixPath) -> Path:
         for prefix in (path, *path.parents):
             if prefix in self._mounts:

@@ -212,7 +212,7 @@ def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
     name = _name(peer.pid, proc)
     if name not in expected or _started(peer.pid, proc) != peer.started:
         raise InstallerError(
-            f"signal pid {peer.pid}: it is {name}, not the {' or '.join(sorted(expected))} that was seen",
+            f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
             remedy="try again; if a proxy serves the engine's socket, name the engine's own",
         )
 

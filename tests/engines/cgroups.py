@@ -1,5 +1,6 @@
 """Every node has a cgroup of its own in each hierarchy, and leaves none behind."""
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -39,11 +40,15 @@ def _hierarchies() -> list[Path]:
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
+        root, mount = before.split()[3:5]
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2":
-            found.append(Path(before.split()[4]))
+            found.append(Path(mount))
         elif kind == "cgroup":
-            mount = Path(before.split()[4])
-            path = next(path for names, path in own.items() if set(names.split(",")) <= set(options.split(",")) and names)
-            found.append(mount / path.lstrip("/"))
+            here = next(
+                path
+                for names, path in own.items()
+                if names and set(names.split(",")) <= set(options.split(","))
+            )
+            found.append(Path(mount, os.path.relpath(here, root)))
     return list(dict.fromkeys(found))

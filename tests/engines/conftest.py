@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -33,7 +33,9 @@ def missing() -> str | None:
             return f"{tool} is missing"
     if lack := debs.needed():
         return lack
-    tried = subprocess.run(["unshare", "-m", "-p", "-n", "-f", "true"], capture_output=True, timeout=10, check=False)
+    tried = subprocess.run(
+        ["unshare", "-m", "-p", "-n", "-f", "true"], capture_output=True, timeout=10, check=False
+    )
     return f"no new namespaces: {tried.stderr.decode().strip()}" if tried.returncode else None
 
 
@@ -60,7 +62,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if lack := missing():
             if must_run():
                 raise pytest.UsageError(f"the engine tests may not be skipped here, but: {lack}")
-            metafunc.parametrize(name, [pytest.param(None, marks=pytest.mark.skip(reason=lack))], indirect=True)
+            metafunc.parametrize(
+                name, [pytest.param(None, marks=pytest.mark.skip(reason=lack))], indirect=True
+            )
             continue
         sets = engine_sets(on_the_day())
         metafunc.config.stash[TABLE] = sets
@@ -101,9 +105,8 @@ def booted(roots: Roots) -> Boot:
 
 
 def _fresh(request: pytest.FixtureRequest) -> Iterator[Node]:
-    start = request.node.get_closest_marker("not_started") is None
-    with ExitStack() as stack:
-        yield stack.enter_context(boot(request.getfixturevalue("roots"), request.param, start=start))
+    with boot(request.getfixturevalue("roots"), request.param) as booted_node:
+        yield booted_node
 
 
 @pytest.fixture
@@ -125,6 +128,13 @@ def containerd_node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 @pytest.fixture
+def bare_node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot one node of any kind, its engines not started."""
+    with boot(roots, engines_today[0], start=False) as booted_node:
+        yield booted_node
+
+
+@pytest.fixture
 def cri(containerd_node: Node) -> Cri:
     """Return the CRI of the test's ``containerd_node``."""
-    return Cri(containerd_node.root / "run/containerd/containerd.sock")
+    return containerd_node.cri

@@ -1,6 +1,7 @@
 """What the kubelet asks of an engine, over the socket of a node, without generated stubs."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,6 +75,24 @@ class Cri:
         except grpc.RpcError as error:
             raise CriError(error.code().name, error.details() or "") from error
         return answer
+
+    def wait(self, timeout_s: float = 20) -> Status:
+        """Return the Status once CRI knows the test image.
+
+        systemd calls containerd started while CRI 1.6 still says "server is not initialized yet",
+        and an import reaches CRI as an event, later.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if IMAGE.encode() in self.call("ImageService/ListImages"):
+                    return self.status()
+                problem = "CRI never saw the test image"
+            except CriError as error:
+                problem = str(error)
+            if time.monotonic() > deadline:
+                raise AssertionError(problem)
+            time.sleep(0.02)
 
     def version(self) -> str:
         """Return the engine's version."""

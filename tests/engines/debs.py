@@ -26,9 +26,9 @@ def mirror() -> str | None:
     return found[1] if found else None
 
 
-def _apt(suite: str, command: str, *args: str) -> str:
+def _apt(suite: str, tool: str, command: str, *args: str) -> str:
     done = subprocess.run(
-        ["apt-" + command.split()[0], *command.split()[1:], *args],
+        ["apt-" + tool, *command.split(), *args],
         env=os.environ | {"APT_CONFIG": str(_configured(suite)), "LC_ALL": "C"},
         cwd=_home(suite),
         capture_output=True,
@@ -37,7 +37,7 @@ def _apt(suite: str, command: str, *args: str) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"cannot apt-{command} for {suite}: {done.stderr.strip()}")
+        raise RuntimeError(f"cannot apt-{tool} {command} for {suite}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -84,18 +84,20 @@ def _machines_ways_to_the_network() -> list[str]:
 def refresh(suites: Iterable[str]) -> None:
     """Ask the mirror what each suite carries now."""
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda suite: _apt(suite, "get update", "-q"), suites))
+        list(pool.map(lambda suite: _apt(suite, "get", "update", "-q"), suites))
 
 
 def with_dependencies(suite: str, packages: Iterable[str]) -> list[str]:
     """Return ``name=version`` of ``packages`` and all they depend on."""
-    plan = _apt(suite, "get install -y -q --simulate", *packages)
-    return sorted(f"{name}={version}" for name, version in re.findall(r"^Inst (\S+) \((\S+) ", plan, re.MULTILINE))
+    plan = _apt(suite, "get", "install -y -q --simulate", *packages)
+    return sorted(
+        f"{name}={version}" for name, version in re.findall(r"^Inst (\S+) \((\S+) ", plan, re.MULTILINE)
+    )
 
 
 def alone(suite: str, packages: Iterable[str]) -> list[str]:
     """Return ``name=version`` of those of ``packages`` that the suite has, without what they depend on."""
-    shown = _apt(suite, "cache policy", *packages)
+    shown = _apt(suite, "cache", "policy", *packages)
     found = re.findall(r"^(\S+):\n.*\n  Candidate: (\S+)$", shown, re.MULTILINE)
     return [f"{name}={version}" for name, version in found if version != "(none)"]
 
@@ -105,7 +107,7 @@ def unpack(suite: str, pinned: Iterable[str], root: Path) -> None:
     debs = {pin: _deb(suite, pin) for pin in pinned}
     if absent := [pin for pin, found in debs.items() if not found]:
         try:
-            _apt(suite, "get download -q", *absent)
+            _apt(suite, "get", "download -q", *absent)
         except RuntimeError:
             for answer in cache().glob(f"{TODAY}*"):  # the archive moved on: the next run asks again
                 answer.unlink()
@@ -122,7 +124,14 @@ def _deb(suite: str, pin: str) -> Path | None:
 
 def _extract(deb: Path, root: Path) -> None:
     # dpkg -x would put a directory in place of the symlinks that a merged /usr consists of.
-    tar = ["tar", "-x", "-C", str(root), "--keep-directory-symlink", *(f"--exclude=./{path}/*" for path in UNREAD)]
+    tar = [
+        "tar",
+        "-x",
+        "-C",
+        str(root),
+        "--keep-directory-symlink",
+        *(f"--exclude=./{path}/*" for path in UNREAD),
+    ]
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as source:
         subprocess.run(tar, stdin=source.stdout, timeout=120, check=True)
     if source.returncode:

@@ -11,33 +11,43 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.engines import cgroups
-from tests.engines.cache import PROJECT
 from tests.engines.configs import base_configs
+from tests.engines.cri import Cri
 from tests.engines.images import ARCHIVE
 from tests.engines.payload import MARK, STAND_IN, mark_payload
-from tests.engines.roots import Roots, with_own_loader
+from tests.engines.roots import Roots
 from tests.engines.running import Running
+from tests.engines.spawn import end, spawn
 from tests.engines.versions import EngineSet
 
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
 PYTHON = "/usr/bin/python3"
 BOOT_S = 30
-# The wrapper enters the node's cgroups and hides the machine's own systemd, then becomes nspawn.
-ENTER = """\
-for cgroup in $CGROUPS; do echo 0 > "$cgroup/cgroup.procs" || exit 1; done
-mount --make-rprivate / && mount -t tmpfs tmpfs /run && exec "$@"
-"""
+CONSOLE = "console.log"
+# As the packages' own scripts would enable them.
+ENABLED = {"containerd.service": "multi-user", "docker.service": "multi-user", "docker.socket": "sockets"}
 
 
 class Node:
     """A booted node; its engines are as its configs were when they were started."""
 
-    def __init__(self, name: str, engines: EngineSet, leader: int, scratch: Path) -> None:
+    def __init__(
+        self, name: str, engines: EngineSet, process: subprocess.Popen[bytes], scratch: Path
+    ) -> None:
         self.name = name
         self.engines = engines
-        self.leader = leader
-        self.root = Path(f"/proc/{leader}/root")  # mind absolute symlinks: they lead out
+        self._process = process
         self._scratch = scratch
+        self.leader = self._booted()
+
+    @property
+    def root(self) -> Path:
+        """Return the node's root as seen from here; mind absolute symlinks, they lead out of it."""
+        return Path(f"/proc/{self.leader}/root")
 
     @property
     def engine(self) -> str:
@@ -66,7 +76,9 @@ class Node:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the node, in ``/``, with a small environment and ``env``."""
         command = self._command(args, env)
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
         if check and done.returncode:
             raise AssertionError(f"{' '.join(args)} gave {done.returncode}\n{done.stdout}{done.stderr}")
         return done
@@ -116,14 +128,48 @@ class Node:
         """Return what the unit logged since boot."""
         return self.run(["journalctl", "--no-pager", "--output=cat", "--unit", unit]).stdout
 
+    def reboot(self) -> None:
+        """Cut the power and boot again: /run is empty, pids and boot_id are new, disks are as they were."""
+        import psutil
+
+        before = psutil.Process(self.leader)
+        self.run(["systemctl", "reboot", "--force", "--force"], check=False)
+        before.wait(timeout=BOOT_S)
+        self.leader = self._booted()
+
+    def _booted(self) -> int:
+        """Return the pid of the node's systemd once all it has to start has started."""
+        import psutil
+
+        deadline = time.monotonic() + BOOT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with suppress(psutil.NoSuchProcess, StopIteration):
+                below = psutil.Process(self._process.pid).children(recursive=True)
+                self.leader = next(child.pid for child in below if child.name() == "systemd")
+                said = self.run(["systemctl", "is-system-running"], check=False, timeout_s=10).stdout.strip()
+                if said in {"running", "degraded"}:
+                    return self.leader
+            time.sleep(0.05)
+        raise RuntimeError(f"the node did not boot: {(self._scratch / CONSOLE).read_text()}")
+
     def start_engines(self) -> None:
-        """Start what this kind of node runs and load the test image into it."""
-        self.run(["systemctl", "start", "containerd"])
+        """Start what this kind of node runs, load the test image and wait until it can be used."""
+        units = [unit for unit in ENABLED if self.engines.docker or unit.startswith("containerd")]
+        for unit in units:
+            wants = self.root / f"etc/systemd/system/{ENABLED[unit]}.target.wants"
+            wants.mkdir(exist_ok=True)
+            (wants / unit).symlink_to(f"/lib/systemd/system/{unit}")
+        self.run(["systemctl", "start", *units])
         if self.engines.docker:
-            self.run(["systemctl", "start", "docker.socket", "docker"])
             self.run(["docker", "load", "--quiet", "--input", ARCHIVE])
         else:
             self.run(["ctr", "--namespace", "k8s.io", "images", "import", ARCHIVE])
+            self.cri.wait()
+
+    @property
+    def cri(self) -> Cri:
+        """Return a client of the node's containerd."""
+        return Cri(self.root / "run/containerd/containerd.sock")
 
     def marks(self) -> list[str]:
         """Return the commands that reached a stand-in of the payload: its name, then its arguments."""
@@ -157,61 +203,15 @@ def boot(roots: Roots, engines: EngineSet, *, start: bool = True) -> Iterator[No
     process: subprocess.Popen[bytes] | None = None
     try:
         own_cgroups += cgroups.make(name)
-        process = _spawn(roots, engines, name, own_cgroups, scratch / "console.log")
-        node = Node(name, engines, _leader(process, scratch / "console.log"), scratch)
+        process = spawn(roots, engines.suite, name, own_cgroups, scratch / CONSOLE)
+        node = Node(name, engines, process, scratch)
         for path, text in base_configs(engines).items():
             node.write(path, text)
         if start:
             node.start_engines()
         yield node
     finally:
-        if process:
-            process.kill()
-            process.wait(timeout=10)
+        if process is not None:
+            end(process)
         cgroups.remove(own_cgroups)
         shutil.rmtree(scratch)
-
-
-def _spawn(roots: Roots, engines: EngineSet, name: str, own_cgroups: list[Path], log: Path) -> subprocess.Popen[bytes]:
-    """Start nspawn as pid 1 of a pid namespace, which dies with us and takes all below with it."""
-    root = roots.suites[engines.suite]
-    site = f"/usr/local/lib/{roots.python}/dist-packages"
-    command = ["setpriv", "--pdeathsig", "KILL"]
-    command += ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", ENTER, "enter"]
-    command += [*with_own_loader(roots.base, "usr/bin/systemd-nspawn"), "--quiet", "--boot", f"--machine={name}"]
-    command += [f"--directory={root}", "--read-only", "--volatile=overlay"]  # read-only: nodes share the lock of a root
-    command += ["--register=no", "--keep-unit", "--private-network", "--capability=all", "--console=pipe"]
-    command += ["--resolv-conf=off", "--timezone=off", "--link-journal=no"]
-    command += ["--tmpfs=/var/lib/containerd", "--tmpfs=/var/lib/docker"]  # an overlay cannot lie on an overlay
-    command += [f"--bind-ro={PROJECT}:{PROJECT}:norbind", f"--bind-ro={roots.site}:{site}"]
-    environment = {
-        "PATH": os.environ["PATH"],
-        "CGROUPS": " ".join(str(cgroup) for cgroup in own_cgroups),
-        "SYSTEMD_SECCOMP": "0",  # nspawn's filter would refuse runc's session keyring
-    }
-    with log.open("wb") as console:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=console,
-            start_new_session=True,
-        )
-
-
-def _leader(process: subprocess.Popen[bytes], log: Path) -> int:
-    """Return the pid of the node's systemd once that has reached its target."""
-    import psutil
-
-    deadline = time.monotonic() + BOOT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(psutil.NoSuchProcess, StopIteration):
-            below = psutil.Process(process.pid).children(recursive=True)
-            leader = next(child.pid for child in below if child.name() == "systemd")
-            state = ["nsenter", "-t", str(leader), "-a", "systemctl", "is-system-running"]
-            said = subprocess.run(state, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
-            if said in {"running", "degraded"}:
-                return leader
-        time.sleep(0.05)
-    raise RuntimeError(f"the node did not boot: {log.read_text()}")

@@ -63,7 +63,9 @@ def _build_base(root: Path, pins: tuple[str, ...]) -> None:
     _configure(root)
     _inside(root, "systemd-sysusers")
     _inside(root, "ldconfig")
-    _inside(root, "python3", "-m", "compileall", "-q", "/usr/lib", check=False)  # lib2to3 carries broken files
+    _inside(
+        root, "python3", "-m", "compileall", "-q", "/usr/lib", check=False
+    )  # lib2to3 carries broken files
     for stamp in ("etc/.updated", "var/.updated"):  # so that the first boot does not do all of this again
         (root / stamp).touch()
     (root / "tmp/stand-in.c").write_text(stand_in_source())
@@ -133,6 +135,8 @@ def _run(command: list[str], *, env: dict[str, str] | None = None, check: bool =
 def with_own_loader(root: Path, program: str) -> list[str]:
     """Return how to start a program of ``root`` outside of it, with its own libraries."""
     loader = next(root.glob("lib*/ld-linux*.so.*"))
-    triplet = next(path.name for path in (root / "usr/lib").iterdir() if re.fullmatch(r"\w+-linux-gnu", path.name))
+    triplet = next(
+        path.name for path in (root / "usr/lib").iterdir() if re.fullmatch(r"\w+-linux-gnu", path.name)
+    )
     libraries = root / "usr/lib" / triplet
     return [str(loader), "--library-path", f"{libraries}:{libraries}/systemd", str(root / program)]

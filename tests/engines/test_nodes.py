@@ -1,5 +1,6 @@
 """The nodes are what the other tests take them for."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.versions import EngineSet
 
+IMAGES = {
+    "docker": ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"],
+    "containerd": ["ctr", "--namespace", "k8s.io", "images", "list", "--quiet"],
+}
 STAND_IN = "/artifacts/usr/bin/nvidia-container-runtime"
 
 
@@ -54,6 +59,7 @@ def test_a_pod_runs_and_outlives_a_restart_of_containerd(containerd_node: Node, 
     before = containerd_node.pid_of("containerd")
 
     containerd_node.restart("containerd")
+    cri.wait()
 
     assert containerd_node.pid_of("containerd") not in {0, before}
     assert cri.pods() == {pod.id: ""}
@@ -74,15 +80,13 @@ def test_a_container_of_docker_outlives_a_restart_of_containerd(docker_node: Nod
 
 def test_the_payload_leaves_a_mark_in_a_pod(containerd_node: Node, cri: Cri) -> None:
     config = containerd_node.read(CONTAINERD)
-    table = next(line.strip() for line in config.splitlines() if line.strip().endswith("runtimes.runc]"))
-    handler = table.replace("runtimes.runc", "runtimes.nvidia")
-    options = handler.replace("nvidia]", "nvidia.options]")
-    containerd_node.write(
-        CONTAINERD,
-        f'{config}\n{handler}\nruntime_type = "io.containerd.runc.v2"\n{options}\nBinaryName = "{STAND_IN}"\n',
-    )
+    runc = next(line.strip() for line in config.splitlines() if line.endswith("runtimes.runc]"))
+    handler = [runc.replace(".runc]", ".nvidia]"), 'runtime_type = "io.containerd.runc.v2"']
+    options = [runc.replace(".runc]", ".nvidia.options]"), f'BinaryName = "{STAND_IN}"']
+    containerd_node.write(CONTAINERD, "\n".join([config, *handler, *options, ""]))
 
     containerd_node.restart("containerd")
+    cri.wait()
     pod = cri.run_pod("nvidia")
 
     assert cri.exec(cri.start_container(pod), "echo", "alive").stdout == "alive\n"
@@ -101,61 +105,76 @@ def test_the_payload_leaves_a_mark_in_a_container_of_docker(docker_node: Node) -
     assert [mark for mark in docker_node.marks() if " create " in mark]
 
 
-def test_another_runtime_of_the_payload_is_told_apart_by_its_name(docker_node: Node) -> None:
-    docker_node.run([f"{STAND_IN}.legacy", "--version"])
-    docker_node.run([f"{STAND_IN}-hook", "prestart"])
+def test_another_runtime_of_the_payload_is_told_apart_by_its_name(bare_node: Node) -> None:
+    bare_node.run([f"{STAND_IN}.legacy", "--version"])
+    bare_node.run([f"{STAND_IN}-hook", "prestart"])
 
-    assert docker_node.marks() == ["nvidia-container-runtime.legacy --version", "nvidia-container-runtime-hook prestart"]
+    assert bare_node.marks() == [
+        "nvidia-container-runtime.legacy --version",
+        "nvidia-container-runtime-hook prestart",
+    ]
 
 
-def test_the_installer_and_its_dependencies_are_importable_in_a_node(node: Node) -> None:
+def test_the_installer_and_its_dependencies_are_importable_in_a_node(bare_node: Node) -> None:
     packages = "click, docker, grpc, jeepney, psutil, structlog, tomlkit"
-    said = node.run([PYTHON, "-I", "-c", f"import installer, {packages}; print(installer.__file__)"]).stdout
+    said = bare_node.run(
+        [PYTHON, "-I", "-c", f"import installer, {packages}; print(installer.__file__)"]
+    ).stdout
 
     assert Path(said.strip()).parent.name == "installer"
 
 
-def test_a_started_process_can_be_stopped_and_read(node: Node) -> None:
+def test_a_started_process_can_be_stopped_and_read(bare_node: Node) -> None:
     script = "echo up; trap 'echo down; exit 7' TERM; while :; do sleep 0.05; done"
 
-    process = node.start(["sh", "-c", script])
+    process = bare_node.start(["sh", "-c", script])
     process.wait_for("up")
-    assert node.read(f"/proc/{process.pid}/comm") == "sh\n"
+    assert bare_node.read(f"/proc/{process.pid}/comm") == "sh\n"
     process.terminate()
 
     assert process.wait() == 7
     assert process.log == "up\ndown\n"
 
 
-def test_the_driver_comes_and_goes(docker_node: Node) -> None:
+def test_the_driver_comes_and_goes(bare_node: Node) -> None:
     present = ["test", "-d", "/sys/module/nvidia"]
-    assert docker_node.run(present, check=False).returncode == 0
+    assert bare_node.run(present, check=False).returncode == 0
 
-    docker_node.unload_fake_nvidia_module()
-    assert docker_node.run(present, check=False).returncode == 1
+    bare_node.unload_fake_nvidia_module()
+    assert bare_node.run(present, check=False).returncode == 1
 
-    docker_node.load_fake_nvidia_module()
-    assert docker_node.run(present, check=False).returncode == 0
+    bare_node.load_fake_nvidia_module()
+    assert bare_node.run(present, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("failing", [False, True], ids=["test passed", "test failed"])
-def test_a_stopped_node_leaves_nothing_behind(failing: bool, booted: Boot, engines_today: list[EngineSet]) -> None:
+def test_a_reboot_keeps_the_disk_and_nothing_else(node: Node) -> None:
+    boot_id = "/proc/sys/kernel/random/boot_id"
+    before = node.read(boot_id)
+    for path in ("/etc/kept", "/run/lost"):
+        node.write(path, "here")
+
+    node.reboot()
+
+    assert node.read("/etc/kept") == "here"
+    assert not (node.root / "run/lost").exists()
+    assert node.read(boot_id) != before
+    assert node.show(node.engine, "ActiveState") == "active"
+    assert IMAGE in node.run(IMAGES[node.engine]).stdout
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["after the test", "on ctrl-c"])
+def test_a_stopped_node_leaves_nothing_behind(
+    *, interrupted: bool, booted: Boot, engines_today: list[EngineSet]
+) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     row = next(row for row in engines_today if row.docker)
     seen: list[Node] = []
 
-    def use() -> None:
-        with booted(row) as node:
-            seen.append(node)
-            node.run(["docker", "run", "--detach", "--net", "none", IMAGE])
-            if failing:
-                raise KeyboardInterrupt
-
-    if failing:
-        with pytest.raises(KeyboardInterrupt):
-            use()
-    else:
-        use()
+    with suppress(KeyboardInterrupt), booted(row) as node:
+        seen.append(node)
+        node.run(["docker", "run", "--detach", "--net", "none", IMAGE])
+        if interrupted:
+            raise KeyboardInterrupt
 
     assert not Path(f"/proc/{seen[0].leader}").exists()
     assert Path("/proc/self/mountinfo").read_text() == mounts

@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,70 @@ def drip(content: bytes, *, pause: threading.Event) -> Callable[[socket.socket],
     return behave
 
 
+def either(http: bytes, other: Path) -> Callable[[socket.socket], None]:
+    """Answer a GET with ``http``, pass everything else on to ``other``: CRI-O serves both on one socket."""
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while content := source.recv(65536):
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+    def behave(connection: socket.socket) -> None:
+        if connection.recv(3, socket.MSG_PEEK) == b"GET":
+            answer(http)(connection)
+            return
+        with socket.socket(socket.AF_UNIX) as onward:
+            onward.connect(str(other))
+            back = threading.Thread(target=pass_on, args=(onward, connection))
+            back.start()
+            pass_on(connection, onward)
+            back.join()
+
+    return behave
+
+
+@contextmanager
+def engine(path: Path, answers: Mapping[str, bytes], asked: list[bytes] | None = None) -> Iterator[Path]:
+    """Serve those calls over gRPC; all others are unimplemented, as in containerd without its CRI plugin."""
+    import grpc
+
+    class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+        def service(self, details: Any) -> Any:
+            def reply(request: bytes, _: Any) -> bytes:
+                (asked if asked is not None else []).append(request)
+                return answers[details.method]
+
+            known = details.method in answers
+            return grpc.unary_unary_rpc_method_handler(reply) if known else None
+
+    with ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads, handlers=[Calls()])
+        server.add_insecure_port(f"unix:{path}")
+        server.start()
+        try:
+            yield path
+        finally:
+            server.stop(None).wait()
+
+
+def message(*fields: tuple[int, int | str | bytes]) -> bytes:
+    """Encode a protobuf message."""
+    encoded = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            encoded += varint(number << 3) + varint(value)
+        else:
+            content = value.encode() if isinstance(value, str) else value
+            encoded += varint(number << 3 | 2) + varint(len(content)) + content
+    return encoded
+
+
+def varint(value: int) -> bytes:
+    low, high = value & 127, value >> 7
+    return bytes([low | 128]) + varint(high) if high else bytes([low])
+
+
 @dataclass
 class FakeUnit:
     """One unit; ``result`` is how its next restart ends."""
@@ -107,7 +172,7 @@ class FakeSystemd:
     START_LIMIT = 5
 
     def __call__(self, connection: socket.socket) -> None:
-        from jeepney import HeaderFields, Parser
+        from jeepney import HeaderFields, Parser  # type: ignore[import-untyped]  # ships no types
 
         if not self._authenticate(connection):
             return
@@ -170,6 +235,8 @@ class FakeSystemd:
                 yield from self._restart(request, name, listening)
             case "Get", (_, key):
                 yield new_method_return(request, "v", (self._property(request, key),))
+            case unknown:
+                raise AssertionError(unknown)
 
     def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
         from jeepney import DBusAddress, new_method_return, new_signal

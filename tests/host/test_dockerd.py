@@ -9,8 +9,7 @@ import pytest
 
 from installer.decide.errors import InstallerError
 from installer.host.dockerd import DockerInfo, info
-
-from .servers import answer, drip, hang, hang_up, serving
+from tests.host.servers import answer, drip, hang, hang_up, serving
 
 DEBIAN_12: dict[str, Any] = {
     "ServerVersion": "20.10.24+dfsg1",
@@ -78,7 +77,7 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_proxy(
     with serving(tmp_path / "docker.sock", remember) as docker:
         info(docker, timeout_s=5)
 
-    assert asked[0].startswith(b"GET /info HTTP/1.1\r\n")
+    assert asked[-1].startswith(b"GET /info HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 
 from installer.decide.errors import InstallerError
 from installer.host.systemd import NoBusError, UnitState, restart_unit, system_state, unit_state
-
-from .servers import FakeSystemd, FakeUnit, hang, hang_up, serving
+from tests.host.servers import FakeSystemd, FakeUnit, hang, hang_up, serving
 
 CONTAINERD = "containerd.service"
 

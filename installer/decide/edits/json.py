@@ -5,7 +5,7 @@ Every function takes text that ``load`` has accepted.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,7 +57,16 @@ def value(literal: str) -> Any:
 
 def literal(value: Value) -> str:
     """Return ``value`` as JSON on one line, characters beyond ASCII as they are."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    match value:
+        case Number():
+            return value.text
+        case Mapping():
+            pairs = ", ".join(f"{literal(name)}: {literal(child)}" for name, child in value.items())
+            return f"{{{pairs}}}"
+        case Sequence() if not isinstance(value, str):
+            return f"[{', '.join(literal(child) for child in value)}]"
+        case _:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def find(text: str, key: Key) -> str | None:

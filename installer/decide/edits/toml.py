@@ -239,8 +239,8 @@ def _without_line(text: str, start: int, end: int, *, header: bool = False) -> s
         return text[:start] + text[end:].lstrip(" \t")
     if line_start == 0:
         rest = re.sub(r"\A\r?\n", "", text[line_end:])
-        alone = re.match(r"\r?\n", rest) if not header else None
-        # A key before the first header came with an empty line, see _into_section().
+        alone = re.match(r"\r?\n", rest)
+        # What is added above a header comes with an empty line, see _into_section().
         return rest[alone.end() :] if alone and is_first_header(rest, alone.end()) else rest
     cut = _before_eol(text, line_start)
     above = text.rfind("\n", 0, cut) + 1

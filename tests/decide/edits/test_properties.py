@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from installer.decide.edits import Edit, Syntax, Want, apply, parse, undo
 from installer.decide.edits.tree import canon
+from installer.decide.errors import InstallerError
 from tests.decide.edits.texts import cases, edited, json_texts, toml_texts
 
 Case = tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]
@@ -159,6 +160,7 @@ def test_undo_finds_its_keys_in_a_file_written_anew(case: tuple[Syntax, Case]) -
     assume(not any(want.value == {} for want in wants))
     tree = tree_of(new, syntax)
     rewritten = json.dumps(tree, sort_keys=True) if syntax is Syntax.JSON else tomlkit.dumps(tree)
+    assume("Infinity" not in rewritten)
     assume(canon(tree_of(rewritten, syntax)) == canon(tree))
 
     back, _ = undo(rewritten, edits, syntax, name="config")
@@ -169,8 +171,6 @@ def test_undo_finds_its_keys_in_a_file_written_anew(case: tuple[Syntax, Case]) -
 @SETTINGS
 @given(st.one_of(json_texts(), toml_texts(), st.text(), st.text(alphabet='[]{}",:=.a#\n\r\\')), SYNTAXES)
 def test_any_text_is_read_or_refused_in_a_sentence(text: str, syntax: Syntax) -> None:
-    from installer.decide.errors import InstallerError
-
     try:
         tree = tree_of(text, syntax)
     except InstallerError as error:

@@ -1,0 +1,130 @@
+"""Our own command line: argv and environment in, a verb and its exit code out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from installer import log as logging
+from installer.decide.errors import Exit, InstallerError
+from installer.decide.options import Options
+from installer.flags import FLAGS, Flag, options_from
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="node-toolkit-installer", message="%(prog)s %(version)s")
+def program() -> None:
+    """Put the NVIDIA container toolkit on a node, teach its engines to use it, and take it all back."""
+
+
+class _Words(click.ParamType[str]):
+    """Text; in an environment variable several are separated by commas."""
+
+    name = "text"
+    envvar_list_splitter = ","
+
+
+class _Choices(click.Choice[str]):
+    """One of a few words; in an environment variable several are separated by commas."""
+
+    envvar_list_splitter = ","
+
+
+def _option(flag: Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    extra: dict[str, Any] = {"multiple": isinstance(flag.default, tuple)}
+    name = flag.name
+    if isinstance(flag.default, bool):
+        name, extra = f"{name}/--no-{name.removeprefix('--')}", {}
+    elif flag.choices:
+        extra["type"] = _Choices(flag.choices)
+    else:
+        extra |= {"type": float if isinstance(flag.default, float) else _Words(), "metavar": flag.metavar}
+    return click.option(
+        name,
+        flag.field,
+        default=flag.default,
+        envvar=flag.variable,
+        help=flag.help,
+        show_default=bool(flag.default),
+        show_envvar=True,
+        **extra,
+    )
+
+
+def _with_flags(verb: Callable[..., Any]) -> Callable[..., Any]:
+    for flag in reversed(FLAGS):
+        verb = _option(flag)(verb)
+    return verb
+
+
+def _options(values: dict[str, Any]) -> Options:
+    context = click.get_current_context()
+    given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    logging.configure(logging.LogFormat(values["log_format"]))
+    return options_from(values, frozenset(given))
+
+
+@program.command()
+@_with_flags
+def run(**values: Any) -> Exit:
+    """Install, configure, prove, publish readiness, wait; TERM or INT gives everything back."""
+    from installer import daemon
+
+    return daemon.run(_options(values))
+
+
+@program.command()
+@_with_flags
+def install(**values: Any) -> Exit:
+    """Install, configure and prove, and leave it in place."""
+    from installer import daemon
+
+    return daemon.install(_options(values))
+
+
+@program.command()
+@_with_flags
+def uninstall(**values: Any) -> Exit:
+    """Give everything back, whoever installed it."""
+    from installer import daemon
+
+    return daemon.uninstall(_options(values))
+
+
+@program.command()
+@_with_flags
+def plan(**values: Any) -> Exit:
+    """Print what install would change, and change nothing. Exits 10 where it would change something."""
+    from installer.show import show_plan
+
+    return show_plan(_options(values))
+
+
+@program.command()
+def status() -> None:
+    """Tell what is installed, drifted or pending (see status --help)."""
+
+
+@program.command()
+def demo() -> Exit:
+    """Show the whole cycle in a throw-away root: no root rights, no engine."""
+    from installer.demo import demo as show
+
+    return show()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one verb; return its exit code."""
+    logging.configure(logging.LogFormat.AUTO)
+    try:
+        return int(program.main(list(argv), prog_name="toolkit-installer", standalone_mode=False) or Exit.OK)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return Exit.USAGE
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE
+    except InstallerError as error:
+        logging.say_failed(error)
+        return error.exit

@@ -1,0 +1,143 @@
+"""Every flag with its environment variable, in one table, and what they come to: ``Options``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from installer.decide.engines import ENGINES
+from installer.decide.errors import UsageError
+from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
+from installer.decide.options import AUTO, DEFAULT_SOURCE, Options, Places, RestartMode
+
+PREFIX: Final = "TOOLKIT_INSTALLER_"
+PID_FILE: Final = RUN_DIR / "toolkit.pid"
+DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag, whose kind is that of ``default``.
+
+    A tuple may be repeated, and its variable is a list with commas; a bool has a ``--no-`` form.
+    """
+
+    name: str
+    help: str
+    default: str | tuple[str, ...] | bool | float
+    choices: tuple[str, ...] = ()
+    metavar: str = "PATH"
+
+    @property
+    def field(self) -> str:
+        """The name under which parsers hand the value over."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that is read where the flag is not given."""
+        return PREFIX + self.field.upper()
+
+
+FLAGS: Final = (
+    Flag("--runtime", "Engine to configure; auto takes every one that runs here.", (AUTO,), (AUTO, *ENGINES)),
+    Flag("--toolkit-source", "Root of the toolkit to install, as this process sees it.", str(DEFAULT_SOURCE)),
+    Flag("--install-dir", "Directory on the host that gets toolkit/.", str(DEFAULT_INSTALL_DIR)),
+    Flag("--host-root", "Where this process finds the host's root.", "/"),
+    Flag("--mount", "Where this process finds one more directory of the host.", (), metavar="HOST=HERE"),
+    Flag("--driver-root", "Where the host finds the driver.", str(DEFAULT_DRIVER_ROOT)),
+    Flag("--runtime-name", "Name of our runtime in the engine's config.", "nvidia", metavar="NAME"),
+    Flag("--set-as-default", "Make our runtime the engine's default.", default=False),
+    Flag("--config", "The engine's config, as this process sees it.", (), metavar="[ENGINE=]PATH"),
+    Flag(
+        "--drop-in-config", "Drop-in for our runtimes, as this process sees it.", (), metavar="[ENGINE=]PATH"
+    ),
+    Flag("--socket", "The engine's socket, as this process sees it.", (), metavar="[ENGINE=]PATH"),
+    Flag("--crio-hook", "Write CRI-O's OCI hook instead of runtimes.", default=False),
+    Flag("--restart-mode", "How an engine is brought to read its config.", "auto", tuple(map(str, RestartMode))),
+    Flag("--pid-file", "Pidfile of run, as this process sees it.", str(PID_FILE)),
+    Flag("--timeout", "Seconds until an engine must serve what its config says.", 20.0, metavar="SECONDS"),
+    Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
+)
+
+
+def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
+    """Return the options that ``values`` (by ``Flag.field``) come to; ``given`` are the ones somebody set.
+
+    Raises:
+        UsageError: a value, or a combination of them, makes no sense.
+    """
+    runtimes = tuple(values["runtime"])
+    host_root = PurePosixPath(values["host_root"])
+    mounts = tuple(_pair(text) for text in values["mount"])
+    view = _View(host_root, mounts)
+    drop_ins = _places("drop-in-config", values["drop_in_config"], runtimes)
+    configs = _places("config", values["config"], runtimes)
+    sockets = _places("socket", values["socket"], runtimes)
+    if "docker" in drop_ins:
+        raise UsageError("give Docker a drop-in", remedy="use --config: daemon.json has no drop-ins")
+    return Options(
+        runtimes=tuple(dict.fromkeys(runtimes)),
+        toolkit_source=PurePosixPath(values["toolkit_source"]),
+        install_dir=PurePosixPath(values["install_dir"]),
+        host_root=host_root,
+        mounts=mounts,
+        driver_root=values["driver_root"],
+        runtime_name=values["runtime_name"],
+        set_as_default=values["set_as_default"],
+        places={
+            name: Places(
+                view.host(configs.get(name)), view.host(drop_ins.get(name)), view.host(sockets.get(name))
+            )
+            for name in ENGINES
+        },
+        crio_hook=DEFAULT_HOOK if values["crio_hook"] else None,
+        restart_mode=RestartMode(values["restart_mode"]),
+        pid_file=(view.host(PurePosixPath(values["pid_file"])) if "pid_file" in given else None) or PID_FILE,
+        timeout_s=float(values["timeout"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Turns a path as this process sees it into the host's."""
+
+    host_root: PurePosixPath
+    mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...]
+
+    def host(self, here: PurePosixPath | None) -> PurePosixPath | None:
+        if here is None:
+            return None
+        if not here.is_absolute():
+            raise UsageError(f"use the path {here}", remedy="give an absolute path")
+        pairs = sorted(self.mounts, key=lambda pair: -len(pair[1].parts))
+        for host, mounted in (*pairs, (PurePosixPath("/"), self.host_root)):
+            if here.is_relative_to(mounted):
+                return host / here.relative_to(mounted)
+        raise UsageError(
+            f"use {here} (it is outside the host's root {self.host_root})",
+            remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",
+        )
+
+
+def _pair(text: str) -> tuple[PurePosixPath, PurePosixPath]:
+    host, equals, here = text.partition("=")
+    if not equals or not host.startswith("/") or not here.startswith("/"):
+        raise UsageError(f"mount {text!r}", remedy="write --mount HOST=HERE with two absolute paths")
+    return PurePosixPath(host), PurePosixPath(here)
+
+
+def _places(flag: str, texts: Sequence[str], runtimes: Sequence[str]) -> dict[str, PurePosixPath]:
+    """Return the paths by engine; a bare one needs exactly one engine to belong to."""
+    found = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if equals and name in ENGINES:
+            found[name] = PurePosixPath(path)
+        elif len(runtimes) == 1 and runtimes[0] in ENGINES:
+            found[runtimes[0]] = PurePosixPath(text)
+        else:
+            raise UsageError(
+                f"tell which engine --{flag} {text} is for", remedy=f"write --{flag} ENGINE={text}"
+            )
+    return found

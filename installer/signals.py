@@ -1,0 +1,57 @@
+"""Termination signals as values to look at between steps, never as interruptions.
+
+They are blocked before anything else happens and stay pending until somebody looks:
+no handler, flag, thread or lock, and it works as pid 1.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from installer.decide.errors import InstallerError
+
+STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+HANDLED: Final = STOP | {signal.SIGHUP}
+
+
+class StoppedError(InstallerError):
+    """A signal asked us to stop before the work was done."""
+
+    def __init__(self) -> None:
+        super().__init__("finish (a signal asked to stop)", remedy="run again when the node is ready")
+
+
+def block() -> None:
+    """Keep TERM, INT and HUP pending from here on, in every thread that is started later."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+
+
+@contextmanager
+def unblocked() -> Iterator[None]:
+    """Let a child of the block start with an empty mask."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop_requested() -> bool:
+    """Tell whether a stop is pending."""
+    return bool(signal.sigpending() & STOP)
+
+
+def check() -> None:
+    """Raise where a stop is pending.
+
+    Raises:
+        StoppedError: TERM or INT has come.
+    """
+    if stop_requested():
+        raise StoppedError
+
+
+def wait() -> signal.Signals:
+    """Wait for the next of TERM, INT and HUP, and take it."""
+    return signal.Signals(signal.sigwait(HANDLED))

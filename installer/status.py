@@ -1,0 +1,136 @@
+"""What is installed, drifted or pending: from the ledger and the files alone, cheap enough for a probe."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from installer.decide.configs import text_of
+from installer.decide.edits import undo
+from installer.decide.errors import Exit, InstallerError
+from installer.decide.layout import Layout
+from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.toolkit_config import edited_keys
+from installer.decide.toolkit_plan import VERSIONS
+from installer.flags import FLAGS, PID_FILE, options_from
+from installer.host.files import Host
+from installer.record.ledger import read_holdings
+from installer.record.ready import is_ready
+
+USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that is held; ``good`` says whether it is as it should be."""
+
+    what: str
+    state: str
+    good: bool = True
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what is held on this host; return 0 where all is good, 1 where not, 3 where nothing is held."""
+    arguments = _parser().parse_args(argv[1:])
+    try:
+        values = {flag.field: getattr(arguments, flag.field, flag.default) for flag in FLAGS}
+        options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
+        host = Host.under(options.host_root, options.mounts)
+        held = read_holdings(host, options.layout)
+        ready = is_ready(host, options.ready_file)
+        lines = list(_lines(host, options.layout, held)) if held else []
+    except InstallerError as error:
+        sys.stderr.write(f"toolkit-installer: {error}\n")
+        return error.exit
+    if arguments.ready:
+        return Exit.OK if ready and all(line.good for line in lines) else Exit.FAILED
+    _print(lines, held, ready=ready, as_json=arguments.json)
+    if held is None:
+        return Exit.NOTHING_INSTALLED
+    return Exit.OK if all(line.good for line in lines) else Exit.FAILED
+
+
+def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
+    if not held.finished:
+        yield Line("last run", "did not finish: run install or uninstall again", good=False)
+    if held.toolkit is not None:
+        link = host.link_target(layout.toolkit)
+        runtime = layout.toolkit / "nvidia-container-runtime"
+        good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
+        yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
+        file = host.read(layout.config)
+        if file is not None:
+            for key in edited_keys(
+                held.toolkit.rendered, text_of(file, layout.config), name=str(layout.config)
+            ):
+                yield Line(str(layout.config), f"{key} edited by an administrator")
+    for row in held.configs:
+        yield _config_line(host, row)
+
+
+def _config_line(host: Host, row: ConfigRow) -> Line:
+    try:
+        file = host.read(row.path)
+        if file is None:
+            return Line(str(row.path), "removed by somebody else", good=False)
+        if file.digest in row.ours:
+            return Line(str(row.path), "as we wrote it")
+        text, overruled = undo(text_of(file, row.path), row.edits, row.syntax, name=str(row.path))
+    except InstallerError as error:
+        return Line(str(row.path), error.problem, good=False)
+    if overruled or text == text_of(file, row.path):
+        keys = ", ".join(".".join(edit.key) for edit in overruled) or "all our keys"
+        return Line(str(row.path), f"drifted: {keys} changed by somebody else", good=False)
+    return Line(str(row.path), "edited by somebody else, our keys in force")
+
+
+def _print(lines: Sequence[Line], held: Holdings | None, *, ready: bool, as_json: bool) -> None:
+    if as_json:
+        document = {
+            "installed": held is not None,
+            "ready": ready,
+            "engines": [engine.name for engine in held.engines] if held else [],
+            "held": [{"what": line.what, "state": line.state, "good": line.good} for line in lines],
+        }
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        return
+    if held is None:
+        sys.stdout.write("nothing is installed\n")
+        return
+    width = max((len(line.what) for line in lines), default=0)
+    for line in lines:
+        sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
+    sys.stdout.write(f"engines: {', '.join(engine.name for engine in held.engines) or 'none'}\n")
+    sys.stdout.write(f"ready: {'yes' if ready else 'no'}\n")
+
+
+def _default(field: str, environment: Mapping[str, str] = os.environ) -> Any:
+    flag = next(flag for flag in FLAGS if flag.field == field)
+    value = environment.get(flag.variable)
+    if not value:
+        return list(flag.default) if isinstance(flag.default, tuple) else flag.default
+    return value.split(",") if isinstance(flag.default, tuple) else value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="toolkit-installer status", description="Tell what is installed, drifted or pending."
+    )
+    parser.add_argument(
+        "--ready", action="store_true", help="Only tell, by exit code 0 or 1, whether run is ready."
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    for flag in FLAGS:
+        if flag.field in USED:
+            action = "append" if isinstance(flag.default, tuple) else "store"
+            parser.add_argument(
+                flag.name,
+                action=action,
+                default=_default(flag.field),
+                metavar=flag.metavar,
+                help=f"{flag.help} [env: {flag.variable}]",
+            )
+    return parser

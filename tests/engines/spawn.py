@@ -1,0 +1,68 @@
+"""A node begins and ends as one process: pid 1 of a pid namespace in which nspawn runs."""
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from tests.engines.cache import PROJECT
+from tests.engines.roots import Roots, with_own_loader
+
+# Enters the node's cgroups, hides the machine's own systemd, lays a writable file system over the root
+# and becomes nspawn. The engines' own overlays cannot lie on an overlay: they get directories beside it.
+ENTER = """\
+for cgroup in $CGROUPS; do echo 0 > "$cgroup/cgroup.procs" || exit 1; done
+mount --make-rprivate / && mount -t tmpfs tmpfs /run && cd /run || exit 1
+mkdir upper work root containerd docker
+mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=/run/upper,workdir=/run/work" root && exec "$@"
+"""
+# It dies with whoever started it, by the kernel's hand, and takes all below with it.
+CONTAIN = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+    *("sh", "-c", ENTER, "enter"),
+)
+NSPAWN = (
+    *("--quiet", "--boot", "--register=no", "--keep-unit", "--private-network", "--capability=all"),
+    *("--console=pipe", "--resolv-conf=off", "--timezone=off", "--link-journal=no"),
+    *(
+        "--directory=/run/root",
+        "--bind=/run/containerd:/var/lib/containerd",
+        "--bind=/run/docker:/var/lib/docker",
+    ),
+)
+
+
+def spawn(roots: Roots, suite: str, name: str, cgroups: list[Path], log: Path) -> subprocess.Popen[bytes]:
+    """Start the node ``name`` with a suite's engines; the project is in it where it is here, read-only."""
+    site = f"/usr/local/lib/{roots.python}/dist-packages"
+    command = [*CONTAIN, *with_own_loader(roots.base, "usr/bin/systemd-nspawn"), *NSPAWN, f"--machine={name}"]
+    command += [f"--bind-ro={PROJECT}:{PROJECT}:norbind", f"--bind-ro={roots.site}:{site}"]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LOWER": str(roots.suites[suite]),
+        "CGROUPS": " ".join(str(cgroup) for cgroup in cgroups),
+        "SYSTEMD_SECCOMP": "0",  # nspawn's filter would refuse runc's session keyring
+    }
+    with log.open("wb") as console:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill pid 1 of the outer namespace, and with it everything; unshare then reaps it and ends too."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        for init in psutil.Process(process.pid).children():
+            init.kill()
+    try:
+        process.wait(timeout=10)
+    finally:
+        process.kill()

@@ -1,0 +1,289 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.decide.errors import InstallerError
+from installer.host.cri import (
+    CriDisabledError,
+    CriFailedError,
+    CriStatus,
+    NotAnsweringError,
+    RuntimeHandler,
+    plugin_failure,
+    status,
+    unready_containers,
+)
+from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
+
+CRI = "/runtime.v1.RuntimeService/"
+PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
+CREATED_ONLY = b"\x0a\x02\x12\x00"
+
+RUNTIMES = {
+    "runc": {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "", "SystemdCgroup": True}},
+    "nvidia": {"runtimeType": "io.containerd.runc.v2", "options": {"binaryname": "/opt/nvidia"}},
+    "kata": {"runtimeType": "io.containerd.kata.v2", "options": None},
+}
+CONTAINERD_CONFIG = {"containerd": {"defaultRuntimeName": "runc", "runtimes": RUNTIMES}, "enableCDI": True}
+CONTAINERD_HANDLERS = {
+    "runc": RuntimeHandler("runc", "", systemd_cgroup=True),
+    "nvidia": RuntimeHandler("nvidia", "/opt/nvidia", systemd_cgroup=None),
+    "kata": RuntimeHandler("kata", "", systemd_cgroup=None),
+}
+CRIO_CONFIG = """
+[crio]
+  [crio.runtime]
+    default_runtime = "crun"
+    cgroup_manager = "systemd"
+    [crio.runtime.runtimes]
+      [crio.runtime.runtimes.crun]
+        runtime_path = "/usr/bin/crun"
+      [crio.runtime.runtimes.nvidia]
+        runtime_path = "/opt/nvidia"
+"""
+CRIO_HANDLERS = {
+    "crun": RuntimeHandler("crun", "/usr/bin/crun", systemd_cgroup=None),
+    "nvidia": RuntimeHandler("nvidia", "/opt/nvidia", systemd_cgroup=None),
+}
+SKIPPED = "skip plugin: cri is not supported here"
+BAD_DEFAULT = 'no corresponding runtime configured for default_runtime_name = "nope"'
+
+
+def version(name: str, number: str) -> bytes:
+    return message((1, "0.1.0"), (2, name), (3, number), (4, "v1"))
+
+
+def cri_status(config: Mapping[str, Any], *, ready: int = 1) -> bytes:
+    conditions = message(
+        (1, message((1, "RuntimeReady"), (2, ready))),
+        (1, message((1, "NetworkReady"), (3, "NetworkPluginNotReady"))),
+    )
+    return message(
+        (1, conditions),
+        (2, message((1, "lastCNILoadStatus"))),
+        (2, message((1, "config"), (2, json.dumps(config)))),
+    )
+
+
+def plugins(*those: tuple[str, str, str]) -> bytes:
+    listed = []
+    for kind, name, error in (("io.containerd.content.v1", "content", ""), *those):
+        failed = ((7, message((1, 2), (2, error))),) if error else ()
+        listed.append((1, message((1, kind), (2, name), *failed)))
+    return message(*listed)
+
+
+CONTAINERD = {
+    f"{CRI}Version": version("containerd", "1.7.24"),
+    f"{CRI}Status": cri_status(CONTAINERD_CONFIG),
+    PLUGINS: plugins(("io.containerd.grpc.v1", "cri", "")),
+}
+CRIO = {
+    f"{CRI}Version": version("cri-o", "1.37.0"),
+    f"{CRI}Status": cri_status({"sandboxImage": "pause", "crio": CRIO_CONFIG}),
+}
+
+
+@pytest.mark.parametrize(
+    ("answers", "understood"),
+    [
+        pytest.param(
+            CONTAINERD,
+            CriStatus("containerd", "1.7.24", CONTAINERD_HANDLERS, "runc", ready=True),
+            id="containerd",
+        ),
+        pytest.param(
+            CONTAINERD | {f"{CRI}Status": cri_status(CONTAINERD_CONFIG, ready=0)},
+            CriStatus("containerd", "1.7.24", CONTAINERD_HANDLERS, "runc", ready=False),
+            id="containerd, not ready",
+        ),
+        pytest.param(CRIO, CriStatus("cri-o", "1.37.0", CRIO_HANDLERS, "crun", ready=True), id="cri-o"),
+    ],
+)
+def test_what_the_engine_serves_is_what_it_says(
+    tmp_path: Path, answers: Mapping[str, bytes], understood: CriStatus
+) -> None:
+    with engine(tmp_path / "cri.sock", answers) as cri:
+        assert status(cri, timeout_s=5) == understood
+
+
+OLDER_CRIO = CRIO | {f"{CRI}Status": cri_status({"sandboxImage": "pause"})}
+
+
+def test_an_older_crio_is_asked_for_its_config_over_http(tmp_path: Path) -> None:
+    http = b"HTTP/1.0 200 OK\r\nContent-Type: application/toml\r\n\r\n" + CRIO_CONFIG.encode()
+
+    with (
+        engine(tmp_path / "grpc.sock", OLDER_CRIO) as grpc_only,
+        serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
+    ):
+        assert status(crio, timeout_s=5) == CriStatus("cri-o", "1.37.0", CRIO_HANDLERS, "crun", ready=True)
+
+
+@pytest.mark.parametrize("http", [b"HTTP/1.0 404 Not Found\r\n\r\nno", b"", b"HTTP/1.0 200 OK\r\n\r\n]"])
+def test_a_crio_that_does_not_tell_its_config_is_an_error(tmp_path: Path, http: bytes) -> None:
+    with (
+        engine(tmp_path / "grpc.sock", OLDER_CRIO) as grpc_only,
+        serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
+        pytest.raises(InstallerError, match="understand what answers"),
+    ):
+        status(crio, timeout_s=5)
+
+
+def test_a_socket_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b%41#?").symlink_to(".")
+    monkeypatch.chdir(tmp_path)
+
+    with engine(tmp_path / "cri.sock", CONTAINERD):
+        assert status(Path("a b%41#?/cri.sock"), timeout_s=5).default == "runc"
+
+
+@pytest.mark.parametrize(
+    ("listed", "error", "words"),
+    [
+        pytest.param((), CriDisabledError, "switched off", id="switched off"),
+        pytest.param(
+            (("io.containerd.grpc.v1", "cri", SKIPPED),), CriDisabledError, "switched off", id="skipped"
+        ),
+        pytest.param(
+            (("io.containerd.cri.v1", "runtime", ""), ("io.containerd.cri.v1", "images", "")),
+            CriDisabledError,
+            "switched off",
+            id="2.x, switched off",
+        ),
+        pytest.param(
+            (
+                ("io.containerd.cri.v1", "images", ""),
+                ("io.containerd.grpc.v1", "cri", "no plugins registered for io.containerd.cri.v1.runtime"),
+            ),
+            CriDisabledError,
+            "switched off",
+            id="2.x, a part switched off",
+        ),
+        pytest.param(
+            (("io.containerd.grpc.v1", "cri", BAD_DEFAULT),), CriFailedError, BAD_DEFAULT, id="failed"
+        ),
+        pytest.param(
+            (
+                ("io.containerd.grpc.v1", "cri", f"unable to load dependency: {BAD_DEFAULT}"),
+                ("io.containerd.cri.v1", "runtime", BAD_DEFAULT),
+            ),
+            CriFailedError,
+            rf"\(containerd's plugin did not load: {BAD_DEFAULT}\)",
+            id="2.x, failed",
+        ),
+        pytest.param(
+            (("io.containerd.grpc.v1", "cri", ""),), InstallerError, "update containerd", id="too old"
+        ),
+    ],
+)
+def test_a_containerd_without_cri_says_why(
+    tmp_path: Path, listed: tuple[tuple[str, str, str], ...], error: type[InstallerError], words: str
+) -> None:
+    with engine(tmp_path / "cri.sock", {PLUGINS: plugins(*listed)}) as cri:
+        with pytest.raises(error, match=words) as raised:
+            status(cri, timeout_s=5)
+
+        assert (plugin_failure(cri, timeout_s=5) is not None) == (raised.type is CriFailedError)
+
+
+def test_a_server_of_something_else_is_not_taken_for_an_engine(tmp_path: Path) -> None:
+    with engine(tmp_path / "cri.sock", {}) as other:
+        with pytest.raises(InstallerError, match="find CRI on"):
+            status(other, timeout_s=5)
+        with pytest.raises(InstallerError, match="find containerd on"):
+            plugin_failure(other, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param({f"{CRI}Version": b"\xff"}, id="cut in a number"),
+        pytest.param({f"{CRI}Version": b"\x12\x7fcont"}, id="cut in a text"),
+        pytest.param({f"{CRI}Version": b""}, id="no name"),
+        pytest.param({f"{CRI}Status": cri_status({})}, id="no config"),
+        pytest.param({f"{CRI}Status": cri_status({"containerd": {"runtimes": []}})}, id="another form"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(tmp_path: Path, answers: dict[str, bytes]) -> None:
+    with (
+        engine(tmp_path / "cri.sock", CONTAINERD | answers) as cri,
+        pytest.raises(InstallerError, match="understand what answers on"),
+    ):
+        status(cri, timeout_s=5)
+
+
+def test_containers_that_are_made_but_not_started_are_listed(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    two = message((1, message((1, "a1"), (2, "pod"))), (1, message((1, "b2"), (6, 0))))
+
+    with engine(tmp_path / "cri.sock", {f"{CRI}ListContainers": two}, asked) as cri:
+        assert unready_containers(cri, timeout_s=5) == ("a1", "b2")
+
+    assert asked == [CREATED_ONLY]
+
+
+@pytest.mark.parametrize(
+    ("behave", "words"),
+    [
+        pytest.param(hang, r"no answer within 0\.3 s", id="never answers"),
+        pytest.param(hang_up, "reach the engine", id="hangs up"),
+        pytest.param(answer(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "reach the engine", id="speaks HTTP/1"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
+    tmp_path: Path, behave: Callable[[Any], None], words: str
+) -> None:
+    started = time.monotonic()
+
+    with serving(tmp_path / "cri.sock", behave) as cri, pytest.raises(NotAnsweringError, match=words):
+        status(cri, timeout_s=0.3)
+
+    assert time.monotonic() - started < 1
+
+
+def test_an_engine_is_found_as_soon_as_it_is_back(tmp_path: Path) -> None:
+    for _ in range(3):  # enough for a back-off of a second
+        with pytest.raises(NotAnsweringError, match="No such file"):
+            status(tmp_path / "cri.sock", timeout_s=5)
+
+    with engine(tmp_path / "cri.sock", CONTAINERD) as cri:
+        started = time.monotonic()
+        status(cri, timeout_s=5)
+
+    assert time.monotonic() - started < 0.5
+
+
+def test_nothing_is_written_on_stderr_and_a_fork_still_works(tmp_path: Path) -> None:
+    script = """if True:
+        import os, sys
+        from pathlib import Path
+        from installer.decide.errors import InstallerError
+        from installer.host.cri import status
+
+        status(Path(sys.argv[1]), timeout_s=5)
+        try:
+            status(Path("/absent.sock"), timeout_s=1)
+        except InstallerError:
+            pass
+        if (child := os.fork()) == 0:
+            os.execv("/bin/true", ["true"])
+        sys.exit(os.waitpid(child, 0)[1])
+    """
+    with engine(tmp_path / "cri.sock", CONTAINERD) as cri:
+        child = subprocess.run(
+            [sys.executable, "-c", script, str(cri)],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+
+    assert (child.returncode, child.stdout, child.stderr) == (0, b"", b"")

@@ -1,0 +1,239 @@
+import errno
+import fcntl
+import os
+import signal as signals
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.decide.errors import InstallerError
+from installer.host.processes import (
+    HTTP_PING,
+    NotServing,
+    Peer,
+    Silent,
+    Unseen,
+    is_running,
+    lock_holder,
+    peer_of,
+    signal,
+    unit_in,
+)
+from tests.host.servers import answer, hang, hang_up, serving
+
+DOCKERD = """
+import socket, sys
+open("/proc/self/comm", "w").write("dockerd")
+listener = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(100)
+        connection.sendall(b"HTTP/1.0 200 OK")
+"""
+
+
+@contextmanager
+def dockerd(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a stand-in under socket activation: we listen, it answers."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        command = [sys.executable, "-c", DOCKERD, str(listener.fileno())]
+        engine = subprocess.Popen(command, pass_fds=[listener.fileno()])
+        try:
+            yield engine
+        finally:
+            engine.kill()
+            engine.wait()
+
+
+def seen(path: Path) -> Peer:
+    peer = peer_of(path, greeting=HTTP_PING, timeout_s=5)
+    assert isinstance(peer, Peer)
+    return peer
+
+
+def test_the_peer_is_who_answers_not_who_listens(tmp_path: Path) -> None:
+    with dockerd(tmp_path / "docker.sock") as engine:
+        peer = seen(tmp_path / "docker.sock")
+
+    assert (peer.pid, peer.name, peer.exe) == (engine.pid, "dockerd", str(Path(sys.executable).resolve()))
+    assert peer.cmdline[1] == "-c"
+
+
+@pytest.mark.parametrize(
+    ("behave", "seen"),
+    [
+        pytest.param(hang, Silent("no answer within 0.2 s"), id="never answers"),
+        pytest.param(hang_up, Silent("the connection was closed without an answer"), id="hangs up"),
+    ],
+)
+def test_a_listener_without_an_answer_is_silent(
+    tmp_path: Path, behave: Callable[[socket.socket], None], seen: Silent
+) -> None:
+    with serving(tmp_path / "engine.sock", behave) as engine:
+        assert peer_of(engine, greeting=HTTP_PING, timeout_s=0.2) == seen
+
+
+def test_a_listener_that_accepts_nobody_is_silent(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(str(tmp_path / "engine.sock"))
+        listener.listen(0)
+        waiting.connect(str(tmp_path / "engine.sock"))
+
+        seen = peer_of(tmp_path / "engine.sock", greeting=HTTP_PING, timeout_s=0.2)
+
+    assert isinstance(seen, Silent)
+
+
+def test_a_socket_left_behind_serves_nobody(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "engine.sock"))
+
+    assert peer_of(tmp_path / "engine.sock", greeting=HTTP_PING, timeout_s=1) == NotServing()
+    assert peer_of(tmp_path / "absent.sock", greeting=HTTP_PING, timeout_s=1) == NotServing()
+
+
+def test_a_socket_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InstallerError, match="too long"):
+        peer_of(tmp_path / ("x" * 120), greeting=HTTP_PING, timeout_s=1)
+
+
+def test_a_peer_is_unseen_where_proc_shows_another_pid_namespace(tmp_path: Path) -> None:
+    (tmp_path / "self").symlink_to(str(os.getpid() + 1))
+
+    with serving(tmp_path / "engine.sock", answer(b"HTTP/1.0 200 OK")) as engine:
+        assert peer_of(engine, proc=tmp_path, greeting=HTTP_PING, timeout_s=1) == Unseen()
+
+
+@pytest.mark.parametrize("pidfd_works", [True, False])
+def test_the_proven_engine_gets_the_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, pidfd_works: bool
+) -> None:
+    with dockerd(tmp_path / "docker.sock") as engine:
+        peer = seen(tmp_path / "docker.sock")
+        monkeypatch.setattr(os, "pidfd_open", os.pidfd_open if pidfd_works else without_pidfd)
+
+        signal(peer, signals.SIGHUP, expected=frozenset({"dockerd"}))
+
+        assert engine.wait(timeout=5) == -signals.SIGHUP
+
+
+def without_pidfd(_: int) -> int:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "words"),
+    [
+        pytest.param({}, {"containerd"}, "dockerd, not the containerd that was seen", id="another engine"),
+        pytest.param({"started": 1.0}, {"dockerd"}, "signal pid", id="a later process"),
+        pytest.param({"pid": 0}, {"dockerd"}, "cannot signal pid 0; .*hostPID", id="our own group"),
+        pytest.param({"pid": 1}, {"dockerd"}, "cannot signal pid 1; .*hostPID", id="init"),
+        pytest.param({"pid": 2**22 + 1}, {"dockerd"}, "send SIGHUP to dockerd", id="gone"),
+    ],
+)
+def test_no_other_process_is_ever_signalled(
+    tmp_path: Path, change: dict[str, int], expected: set[str], words: str
+) -> None:
+    with dockerd(tmp_path / "docker.sock") as engine:
+        peer = replace(seen(tmp_path / "docker.sock"), **change)  # type: ignore[arg-type]  # a table
+
+        with pytest.raises(InstallerError, match=words):
+            signal(peer, signals.SIGHUP, expected=frozenset(expected))
+
+        assert engine.poll() is None
+
+
+def test_a_process_runs_until_it_has_ended_even_as_a_zombie(tmp_path: Path) -> None:
+    with dockerd(tmp_path / "docker.sock") as engine:
+        peer = seen(tmp_path / "docker.sock")
+        before = is_running(peer.pid, peer.started)
+        engine.kill()
+        os.waitid(os.P_PID, engine.pid, os.WEXITED | os.WNOWAIT)
+        as_zombie = is_running(peer.pid, peer.started)
+
+    assert (before, as_zombie) == (True, False)
+    assert not is_running(os.getpid(), 1.0)
+
+
+def test_the_start_is_counted_in_seconds_from_boot(tmp_path: Path) -> None:
+    with dockerd(tmp_path / "docker.sock"):
+        peer = seen(tmp_path / "docker.sock")
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    assert now - 60 < peer.started < now + 1
+
+
+def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    with (tmp_path / "pidfile").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        pid, started = lock_holder(tmp_path / "pidfile") or (0, 0.0)
+        nobody = lock_holder(tmp_path / "other")
+
+    assert pid == os.getpid()
+    assert is_running(pid, started)
+    assert nobody is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("1: FLOCK  ADVISORY  WRITE 0 {} 0 EOF", id="another pid namespace"),
+        pytest.param("1: OFDLCK ADVISORY  WRITE -1 {} 0 EOF", id="not an flock"),
+        pytest.param("1: -> FLOCK  ADVISORY  WRITE 1 {} 0 EOF", id="only waiting for it"),
+        pytest.param("1: FLOCK  ADVISORY  WRITE 1 00:00:1 0 EOF", id="another file"),
+    ],
+)
+def test_what_is_no_visible_holder_is_not_named(tmp_path: Path, line: str) -> None:
+    stat = tmp_path.stat()
+    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    (tmp_path / "locks").write_text(line.format(device) + "\n")
+
+    assert lock_holder(tmp_path, proc=tmp_path) is None
+
+
+def test_a_lock_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InstallerError, match="absent"):
+        lock_holder(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit"),
+    [
+        pytest.param("0::/system.slice/containerd.service\n", "containerd.service", id="v2"),
+        pytest.param(
+            "9:memory:/\n1:name=systemd:/system.slice/docker.service\n0::/\n", "docker.service", id="v1"
+        ),
+        pytest.param("1:name=systemd:/\n0::/system.slice/crio.service\n", "crio.service", id="hybrid"),
+        pytest.param(
+            "0::/machine.slice/x/payload/system.slice/docker.service", "docker.service", id="nested systemd"
+        ),
+        pytest.param("0::/system.slice/k3s.service/init", "k3s.service", id="delegated"),
+        pytest.param(
+            "0::/machine.slice/systemd-nspawn@a.service/payload/system.slice/docker.service",
+            "docker.service",
+            id="innermost of two",
+        ),
+        pytest.param("0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope", None, id="pod"),
+        pytest.param(
+            "0::/system.slice/containerd.service/kubepods-pod1.slice:cri:2", None, id="pod, cgroupfs"
+        ),
+        pytest.param("0::/system.slice/docker.service/docker-1.scope", None, id="container in a service"),
+        pytest.param("0::/user.slice/user-0.slice/session-1.scope", None, id="a shell"),
+        pytest.param("0::/\n", None, id="no cgroup"),
+        pytest.param("", None, id="empty"),
+    ],
+)
+def test_the_unit_is_the_innermost_service(cgroup: str, unit: str | None) -> None:
+    assert unit_in(cgroup) == unit
