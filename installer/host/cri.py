@@ -1,7 +1,6 @@
 """What containerd or CRI-O serves to the kubelet, in the engine's own words over CRI."""
 
 import json
-import os
 import socket
 import time
 import tomllib
@@ -177,8 +176,6 @@ class _Engine:
 
 @contextmanager
 def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
-    # Read once, when grpc is first imported: it would write on our stderr, between the lines of the log.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     options = (
@@ -186,7 +183,7 @@ def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
         ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an earlier channel would hold this one
         ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     )
-    with grpc.insecure_channel(f"unix:{quote(str(socket_path.absolute()))}", options=options) as channel:
+    with grpc.insecure_channel(f"unix:{quote(str(socket_path))}", options=options) as channel:
         yield _Engine(channel, socket_path, timeout_s)
 
 
@@ -256,10 +253,7 @@ def _http_get(path: Path, resource: str, timeout_s: float) -> str:
         raise NotAnsweringError(
             f"reach the engine on {path} ({error})", remedy="check that it runs and that this is its socket"
         ) from error
-    head, _, body = answer.partition(b"\r\n\r\n")
-    if b" 200 " not in head.partition(b"\r\n")[0]:
-        raise ValueError(f"no {resource}")
-    return body.decode()
+    return answer.partition(b"\r\n\r\n")[2].decode()
 
 
 def _entry(part: bytes) -> tuple[str, str]:

@@ -138,7 +138,7 @@ def lock_holder(path: Path, *, proc: Path = _PROC) -> tuple[int, float] | None:
         ) from error
     wanted = (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
     for pid, major, minor, inode in _FLOCK.findall(table):
-        if (int(major, 16), int(minor, 16), int(inode)) == wanted and int(pid) > 0:
+        if (int(major, 16), int(minor, 16), int(inode)) == wanted:
             started = _started(int(pid), proc)
             return None if started is None else (int(pid), started)
     return None

@@ -146,9 +146,8 @@ def _ask(buses: Sequence[Path], question: "Callable[[_Bus], T]", *, purpose: str
 def _connected(buses: Sequence[Path], deadline: float) -> "Iterator[_Bus]":
     failures = []
     for index, path in enumerate(buses):
-        share_s = (deadline - time.monotonic()) / (
-            len(buses) - index
-        )  # one that hangs leaves time for the next
+        # A bus that hangs leaves time for the next one.
+        share_s = (deadline - time.monotonic()) / (len(buses) - index)
         try:
             bus = _Bus(path, timeout_s=share_s)
         except (OSError, ValueError) as error:

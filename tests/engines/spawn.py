@@ -8,13 +8,17 @@ from pathlib import Path
 from tests.engines.cache import PROJECT
 from tests.engines.roots import Roots, with_own_loader
 
-# Enters the node's cgroups, hides the machine's own systemd, lays a writable file system over the root
-# and becomes nspawn. The engines' own overlays cannot lie on an overlay: they get directories beside it.
+# Hides the machine's own systemd, lays a writable file system over the root, enters the node's cgroups and
+# becomes nspawn. The engines' own overlays cannot lie on an overlay: they get directories beside it.
+# nspawn ends with 133 when the node reboots: what is mounted here is the disk that it finds again.
 ENTER = """\
-for cgroup in $CGROUPS; do echo 0 > "$cgroup/cgroup.procs" || exit 1; done
 mount --make-rprivate / && mount -t tmpfs tmpfs /run && cd /run || exit 1
 mkdir upper work root containerd docker
-mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=/run/upper,workdir=/run/work" root && exec "$@"
+mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=/run/upper,workdir=/run/work" root || exit 1
+while (
+    for cgroup in $CGROUPS; do echo 0 > "$cgroup/cgroup.procs" || exit 1; done
+    exec "$@"
+); [ $? = 133 ]; do :; done
 """
 # It dies with whoever started it, by the kernel's hand, and takes all below with it.
 CONTAIN = (

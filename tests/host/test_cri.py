@@ -206,7 +206,7 @@ def test_a_server_of_something_else_is_not_taken_for_an_engine(tmp_path: Path) -
     "answers",
     [
         pytest.param({f"{CRI}Version": b"\xff"}, id="cut in a number"),
-        pytest.param({f"{CRI}Version": b"\x12\x7fcont"}, id="cut in a text"),
+        pytest.param({f"{CRI}Version": version("containerd", "1.7.24")[:-1]}, id="cut in a text"),
         pytest.param({f"{CRI}Version": b""}, id="no name"),
         pytest.param({f"{CRI}Status": cri_status({})}, id="no config"),
         pytest.param({f"{CRI}Status": cri_status({"containerd": {"runtimes": []}})}, id="another form"),
@@ -250,15 +250,16 @@ def test_an_engine_that_does_not_answer_is_left_at_the_deadline(
 
 
 def test_an_engine_is_found_as_soon_as_it_is_back(tmp_path: Path) -> None:
-    for _ in range(3):  # enough for a back-off of a second
-        with pytest.raises(NotAnsweringError, match="No such file"):
-            status(tmp_path / "cri.sock", timeout_s=5)
+    restarting = tmp_path / "restarting.sock"
 
     with engine(tmp_path / "cri.sock", CONTAINERD) as cri:
-        started = time.monotonic()
-        status(cri, timeout_s=5)
-
-    assert time.monotonic() - started < 0.5
+        for _ in range(15):
+            for _ in range(10):  # enough for a back-off that would outlast the channel
+                with pytest.raises(NotAnsweringError, match="No such file"):
+                    status(restarting, timeout_s=5)
+            restarting.symlink_to(cri)
+            assert status(restarting, timeout_s=0.5).ready
+            restarting.unlink()
 
 
 def test_nothing_is_written_on_stderr_and_a_fork_still_works(tmp_path: Path) -> None:

@@ -64,11 +64,12 @@ def test_what_dockerd_serves_is_what_it_says(
         assert info(docker, timeout_s=5) == understood
 
 
-def test_dockerd_is_asked_without_an_api_version_and_without_a_proxy(
+def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes] = []
-    monkeypatch.setenv("ALL_PROXY", "http://proxy.invalid:3128")
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
     def remember(connection: Any) -> None:
         asked.append(connection.recv(65536))
@@ -78,6 +79,7 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_proxy(
         info(docker, timeout_s=5)
 
     assert asked[-1].startswith(b"GET /info HTTP/1.1\r\n")
+    assert b"Authorization" not in asked[-1]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,13 @@ def test_a_daemon_that_drips_is_left_at_the_deadline(tmp_path: Path) -> None:
 def info_of_another(tmp_path: Path) -> None:
     with serving(tmp_path / "other.sock", answer(http(json.dumps(LATER).encode()))) as docker:
         info(docker, timeout_s=5)
+
+
+def test_a_socket_may_be_named_relative_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with serving(Path("docker.sock"), answer(http(json.dumps(LATER).encode()))) as docker:
+        assert info(docker, timeout_s=5).version == "28.5.2"
 
 
 def test_without_a_socket_its_path_is_named(tmp_path: Path) -> None:

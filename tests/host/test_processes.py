@@ -109,6 +109,7 @@ def test_a_socket_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
 
 def test_a_peer_is_unseen_where_proc_shows_another_pid_namespace(tmp_path: Path) -> None:
     (tmp_path / "self").symlink_to(str(os.getpid() + 1))
+    (tmp_path / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
 
     with serving(tmp_path / "engine.sock", answer(b"HTTP/1.0 200 OK")) as engine:
         assert peer_of(engine, proc=tmp_path, greeting=HTTP_PING, timeout_s=1) == Unseen()
