@@ -4,11 +4,13 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
+WEEK_S = 7 * 24 * 3600
 
 
 def cache() -> Path:
@@ -38,10 +40,19 @@ def build_once(path: Path, build: Callable[[Path], None]) -> Path:
     Call it with the lock held: what an interrupted build left is swept first.
     """
     if path.exists():
+        path.touch()
         return path
     staged = path.with_name(path.name + ".building")
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     build(staged)
     staged.rename(path)
+    path.touch()  # unpacking set an old time
     return path
+
+
+def sweep() -> None:
+    """Remove what no run has used for a week: the archive moved on. Hold the lock."""
+    for path in [*cache().glob("root-*"), *cache().glob("site-*")]:
+        if time.time() - path.stat().st_mtime > WEEK_S:
+            shutil.rmtree(path)

@@ -88,8 +88,9 @@ def engines_today() -> list[EngineSet]:
 
 
 @pytest.fixture(scope="session")
-def roots() -> Roots:
+def roots(engines_today: list[EngineSet]) -> Roots:
     """Return the root file systems, built if the cache lacks them."""
+    assert engines_today
     with locked():
         return prepared(on_the_day())
 

@@ -83,6 +83,14 @@ class Node:
             raise AssertionError(f"{' '.join(args)} gave {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
+    def wait_for(self, text: str, args: Sequence[str], *, timeout_s: float = 10) -> None:
+        """Return as soon as a command in the node says ``text``."""
+        deadline = time.monotonic() + timeout_s
+        while text not in (said := self.run(args, check=False).stdout):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{' '.join(args)} never said {text!r}, but {said}")
+            time.sleep(0.02)
+
     def installer(
         self,
         *args: str,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines import debs
-from tests.engines.cache import PROJECT, build_once, cache, key_of
+from tests.engines.cache import PROJECT, build_once, cache, key_of, sweep
 from tests.engines.images import ARCHIVE, write_image
 from tests.engines.payload import ARTIFACTS, STAND_IN, mark_payload, stand_in_source
 from tests.engines.versions import BASE, Today
@@ -48,7 +48,9 @@ def prepared(today: Today) -> Roots:
     base = build_once(cache() / f"root-{key}", lambda root: _build_base(root, today.base))
     suites = {suite: _engine_root(suite, pins, base, key) for suite, pins in today.engines.items()}
     python = next((base / "usr/lib").glob("python3.*")).name
-    return Roots(base, suites, _site_packages(base, python), python)
+    site = _site_packages(base, python)
+    sweep()
+    return Roots(base, suites, site, python)
 
 
 def _build_base(root: Path, pins: tuple[str, ...]) -> None:

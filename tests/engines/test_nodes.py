@@ -97,6 +97,9 @@ def test_the_payload_leaves_a_mark_in_a_pod(containerd_node: Node, cri: Cri) -> 
 def test_the_payload_leaves_a_mark_in_a_container_of_docker(docker_node: Node) -> None:
     docker_node.write(DOCKER, f'{{"runtimes": {{"nvidia": {{"path": "{STAND_IN}"}}}}}}')
     docker_node.run(["systemctl", "reload", "docker"])
+    docker_node.wait_for(
+        "nvidia", ["docker", "info", "--format", "{{.Runtimes}}"]
+    )  # a reload is not over when it returns
     run = ["docker", "run", "--rm", "--net", "none", "--runtime", "nvidia", IMAGE, "echo", "alive"]
 
     said = docker_node.run(run).stdout

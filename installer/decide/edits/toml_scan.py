@@ -61,7 +61,11 @@ class Table:
     array: bool = False
 
 
-@lru_cache(maxsize=4)
+def header_names(text: str) -> tuple[Key, ...]:
+    """Return the names in all headers, also of arrays and of what is in them."""
+    return tuple(section.name for section in _sections(text))
+
+
 def tables(text: str) -> tuple[Table, ...]:
     """Return the tables of ``text`` that have a name, the root first, inline ones included.
 
@@ -70,7 +74,7 @@ def tables(text: str) -> tuple[Table, ...]:
     Raises:
         TextError: something is not understood.
     """
-    sections = list(_sections(text))
+    sections = _sections(text)
     arrays = {section.name for section in sections if section.array}
     named = [
         section
@@ -105,7 +109,12 @@ def _with_inline(table: Table) -> Iterator[Table]:
             yield from _with_inline(Table(name, (), value.start, value.end, value.pairs, inline=True))
 
 
-def _sections(text: str) -> Iterator[Table]:
+@lru_cache(maxsize=4)
+def _sections(text: str) -> tuple[Table, ...]:
+    return tuple(_each_section(text))
+
+
+def _each_section(text: str) -> Iterator[Table]:
     name: Key = ()
     raw: Key = ()
     start = end = 0

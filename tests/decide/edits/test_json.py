@@ -29,9 +29,15 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             '    "default-runtime": "nvidia"\n}\n',
             id="an empty file is written with four spaces",
         ),
-        pytest.param("{}", [DEFAULT], '{"default-runtime": "nvidia"}', id="an empty object stays on its line"),
-        pytest.param("{ }\n", [DEFAULT], '{ "default-runtime": "nvidia" }\n', id="the space in it is on both sides"),
-        pytest.param("{\n}", [DEFAULT], '{\n    "default-runtime": "nvidia"\n}', id="an open object gets a line"),
+        pytest.param(
+            "{}", [DEFAULT], '{"default-runtime": "nvidia"}', id="an empty object stays on its line"
+        ),
+        pytest.param(
+            "{ }\n", [DEFAULT], '{ "default-runtime": "nvidia" }\n', id="the space in it is on both sides"
+        ),
+        pytest.param(
+            "{\n}", [DEFAULT], '{\n    "default-runtime": "nvidia"\n}', id="an open object gets a line"
+        ),
         pytest.param(
             '{"a":1}',
             [PATH],
@@ -81,7 +87,10 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             id="null makes room for an object",
         ),
         pytest.param(
-            '{"runtimes": {"a": {}}}', [Want(("runtimes",), {})], '{"runtimes": {}}', id="an object is emptied"
+            '{"runtimes": {"a": {}}}',
+            [Want(("runtimes",), {})],
+            '{"runtimes": {}}',
+            id="an object is emptied",
         ),
         pytest.param(
             '{"a": 1, "a": 2, "b": 0}',
@@ -90,7 +99,10 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             id="a name that is there twice elsewhere stays so",
         ),
         pytest.param(
-            "{}", [Want(("é",), 'ü"\\\n\x01')], '{"é": "ü\\"\\\\\\n\\u0001"}', id="only what must be is escaped"
+            "{}",
+            [Want(("é",), 'ü"\\\n\x01')],
+            '{"é": "ü\\"\\\\\\n\\u0001"}',
+            id="only what must be is escaped",
         ),
         pytest.param('{"a": 1}', [Want(("a",), True)], '{"a": true}', id="one is not true"),
         pytest.param(
@@ -128,7 +140,9 @@ def test_each_created_container_is_an_edit() -> None:
     ("text", "wants"),
     [
         pytest.param('{"default-runtime": "nvi\\u0064ia"}', [DEFAULT], id="the same string, escaped"),
-        pytest.param('{"a": {"y": [1, null], "x": {}}}', [Want(("a",), {"x": {}, "y": [1, None]})], id="another order"),
+        pytest.param(
+            '{"a": {"y": [1, null], "x": {}}}', [Want(("a",), {"x": {}, "y": [1, None]})], id="another order"
+        ),
         pytest.param('{"a": 1.50}', [Want(("b",), ABSENT), Want(("a", "b"), ABSENT)], id="absent already"),
         pytest.param("", [Want(("b",), ABSENT)], id="nothing in nothing"),
     ],
@@ -142,10 +156,14 @@ def test_what_holds_already_takes_no_edit(text: str, wants: list[Want]) -> None:
     [
         pytest.param('{"a": 1, "b": [2]}', ("b",), '{"a": 1}', '{"a": 1, "b": [2]}', id="the last"),
         pytest.param('{"a": 1, "b": [2]}', ("a",), '{"b": [2]}', '{"b": [2], "a": 1}', id="the first"),
-        pytest.param('{ "a": {"b": null} }', ("a", "b"), '{ "a": {} }', '{ "a": {"b": null} }', id="the only one"),
+        pytest.param(
+            '{ "a": {"b": null} }', ("a", "b"), '{ "a": {} }', '{ "a": {"b": null} }', id="the only one"
+        ),
     ],
 )
-def test_a_deleted_key_comes_back_at_the_end(text: str, key: tuple[str, ...], without: str, back: str) -> None:
+def test_a_deleted_key_comes_back_at_the_end(
+    text: str, key: tuple[str, ...], without: str, back: str
+) -> None:
     new, edits = changed(text, [Want(key, ABSENT)])
 
     assert new == without
@@ -159,7 +177,11 @@ def test_a_deleted_key_comes_back_at_the_end(text: str, key: tuple[str, ...], wi
         pytest.param('{"runtimes": {"nvidia": "x"}}', "runtimes.nvidia is a string, but", id="string"),
         pytest.param('{"runtimes": 1e999}', "runtimes is a number, but", id="number"),
         pytest.param('{"runtimes": {}, "runtimes": {}}', "runtimes is there twice", id="doubled container"),
-        pytest.param('{"runtimes": {"nvidia": {"path": 1, "path": 2}}}', "runtimes.nvidia.path is there twice", id="key"),
+        pytest.param(
+            '{"runtimes": {"nvidia": {"path": 1, "path": 2}}}',
+            "runtimes.nvidia.path is there twice",
+            id="key",
+        ),
     ],
 )
 def test_what_is_in_the_way_is_named(text: str, problem: str) -> None:
@@ -172,7 +194,9 @@ def test_what_is_in_the_way_is_named(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param('{\n  "a": 1\n  "b": 2}', "line 3, column 3: expecting ',' delimiter", id="comma missing"),
+        pytest.param(
+            '{\n  "a": 1\n  "b": 2}', "line 3, column 3: expecting ',' delimiter", id="comma missing"
+        ),
         pytest.param("{} x", "line 1, column 4: extra data", id="trailing text"),
         pytest.param("[]", "line 1, column 1: expected an object", id="not an object"),
         pytest.param('{"a": 1} // c', "line 1, column 10: extra data", id="comment"),
@@ -181,7 +205,9 @@ def test_what_is_in_the_way_is_named(text: str, problem: str) -> None:
         pytest.param('{"a": "\x00"}', "line 1, column 8: invalid control character at", id="NUL in a string"),
         pytest.param("\x00", "line 1, column 1: expecting value", id="NUL"),
         pytest.param('{"a": "\\x"}', "line 1, column 8: invalid \\escape", id="bad escape"),
-        pytest.param('{\n"\\udc00": 1}', "line 2, column 1: half a surrogate pair", id="lone surrogate escape"),
+        pytest.param(
+            '{\n"\\udc00": 1}', "line 2, column 1: half a surrogate pair", id="lone surrogate escape"
+        ),
         pytest.param('{"a": "\udc80"}', "character 8: half a surrogate pair", id="lone surrogate"),
         pytest.param("[" * 100_000, "nested too deeply", id="too deep an array"),
         pytest.param('{"a":' * 100_000, "nested too deeply", id="too deep an object"),
@@ -211,8 +237,12 @@ def test_depth_never_ends_in_a_traceback() -> None:
     [
         pytest.param("\ufeff \r\n", {}, id="nothing"),
         pytest.param('{"a": 1, "b": [true, null, "x"]}', {"a": 1, "b": [True, None, "x"]}, id="values"),
-        pytest.param('{"a": 1, "a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, id="of a doubled name the last counts"),
-        pytest.param('{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}, id="big"),
+        pytest.param(
+            '{"a": 1, "a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, id="of a doubled name the last counts"
+        ),
+        pytest.param(
+            '{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}, id="big"
+        ),
     ],
 )
 def test_text_is_read_as_go_reads_it(text: str, tree: dict[str, Any]) -> None:
@@ -253,7 +283,9 @@ OURS = changed('{\n  "a": 1\n}\n', [PATH, DEFAULT])
         ),
         pytest.param('{"a": 1}', '{"a": 1}', [], id="gone already"),
         pytest.param("", "", [], id="an emptied file"),
-        pytest.param('{"runtimes": []}', '{"runtimes": []}', [("runtimes",)], id="something else in its place"),
+        pytest.param(
+            '{"runtimes": []}', '{"runtimes": []}', [("runtimes",)], id="something else in its place"
+        ),
         pytest.param(
             '{"default-runtime": "nvidia", "default-runtime": "nvidia"}',
             '{"default-runtime": "nvidia", "default-runtime": "nvidia"}',

@@ -20,7 +20,8 @@ SYNTAXES = st.sampled_from(Syntax)
 # EXAMPLES=5000 digs deeper.
 SETTINGS = settings(
     max_examples=int(os.environ.get("EXAMPLES", "60")),
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 
 
@@ -122,7 +123,9 @@ def test_json_keeps_order_numbers_and_doubled_names(case: Case) -> None:
 def test_undo_keeps_what_others_added_meanwhile(case: tuple[Syntax, Case], data: st.DataObject) -> None:
     syntax, (text, wants, (new, edits)) = case
     parents = [want.key[:-1] for want in wants if not want.member] + [()]
-    theirs = [Want((*data.draw(st.sampled_from(parents)), "theirs"), data.draw(st.sampled_from([1, "x", [True]])))]
+    theirs = [
+        Want((*data.draw(st.sampled_from(parents)), "theirs"), data.draw(st.sampled_from([1, "x", [True]])))
+    ]
     new, _ = apply(new, theirs, syntax, name="config")
     if syntax is Syntax.TOML:
         new += "# theirs" if new.endswith("\n") else " # theirs"
@@ -138,7 +141,9 @@ def test_undo_keeps_what_others_added_meanwhile(case: tuple[Syntax, Case], data:
 
 @SETTINGS
 @given(any_case(), st.data())
-def test_undo_leaves_and_reports_a_value_others_changed(case: tuple[Syntax, Case], data: st.DataObject) -> None:
+def test_undo_leaves_and_reports_a_value_others_changed(
+    case: tuple[Syntax, Case], data: st.DataObject
+) -> None:
     syntax, (_, wants, (new, edits)) = case
     values = [edit for edit in edits if edit.after not in {None, "{}"} and not edit.member]
     assume(values)
@@ -178,5 +183,3 @@ def test_any_text_is_read_or_refused_in_a_sentence(text: str, syntax: Syntax) ->
     else:
         assert isinstance(tree, dict)
         apply(text, [], syntax, name="config")
-
-

@@ -35,7 +35,9 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\nBinaryName = "/x"\n',
             id="an empty file",
         ),
-        pytest.param("\ufeff\r\n", [VERSION], "\ufeff\r\nversion = 2\r\n", id="a byte order mark and an empty line"),
+        pytest.param(
+            "\ufeff\r\n", [VERSION], "\ufeff\r\nversion = 2\r\n", id="a byte order mark and an empty line"
+        ),
         pytest.param("[a]", [KEY], "[a]\nours = 1", id="no line end at the end"),
         pytest.param(
             "[a]\r\n  x = 1 # c\r\n\r\n[b]\r\n",
@@ -49,26 +51,42 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             '[a]\nx = """\n[b]\n"""\nours = 1\n# about b\n[b]\n',
             id="a header in a string is none",
         ),
-        pytest.param("[a]\nours = 0 # c\n", [KEY], "[a]\nours = 1 # c\n", id="a comment behind a value stays"),
+        pytest.param(
+            "[a]\nours = 0 # c\n", [KEY], "[a]\nours = 1 # c\n", id="a comment behind a value stays"
+        ),
         pytest.param("a = { x = 1 }\n", [KEY], "a = { x = 1, ours = 1 }\n", id="between the braces"),
-        pytest.param("a = {}\n", [DEEP], "a = {b = { ours = 1 }}\n", id="a new table between braces is inline"),
+        pytest.param(
+            "a = {}\n", [DEEP], "a = {b = { ours = 1 }}\n", id="a new table between braces is inline"
+        ),
         pytest.param(
             "a.x = 1\nz = 2\n[c]\n", [KEY], "a.x = 1\na.ours = 1\nz = 2\n[c]\n", id="beside a dotted name"
         ),
         pytest.param(
             "[c]\n  'a' . \"b\".x = 1\n",
             [Want(("c", "a", "b", "d", "e f"), 1)],
-            "[c]\n  'a' . \"b\".x = 1\n  'a'.\"b\".d.\"e f\" = 1\n",
+            '[c]\n  \'a\' . "b".x = 1\n  \'a\'."b".d."e f" = 1\n',
             id="a sub-table of a dotted name is dotted and quoted alike",
         ),
         pytest.param(
-            "[[c]]\nx = 1\n", [KEY], "[[c]]\nx = 1\n\n[a]\nours = 1\n", id="an array of tables does not catch it"
+            "[[c]]\nx = 1\n",
+            [KEY],
+            "[[c]]\nx = 1\n\n[a]\nours = 1\n",
+            id="an array of tables does not catch it",
         ),
         pytest.param(
-            "[a.b]\nx = 1\n", [KEY], "[a.b]\nx = 1\n\n[a]\nours = 1\n", id="a table that only its sub-table names"
+            "[a.b]\nx = 1\n",
+            [KEY],
+            "[a.b]\nx = 1\n\n[a]\nours = 1\n",
+            id="a table that only its sub-table names",
         ),
         pytest.param(
-            "[[c]]\n[c.a]\nx = 1\n[a]\n", [KEY], "[[c]]\n[c.a]\nx = 1\n[a]\nours = 1\n", id="not the table in an array"
+            "[[a.b]]", [KEY], "[[a.b]]\n\n[a]\nours = 1", id="a table that only an array in it names"
+        ),
+        pytest.param(
+            "[[c]]\n[c.a]\nx = 1\n[a]\n",
+            [KEY],
+            "[[c]]\n[c.a]\nx = 1\n[a]\nours = 1\n",
+            id="not the table in an array",
         ),
         pytest.param(
             "[plugins]\n  [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes]\n"
@@ -88,15 +106,22 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             "# licence\n# more\nversion = 2\n\n# about a\n[a]\n",
             id="a first key behind the first comment",
         ),
-        pytest.param("x = 1 #\n\n[a]\n", [VERSION], "x = 1 #\nversion = 2\n\n[a]\n", id="behind the other keys"),
+        pytest.param(
+            "x = 1 #\n\n[a]\n", [VERSION], "x = 1 #\nversion = 2\n\n[a]\n", id="behind the other keys"
+        ),
         pytest.param("[a]\nours = nan\n", [KEY], "[a]\nours = 1\n", id="not a number gives way"),
         pytest.param("x = 1\n", [Want(("a",), {})], "x = 1\n\n[a]\n", id="an empty table is a header"),
-        pytest.param("a.x = 1", [Want(("a", "b"), {})], "a.x = 1\na.b = {}", id="beside a dotted name it is inline"),
+        pytest.param(
+            "a.x = 1", [Want(("a", "b"), {})], "a.x = 1\na.b = {}", id="beside a dotted name it is inline"
+        ),
         pytest.param(
             "", [Want(("a",), 'é"\\\n\x7f')], 'a = "é\\"\\\\\\n\\u007F"\n', id="only what must be is escaped"
         ),
         pytest.param(
-            "", [Want(("a",), [True, {"b c": 1.5}])], 'a = [true, { "b c" = 1.5 }]\n', id="lists and tables in them"
+            "",
+            [Want(("a",), [True, {"b c": 1.5}])],
+            'a = [true, { "b c" = 1.5 }]\n',
+            id="lists and tables in them",
         ),
     ],
 )
@@ -118,9 +143,15 @@ def test_a_want_is_written_where_toml_allows_it_and_taken_back(
         pytest.param("['a',]", "['a', \"/ours\",]", id="one line, comma at the end"),
         pytest.param("[\n]", '[\n  "/ours",\n]', id="empty, open"),
         pytest.param("[\n  # none, yet ]\n]", '[\n  # none, yet ]\n  "/ours",\n]', id="only a comment"),
-        pytest.param("[\n\t'a', # c,\n\t'b' # d\n]", "[\n\t'a', # c,\n\t'b', # d\n\t\"/ours\"\n]", id="comments"),
-        pytest.param("[\r\n  'a',\r\n]", "[\r\n  'a',\r\n  \"/ours\",\r\n]", id="comma at the end, two characters"),
-        pytest.param("[\n  'a' # b, c\n]", "[\n  'a', # b, c\n  \"/ours\"\n]", id="a comma in a comment is none"),
+        pytest.param(
+            "[\n\t'a', # c,\n\t'b' # d\n]", "[\n\t'a', # c,\n\t'b', # d\n\t\"/ours\"\n]", id="comments"
+        ),
+        pytest.param(
+            "[\r\n  'a',\r\n]", "[\r\n  'a',\r\n  \"/ours\",\r\n]", id="comma at the end, two characters"
+        ),
+        pytest.param(
+            "[\n  'a' # b, c\n]", "[\n  'a', # b, c\n  \"/ours\"\n]", id="a comma in a comment is none"
+        ),
     ],
 )
 def test_a_member_joins_in_the_style_of_the_array(array: str, expected: str) -> None:
@@ -136,11 +167,17 @@ def test_a_member_joins_in_the_style_of_the_array(array: str, expected: str) -> 
 @pytest.mark.parametrize(
     ("text", "now", "back"),
     [
-        pytest.param("", "imports = ['/b', \"/ours\", '/c']\n", "imports = ['/b', '/c']\n", id="between others"),
-        pytest.param("", "imports = ['/ours' , '/c']\n", "imports = ['/c']\n", id="before others, quoted otherwise"),
+        pytest.param(
+            "", "imports = ['/b', \"/ours\", '/c']\n", "imports = ['/b', '/c']\n", id="between others"
+        ),
+        pytest.param(
+            "", "imports = ['/ours' , '/c']\n", "imports = ['/c']\n", id="before others, quoted otherwise"
+        ),
         pytest.param("", "imports = [\n]\n", "", id="taken out by others"),
         pytest.param("", "imports = ['/c']\n", "imports = ['/c']\n", id="replaced by others"),
-        pytest.param("imports = []", "imports = [\n'/ours' # c\n]", "imports = [\n # c\n]", id="with their comment"),
+        pytest.param(
+            "imports = []", "imports = [\n'/ours' # c\n]", "imports = [\n# c\n]", id="with their comment"
+        ),
         pytest.param(
             "imports = ['a']",
             "imports = [\n'a', # a\n'/ours'\n]",
@@ -220,11 +257,19 @@ def test_a_deleted_key_comes_back_with_its_meaning(text: str, key: tuple[str, ..
         pytest.param("[[a]]", KEY, "a is an array of tables, but a table", id="array of tables"),
         pytest.param("a = 1979-05-27", KEY, "a is a date, but a table", id="date"),
         pytest.param("[a.ours]", KEY, "a.ours is a table, but a value belongs there", id="table for a value"),
-        pytest.param("[a]\nx = 1", Want(("a",), ABSENT), "a is a table, but a value", id="table to be deleted"),
+        pytest.param(
+            "[a]\nx = 1", Want(("a",), ABSENT), "a is a table, but a value", id="table to be deleted"
+        ),
         pytest.param("[a]\nx = 1", Want(("a",), {}), "a is a table, but a value", id="table to be emptied"),
-        pytest.param("imports = 'x'", IMPORT, "imports is a string, but an array belongs there", id="no array"),
-        pytest.param("[[imports]]", IMPORT, "imports is a table, but a value belongs there", id="tables, no array"),
-        pytest.param("['a.b']\nc = 1", Want(("a.b", "c", "d"), 1), '"a.b".c is a number', id="a name with a dot"),
+        pytest.param(
+            "imports = 'x'", IMPORT, "imports is a string, but an array belongs there", id="no array"
+        ),
+        pytest.param(
+            "[[imports]]", IMPORT, "imports is a table, but a value belongs there", id="tables, no array"
+        ),
+        pytest.param(
+            "['a.b']\nc = 1", Want(("a.b", "c", "d"), 1), '"a.b".c is a number', id="a name with a dot"
+        ),
     ],
 )
 def test_what_is_in_the_way_is_named(text: str, want: Want, problem: str) -> None:
@@ -284,9 +329,11 @@ OURS = changed("x = 1\n\n[z]\n", [TYPE, BINARY, DEFAULT])
             [],
             id="comments they wrote stay",
         ),
-        pytest.param({" = ": "=", "[plugins": "\t[ plugins"}, "x=1\n\n[z]\n", [], id="white space they changed"),
+        pytest.param(
+            {" = ": "=", "[plugins": "\t[ plugins"}, "x=1\n\n[z]\n", [], id="white space they changed"
+        ),
         pytest.param({"\n": "\r\n"}, "x = 1\r\n\r\n[z]\r\n", [], id="line ends they changed"),
-        pytest.param({"x = 1\n\n[z]\n": ""}, "", [], id="all else taken out"),
+        pytest.param({"x = 1\n\n[z]\n": ""}, "\n", [], id="all else taken out"),
     ],
 )
 def test_undo_takes_back_only_what_is_still_ours(
@@ -305,7 +352,7 @@ def test_undo_takes_back_only_what_is_still_ours(
 
 def test_undo_finds_its_keys_in_other_clothes() -> None:
     theirs = (
-        'x = 1\nplugins."io.containerd.grpc.v1.cri".containerd = { default_runtime_name = \'nvidia\', '
+        "x = 1\nplugins.\"io.containerd.grpc.v1.cri\".containerd = { default_runtime_name = 'nvidia', "
         'runtimes = { runc = {}, nvidia = { options = { BinaryName = "/x" }, runtime_type = "io" } } }\n[z]\n'
     )
 

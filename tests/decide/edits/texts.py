@@ -15,7 +15,9 @@ NAMES = ["a", "b", "c", "nvidia", "io.cri", "é b", "ab", ""]
 SCALARS = st.one_of(
     st.booleans(),
     st.integers(),
-    st.sampled_from(["", "nvidia", "/usr/bin/x", 'q"\\', "a\tb\nc\r\x7f\x01", "é\U0001f600", "#no", "]}", "'"]),
+    st.sampled_from(
+        ["", "nvidia", "/usr/bin/x", 'q"\\', "a\tb\nc\r\x7f\x01", "é\U0001f600", "#no", "]}", "'"]
+    ),
     st.sampled_from([0.5, -1.0]),
 )
 VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.just({}))
@@ -56,7 +58,9 @@ def _pretty(text: str, indent: str | int, eol: str) -> str:
 
 @st.composite
 def json_texts(draw: st.DrawFn) -> str:
-    spaces = draw(st.sampled_from([st.just(""), SPACE, st.sampled_from(["", " ", "\n", "\r\n\t", "\n\n  ", "\t"])]))
+    spaces = draw(
+        st.sampled_from([st.just(""), SPACE, st.sampled_from(["", " ", "\n", "\r\n\t", "\n\n  ", "\t"])])
+    )
     text = draw(st.one_of(json_objects(spaces), json_objects(spaces), st.just("")))
     if text and draw(st.booleans()):
         text = _pretty(text, draw(st.sampled_from([2, 4, "\t"])), draw(st.sampled_from(["\n", "\r\n"])))
@@ -69,10 +73,33 @@ TOML_LEAVES = st.sampled_from(
     ["1", "-0", "+7", "0xDEAD_beef", "0o17", "9" * 40, "1_000", "1.50", "-0.0", "1e6", "nan", "-inf", "true"]
     + ["1979-05-27T07:32:00Z", "1979-05-27 07:32:00.5+01:00", "1979-05-27", "07:32:00", "false"]
     + ['""', "''", '"a # b"', '"[x]\\n\\"\\u00e9"', "'C:\\n'", '"é\U0001f600"', '"= {a = 1}"', '"\\\\"']
-    + ['"""a"""', '"""\n[x]\na = 1\n"""', '""""q"" \\""""""', '"""a\\\n   b"""', "'''\n# no\n'''", "''''q'''''"]
-    + ["[]", "[ ]", "[1, 2]", "[1,2,]", "[\n]", "[\n  # none\n]", "[ # c, d\n 1 # x, y\n , 2 ]", "[\n  'a', # a ]\n]"]
+    + [
+        '"""a"""',
+        '"""\n[x]\na = 1\n"""',
+        '""""q"" \\""""""',
+        '"""a\\\n   b"""',
+        "'''\n# no\n'''",
+        "''''q'''''",
+    ]
+    + [
+        "[]",
+        "[ ]",
+        "[1, 2]",
+        "[1,2,]",
+        "[\n]",
+        "[\n  # none\n]",
+        "[ # c, d\n 1 # x, y\n , 2 ]",
+        "[\n  'a', # a ]\n]",
+    ]
     + ["[\n  'a',\n  'b' # last\n]", "[[], [1]]", "[{a = 1}, { b = [2] }]", "[\n\t'a'\n\t,'b',\n]"]
-    + ["{}", "{ }", "{a = 1}", "{ a.b = 1, c = {} }", "{ b = { c = 'x' }, nvidia = [1] }", "{'io.cri' = {a=1}}"],
+    + [
+        "{}",
+        "{ }",
+        "{a = 1}",
+        "{ a.b = 1, c = {} }",
+        "{ b = { c = 'x' }, nvidia = [1] }",
+        "{'io.cri' = {a=1}}",
+    ],
 )
 
 

@@ -1,0 +1,50 @@
+# Two commands do all the set-up: make demo, make test.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test format lint types unit engines bench golden image help clean
+
+demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
+	@$(BIN)/toolkit-installer demo
+
+test: format lint types unit engines  ## everything but the torture, under 15 minutes
+
+format: .venv/.dev  ## the code is formatted
+	$(BIN)/ruff format --check .
+
+lint: .venv/.dev  ## the linter is content
+	$(BIN)/ruff check .
+
+types: .venv/.dev  ## the types hold
+	$(BIN)/mypy
+
+unit: .venv/.dev  ## fast tests: no root rights, no engine
+	$(BIN)/python -m pytest -q --ignore=tests/engines tests
+
+engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
+	$(BIN)/python -m pytest -q -rs tests/engines
+
+bench: .venv/.dev  ## every row of the numbers table, beside its limit
+	$(BIN)/python -m benchmarks
+
+golden: .venv/.dev  ## rewrite golden files; read the diff
+	GOLDEN=1 $(BIN)/python -m pytest -q tests/decide
+
+help:  ## list targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+clean:  ## remove what the other targets made
+	rm -rf .venv .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y python3-venv; } || { echo "needs python3-venv: apt-get install python3-venv"; exit 1; }
+	@echo "making .venv" && $(PYTHON) -m venv .venv && touch $@
+
+.venv/.runtime: .venv/.made pyproject.toml constraints.txt
+	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
+
+.venv/.dev: .venv/.made pyproject.toml constraints.txt
+	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' && touch $@ .venv/.runtime
