@@ -49,7 +49,7 @@ def run(options: Options) -> Exit:
         except signals.StoppedError:
             log.info("stop requested")
         except InstallerError:
-            _withdraw(host, options, ledger)
+            _withdraw(host, options)
             raise
         if _node_stops(host):
             log.info("everything kept: the node is going down")
@@ -115,7 +115,7 @@ def _wait(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
 
 def _undo(host: Host, options: Options, ledger: Ledger) -> None:
     try:
-        _withdraw(host, options, ledger)
+        _withdraw(host, options)
         plan = plan_undo(probe_undo(host, options, ledger.held), options)
         for note in plan.notes:
             log.warning("left in place", note=note)
@@ -128,15 +128,11 @@ def _undo(host: Host, options: Options, ledger: Ledger) -> None:
     log.info("everything given back", steps=len(plan.steps))
 
 
-def _withdraw(host: Host, options: Options, ledger: Ledger) -> None:
+def _withdraw(host: Host, options: Options) -> None:
     """Take readiness and pidfile back; the ledger's lock keeps a second instance out meanwhile."""
     host.remove(options.ready_file)
     host.remove(options.pid_file)
     host.sweep(options.ready_file)
-    if ledger.empty:
-        for path in (options.pid_file.parent, *options.pid_file.parent.parents):
-            if path in ledger.held.directories:
-                host.remove_directory(path)
 
 
 def _let_go(ledger: Ledger) -> None:

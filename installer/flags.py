@@ -54,7 +54,9 @@ FLAGS: Final = (
     ),
     Flag("--socket", "The engine's socket, as this process sees it.", (), metavar="[ENGINE=]PATH"),
     Flag("--crio-hook", "Write CRI-O's OCI hook instead of runtimes.", default=False),
-    Flag("--restart-mode", "How an engine is brought to read its config.", "auto", tuple(map(str, RestartMode))),
+    Flag(
+        "--restart-mode", "How an engine is brought to read its config.", "auto", tuple(map(str, RestartMode))
+    ),
     Flag("--pid-file", "Pidfile of run, as this process sees it.", str(PID_FILE)),
     Flag("--timeout", "Seconds until an engine must serve what its config says.", 20.0, metavar="SECONDS"),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),

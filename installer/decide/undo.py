@@ -168,9 +168,8 @@ def plan_rollback(plan: Plan, done: tuple[Step, ...], held: Holdings) -> Plan:
         if not isinstance(step, WriteConfig | Reload) and (back := inverse(step)) is not None
     ]
     rows = {row.path: row for row in plan.during.configs}
-    nothing = not (held.toolkit or held.engines or held.configs)
     during = replace(plan.during, configs=tuple(_knowing(rows, steps)), finished=False)
-    return Plan(tuple(steps), during, None if nothing else held, plan.engines)
+    return Plan(tuple(steps), during, held, plan.engines)
 
 
 def _again(engine: EngineFacts, tried: Reload) -> Reload:

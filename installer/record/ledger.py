@@ -121,6 +121,7 @@ class Ledger:
         for path in made:
             if path in layout.home.parents:
                 self._host.remove_directory(path)
+        self.held = Holdings()
 
 
 def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:

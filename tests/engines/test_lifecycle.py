@@ -1,0 +1,202 @@
+"""The main job on real engines: install, run a container through us, take it all back."""
+
+import json
+import signal
+import subprocess
+
+from tests.engines.configs import DOCKER
+from tests.engines.cri import Cri
+from tests.engines.images import IMAGE
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+
+LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"
+READY = "/run/nvidia/toolkit/ready"
+TOOLKIT = "/usr/local/nvidia/toolkit"
+SOURCE = ("--toolkit-source", ARTIFACTS)
+
+
+def _unit(node: Node) -> str:
+    return f"{node.engine}.service"
+
+
+def _run_through_us(node: Node) -> str:
+    """Run a container through the handler nvidia and remove it; return what it said."""
+    if node.engine == "docker":
+        command = ["docker", "run", "--rm", "--net", "none", "--runtime", "nvidia", IMAGE, "echo", "alive"]
+        return node.run(command).stdout
+    pod = node.cri.run_pod("nvidia")
+    container = node.cri.start_container(pod)
+    said = node.cri.exec(container, "echo", "alive").stdout
+    node.cri.stop_container(container)
+    node.cri.remove_container(container)
+    node.cri.remove_pod(pod)
+    return said
+
+
+def _served(node: Node) -> tuple[set[str], str]:
+    """Return the runtimes and the default that the running engine names."""
+    if node.engine == "docker":
+        line = "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}|{{.DefaultRuntime}}"
+        names, default = node.run(["docker", "info", "--format", line]).stdout.strip().split("|")
+        # 20.10 lists its containerd shims at its start only, and no more after its first reload.
+        return {name for name in names.split() if not name.startswith("io.containerd.")}, default
+    containerd = node.cri.status().config["containerd"]
+    return set(containerd["runtimes"]), containerd["defaultRuntimeName"]
+
+
+def test_run_serves_our_runtime_and_a_stop_gives_everything_back(node: Node) -> None:
+    files, served = snapshot(node), _served(node)
+
+    process = node.start_installer("run", *SOURCE, "--set-as-default")
+    process.wait_for("waiting for a signal")
+    ready = (node.root / READY.lstrip("/")).exists()
+    names, default = _served(node)
+    said = _run_through_us(node)
+    marks = node.marks()
+    process.terminate()
+
+    assert process.wait() == 0, process.log
+    assert ready
+    assert names == served[0] | {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert default == "nvidia"
+    assert said == "alive\n"
+    assert [mark for mark in marks if mark.startswith("nvidia-container-runtime.real ")]
+    assert _served(node) == served
+    assert snapshot(node) == files
+
+
+def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> None:
+    first = node.installer("install", *SOURCE, check=True)
+    files, pid = snapshot(node, times=True), node.pid_of(_unit(node))
+    journal = node.journal(_unit(node))
+
+    second = node.installer("install", *SOURCE, check=True)
+
+    assert "nothing changed" in second.stderr
+    assert "nothing changed" not in first.stderr
+    assert snapshot(node, times=True) == files
+    assert node.pid_of(_unit(node)) == pid
+    assert [line for line in node.journal(_unit(node))[len(journal) :].splitlines() if "SIGHUP" in line] == []
+
+
+def test_uninstall_after_a_killed_run_leaves_nothing_of_ours(node: Node) -> None:
+    files, served = snapshot(node), _served(node)
+    process = node.start_installer("run", *SOURCE)
+    process.wait_for("waiting for a signal")
+    process.kill()
+    process.wait()
+
+    done = node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert snapshot(node) == files
+    assert _served(node) == served
+
+
+def test_an_upgrade_of_the_payload_restarts_nothing(node: Node) -> None:
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    pid, config = node.pid_of(_unit(node)), snapshot(node)
+    node.add_payload("/run/other", "1.1.0")
+
+    node.installer("install", "--toolkit-source", "/run/other", check=True)
+
+    assert node.pid_of(_unit(node)) == pid
+    assert "libnvidia-container.so.1.1.0" not in str(config)
+    assert "so.1.1.0" in str(sorted(snapshot(node)))
+    assert _run_through_us(node) == "alive\n"
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+def test_a_stop_in_the_middle_of_an_install_gives_everything_back(node: Node) -> None:
+    files, served = snapshot(node), _served(node)
+
+    for event in ("toolkit installed", "toolkit switched", "config written"):
+        process = node.start_installer("run", *SOURCE)
+        process.wait_for(event)
+        process.signal(signal.SIGINT)
+
+        assert process.wait() == 0, process.log
+        assert snapshot(node) == files
+        assert _served(node) == served
+
+
+def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
+    files, served, pid = snapshot(node), _served(node), node.pid_of(_unit(node))
+    marks = ["/opt/elsewhere/etc/docker/daemon.json", "/opt/elsewhere/etc/containerd/config.toml"]
+    for path in marks:
+        node.write(path, "{}\n" if path.endswith("json") else "version = 2\n")
+    arguments = ("--host-root", "/opt/elsewhere", "--runtime", node.engine, *SOURCE)
+
+    plan = node.installer("plan", *arguments)
+    refused = node.installer("install", *arguments)
+    installed = node.installer("install", *arguments, "--restart-mode", "none")
+    undone = node.installer("uninstall", *arguments, "--restart-mode", "none")
+
+    assert [each.returncode for each in (plan, refused, installed, undone)] == [10, 1, 0, 0]
+    assert _served(node) == served
+    assert node.pid_of(_unit(node)) == pid
+    after = {path: text for path, text in snapshot(node).items() if not path.startswith("/opt/elsewhere")}
+    assert after == files
+
+
+def test_a_default_that_was_not_ours_comes_back(docker_node: Node) -> None:
+    text = '{"default-runtime": "other",\n "runtimes": {"other": {"path": "/usr/sbin/runc"}}}'
+    docker_node.write(DOCKER, text)
+    docker_node.restart("docker")
+
+    docker_node.installer("install", *SOURCE, "--set-as-default", check=True)
+    _, ours = _served(docker_node)
+    docker_node.installer("uninstall", check=True)
+
+    assert ours == "nvidia"
+    assert _served(docker_node)[1] == "other"
+    assert docker_node.read(DOCKER) == text
+
+
+def test_a_containerd_that_does_not_serve_us_is_brought_back(containerd_node: Node, cri: Cri) -> None:
+    files = snapshot(containerd_node)
+    # A unit that ignores the config on disk: the handler can never be served.
+    containerd_node.run(["cp", "/etc/containerd/config.toml", "/opt/frozen.toml"])
+    files |= {path: text for path, text in snapshot(containerd_node).items() if "frozen" in path}
+    containerd_node.write(
+        "/run/systemd/system/containerd.service.d/frozen.conf",
+        "[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config /opt/frozen.toml\n",
+    )
+    containerd_node.run(["systemctl", "daemon-reload"])
+    containerd_node.restart("containerd")
+    cri.wait()
+
+    done = containerd_node.installer(
+        "install", *SOURCE, "--config", "containerd=/etc/containerd/config.toml", "--timeout", "3"
+    )
+
+    assert done.returncode == 1, done.stderr
+    assert "cannot prove that containerd serves our runtimes" in _sentence(done)
+    assert snapshot(containerd_node) == files
+    assert set(cri.status().runtimes) == {"runc"}
+
+
+def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
+    path = DOCKER if node.engine == "docker" else "/etc/containerd/config.toml"
+    node.write(path, '{"runtimes": [}\n')
+    files, pid = snapshot(node, times=True), node.pid_of(_unit(node))
+
+    done = node.installer("install", "--runtime", node.engine, *SOURCE)
+
+    assert done.returncode == 1
+    assert _sentence(done).startswith(f"cannot read {path} as ")
+    # Nothing is left, but the directory that held ours for a moment has a new mtime.
+    after = snapshot(node, times=True)
+    assert {k: v for k, v in after.items() if k != "/usr/local"} == {
+        k: v for k, v in files.items() if k != "/usr/local"
+    }
+    assert node.pid_of(_unit(node)) == pid
+
+
+def _sentence(done: "subprocess.CompletedProcess[str]") -> str:
+    said = json.loads(done.stderr.splitlines()[-1])
+    return f"cannot {said['problem']}; {said['remedy']}"
