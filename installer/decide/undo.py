@@ -79,8 +79,10 @@ def _give_back(
     rows = [row for row in facts.held.configs if row.engine == engine.name]
     reload = Reload(engine.name, (), tuple(RuntimeEntry(*runtime) for runtime in engine.runtimes))
     asleep = found is None or found.stopped or restart_mode is RestartMode.NONE
+    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
+    sure = engine.name != "docker" or facts.held.finished
     forgotten = asleep or (
-        found is not None and found.serving is not None and reload.satisfied_by(found.serving)
+        sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
     )
     final = [
         WriteConfig(engine.name, row.path, facts.contents[row.path], pristine(row.path, facts).file)

@@ -1,12 +1,15 @@
 """What the running dockerd says it can start, which is not always what daemon.json says."""
 
+import json
 import socket
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import quote
 
 from installer.decide.errors import InstallerError
 
@@ -28,8 +31,9 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
     Raises:
         InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
     """
-    answer = _get(socket_path, "/info", timeout_s)
+    said = _get(socket_path, "/info", timeout_s)
     try:
+        answer = said.json()
         return DockerInfo(
             runtimes={name: runtime.get("path") or "" for name, runtime in answer["Runtimes"].items()},
             default_runtime=answer["DefaultRuntime"],
@@ -37,11 +41,25 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
             live_restore=answer["LiveRestoreEnabled"],
             cdi_spec_dirs=tuple(answer.get("CDISpecDirs") or ()),  # 20.10 has none
         )
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InstallerError(
             f"understand what answers on {socket_path} ({error!r})",
             remedy="check that it is dockerd's socket",
         ) from error
+
+
+def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
+    """Return how many reloads dockerd has completed since ``moment_s``, in seconds of the wall clock.
+
+    A reload is asynchronous, and one that fails is only in dockerd's log; each that succeeds is an
+    event (seen with 20.10.24, 26.1.5 and 28.5.2).
+
+    Raises:
+        InstallerError: as ``info``.
+    """
+    wanted = quote(json.dumps({"type": ["daemon"], "event": ["reload"]}))
+    window = f"since={moment_s:.9f}&until={time.time():.9f}"
+    return len(_get(socket_path, f"/events?{window}&filters={wanted}", timeout_s).text.splitlines())
 
 
 def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
@@ -60,7 +78,7 @@ def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
             session.mount("http+docker://", UnixHTTPAdapter(f"http+unix://{socket_path.absolute()}"))
             response = session.get(f"http+docker://localhost{path}", timeout=timeout_s)
             response.raise_for_status()
-            return response.json()
+            return response
 
     try:
         return _within(timeout_s, get)

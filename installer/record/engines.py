@@ -124,18 +124,29 @@ def reload(
     engine = ENGINES[facts.name]
     deadline = time.monotonic() + timeout_s
     socket = host.here(facts.socket)
+    began = time.time()
     if engine.reload is How.HUP:
         _hang_up(engine, socket, facts.socket)
     else:
         systemd.restart_unit(buses(host), facts.unit, timeout_s=timeout_s)
     while True:
-        answer = ask(engine, socket, timeout_s=max(0.1, min(ASK_S, deadline - time.monotonic())))
-        if answer.serving is not None and step.satisfied_by(answer.serving):
+        left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
+        answer = ask(engine, socket, timeout_s=left_s)
+        served = answer.serving is not None and step.satisfied_by(answer.serving)
+        if served and _taken_up(engine, socket, began, left_s):
             return
         if time.monotonic() > deadline:
             raise _unproven(facts.name, answer, step, timeout_s)
         check()
         time.sleep(POLL_S)
+
+
+def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> bool:
+    """Tell whether the answer is that of the reloaded engine: a signal is obeyed some time later.
+
+    An engine that has nothing of ours yet would otherwise prove to have let go of it.
+    """
+    return engine.reload is not How.HUP or dockerd.reloads_since(socket, since, timeout_s=timeout_s) > 0
 
 
 def _hang_up(engine: Engine, socket: Path, named: PurePosixPath) -> None:
