@@ -14,7 +14,6 @@ from installer.decide.edits.model import Key, Value
 from installer.decide.edits.tree import Branch, Number, TextError
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+|[{}\[\],:]')
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +141,6 @@ def _value(text: str) -> Any:
     if constants:
         pos = next(token.start() for token in _TOKEN.finditer(text) if token[0] == constants[0])
         raise TextError(f"{_place(text, pos)}: {constants[0]} is not JSON")
-    for token in _TOKEN.finditer(text) if "\\u" in text else ():
-        if token[0].startswith('"') and _SURROGATE.search(json.loads(token[0])):
-            raise TextError(f"{_place(text, token.start())}: half a surrogate pair")
     return tree
 
 

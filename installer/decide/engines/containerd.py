@@ -115,7 +115,9 @@ def _refuse_unserved(files: ConfigFiles, root: _Root, entries: tuple[RuntimeEntr
             f"configure containerd in {root.path} (this containerd does not read schema {root.schema})",
             remedy="set the version that the installed containerd writes in containerd config default",
         )
-    if "default_runtime" in root.cri and any(entry.default for entry in entries):
+    # containerd 1.x writes the table out empty in its own default config.
+    old_default = table(root.tree, (*root.key, "default_runtime"), root.path)
+    if old_default.get("runtime_type") and any(entry.default for entry in entries):
         raise InstallerError(
             f"set the default runtime in {root.path} (its old default_runtime table overrules the name)",
             remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
@@ -149,9 +151,9 @@ def _runtime(root: _Root, name: str) -> tuple[Tree, Value] | None:
     """Return the table and the binary of a runtime that ours may wrap."""
     if name not in root.runtimes:
         return None
-    entry = table(root.runtimes, (name,), root.path)
+    entry = table(root.tree, (*root.key, "runtimes", name), root.path)
     kind = text(entry, "runtime_type", root.path, (*root.key, "runtimes", name))
-    options = table(entry, ("options",), root.path)
+    options = table(root.tree, (*root.key, "runtimes", name, "options"), root.path)
     binary = next((value for key, value in options.items() if key.lower() == "binaryname"), None)
     wrappable = not kind or kind.startswith(("io.containerd.runc.", "io.containerd.runtime.v1."))
     return (entry, binary) if wrappable and is_oci(name, binary) and not is_ours(binary) else None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.edits import ABSENT, Key, Syntax, Tree, Value, Want
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -24,6 +24,10 @@ RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
 DEFAULT: Final = "default_runtime"
 BUILT_IN_DEFAULT: Final = "crun"  # crio config --default, 1.37
+# The first two are ours; the others would win over our path (cri-o pkg/config/config.go).
+NOT_INHERITED: Final = frozenset(
+    {"runtime_path", "runtime_type", "platform_runtime_paths", "inherit_default_runtime"}
+)
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -40,7 +44,12 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     path = files.drop_in or files.config
     _refuse_overruled(files, path, entries)
     donor = _donor(runtimes, default)
-    wants = [want for entry in entries for want in _entry(path, runtimes, donor, entry)]
+    mine = table(files.trees.get(path, {}), RUNTIMES, path)
+    wants = [
+        want
+        for entry in entries
+        for want in _entry(path, runtimes, donor, table(mine, (entry.name,), path), entry)
+    ]
     return Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
 
 
@@ -51,20 +60,30 @@ def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     for path, tree in files.trees.items():
         for name in table(tree, RUNTIMES, path):
             runtimes[name] = table(tree, (*RUNTIMES, name), path)
+            text(runtimes[name], "runtime_path", path, (*RUNTIMES, name))
         default = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or default
+    if default not in {*runtimes, "crun", "runc"}:
+        raise InstallerError(
+            f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
+            remedy="define that runtime, or remove default_runtime",
+        )
     return runtimes, default
 
 
 def _entry(
-    path: PurePosixPath, runtimes: Mapping[str, Tree], donor: Tree, entry: RuntimeEntry
+    path: PurePosixPath, runtimes: Mapping[str, Tree], donor: Tree, now: Tree, entry: RuntimeEntry
 ) -> Iterator[Want]:
     refuse_taken_name(path, entry.name, runtimes.get(entry.name, {}).get("runtime_path"))
     key = (*RUNTIMES, entry.name)
     yield Want((*key, "runtime_path"), str(entry.binary))
     yield Want((*key, "runtime_type"), "oci")
     for below, value in leaves(donor):
-        if below[0] not in {"runtime_path", "runtime_type"}:
+        if below[0] not in NOT_INHERITED:
             yield Want((*key, *below), value)
+    # In an entry that stands in our file already these would overrule the path.
+    for overruling in ("platform_runtime_paths", "inherit_default_runtime"):
+        if overruling in now:
+            yield Want((*key, overruling), ABSENT)
     if entry.default:
         yield Want((*RUNTIME, DEFAULT), entry.name)
 

@@ -1,0 +1,167 @@
+"""Golden cases: a host's configs before, what an install makes of them, and back again."""
+
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from installer.decide.configs import tree_of
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
+from installer.decide.inode import File, Kind
+from installer.decide.options import Options, RestartMode
+from installer.decide.plan import Plan, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import WriteConfig
+from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact
+from installer.flags import DEFAULT_HOOK
+from installer.record.engines import numbers
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+REWRITE = "GOLDEN" in os.environ
+HEAD = b"\x7fELF\x02\x01" + bytes(12) + (62).to_bytes(2, "little")
+Disk = dict[PurePosixPath, File | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One directory below tests/golden/<engine>."""
+
+    engine: str
+    path: Path
+    said: dict[str, Any]
+
+    @property
+    def before(self) -> Disk:
+        return _tree(self.path / "before")
+
+    @property
+    def options(self) -> Options:
+        return Options(
+            runtimes=(self.engine,),
+            runtime_name=self.said.get("runtime_name", "nvidia"),
+            set_as_default=self.said.get("set_as_default", False),
+            restart_mode=RestartMode.NONE,
+        )
+
+    def facts(self, disk: Disk, held: Holdings, originals: Disk) -> Facts:
+        """Return the facts that a probe of ``disk`` would find."""
+        engine = ENGINES[self.engine]
+        drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_in
+        found = EngineFacts(
+            self.engine,
+            engine.config,
+            drop_in,
+            DEFAULT_HOOK if self.said.get("hook") else None,
+            tuple(_files(disk, self.engine, engine.config, drop_in)),
+            engine.socket,
+            engine.unit,
+            version=numbers(self.said["engine_version"]) if "engine_version" in self.said else None,
+        )
+        paths = {*found.files, found.config, *(row.path for row in held.configs)}
+        paths |= {path for path in (drop_in, found.hook) if path is not None}
+        installed = Kind.LINK if held.toolkit else Kind.ABSENT
+        return Facts(
+            engines=(found,),
+            contents={path: disk.get(path) for path in paths},
+            originals=originals,
+            missing=frozenset(),
+            artifacts=tuple(_artifact(name) for name in REQUIRED),
+            toolkit=ToolkitFacts(kind=installed),
+            held=held,
+        )
+
+
+def cases(engine: str) -> list[Case]:
+    return [
+        Case(engine, path.parent, tomllib.loads(path.read_text()))
+        for path in sorted((GOLDEN / engine).glob("*/case.toml"))
+    ]
+
+
+def installed(case: Case, disk: Disk, held: Holdings) -> tuple[Plan, Disk]:
+    """Return the plan over ``disk`` and the disk after it."""
+    plan = plan_install(case.facts(disk, held, _originals(case, held)), case.options)
+    return plan, written(disk, plan)
+
+
+def written(disk: Disk, plan: Plan) -> Disk:
+    """Return ``disk`` after the writes of ``plan``."""
+    after = dict(disk)
+    for step in plan.steps:
+        if isinstance(step, WriteConfig):
+            assert after.get(step.path) == step.before
+            after[step.path] = step.after
+    return {path: file for path, file in after.items() if file is not None}
+
+
+def _originals(case: Case, held: Holdings) -> Disk:
+    return {row.path: case.before.get(row.path) for row in held.configs}
+
+
+def undo_facts(case: Case, disk: Disk, held: Holdings) -> Facts:
+    """Return the facts for an undo, as of an engine that serves everything that was configured."""
+    facts = case.facts(disk, held, _originals(case, held))
+    return replace(facts, engines=tuple(replace(engine, hook=None) for engine in facts.engines))
+
+
+def _tree(root: Path) -> Disk:
+    return {
+        PurePosixPath("/", path.relative_to(root)): File(path.read_bytes())
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != ".gitkeep"
+    }
+
+
+def _files(
+    disk: Disk, engine: str, config: PurePosixPath, drop_in: PurePosixPath | None
+) -> Iterator[PurePosixPath]:
+    yield config
+    beside = {drop_in} if drop_in else set()
+    if engine == "crio":
+        beside |= {path for path in disk if PurePosixPath("/etc/crio/crio.conf.d") in path.parents}
+    if engine == "containerd" and disk.get(config):
+        imports = tree_of(disk[config], config).get("imports")
+        for pattern in imports if isinstance(imports, list) else ():
+            full = config.parent / PurePosixPath(str(pattern))
+            beside |= {
+                path for path in disk if path.parent == full.parent and fnmatchcase(path.name, full.name)
+            }
+    yield from sorted(beside - {config})
+
+
+def _artifact(name: str) -> Artifact:
+    file_name = f"{name}.17" if name in LIBRARIES else name
+    return Artifact(name, file_name, PurePosixPath("/artifacts", file_name), 100, 0o755, "0" * 64, HEAD)
+
+
+def expected(case: Case, folder: str, found: Disk) -> Disk:
+    """Return the golden files of ``folder``, rewritten from ``found`` where that is asked for."""
+    root = case.path / folder
+    if REWRITE:
+        for path in sorted(root.rglob("*"), reverse=True) if root.exists() else ():
+            path.unlink() if path.is_file() else path.rmdir()
+        for path, file in found.items():
+            target = root / path.relative_to("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            assert file is not None
+            target.write_bytes(file.content)
+    return _tree(root)
+
+
+def sentence(case: Case, said: str) -> str:
+    """Return the golden sentence of a refusal."""
+    path = case.path / "refused.txt"
+    if REWRITE:
+        path.write_text(f"{said}\n")
+    return path.read_text().rstrip("\n")
+
+
+def shape(case: Case) -> tuple[Any, ...]:
+    """Return what makes a case differ from the others: its texts and what is asked for."""
+    texts = tuple((path, file.content) for path, file in case.before.items() if file)
+    asked = tuple(sorted((key, str(value)) for key, value in case.said.items() if key != "why"))
+    return texts, asked

@@ -1,0 +1,108 @@
+"""What an install makes of configs as people have them, reviewed by eye, and back to the byte."""
+
+from dataclasses import replace
+
+import pytest
+
+from installer.decide.configs import text_of
+from installer.decide.edits import parse, undo
+from installer.decide.engines.model import Serving
+from installer.decide.errors import InstallerError
+from installer.decide.options import RestartMode
+from installer.decide.rows import Holdings
+from installer.decide.steps import WriteConfig
+from installer.decide.undo import plan_undo
+from tests.decide.golden import Case, cases, expected, installed, sentence, shape, undo_facts, written
+
+ALL = [case for engine in ("docker", "containerd", "crio") for case in cases(engine)]
+ACCEPTED = [case for case in ALL if not case.said.get("refused")]
+REFUSED = [case for case in ALL if case.said.get("refused")]
+
+
+def _name(case: Case) -> str:
+    return f"{case.engine}-{case.path.name}"
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=_name)
+def test_an_install_writes_exactly_the_reviewed_text(case: Case) -> None:
+    before = case.before
+
+    _, after = installed(case, before, Holdings())
+
+    changed = {path: file for path, file in after.items() if before.get(path) != file}
+    golden = expected(case, "after", changed)
+    assert {path: file.content for path, file in changed.items() if file} == {
+        path: file.content for path, file in golden.items() if file
+    }
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=_name)
+def test_a_config_that_cannot_be_edited_is_refused_in_one_sentence(case: Case) -> None:
+    with pytest.raises(InstallerError) as refusal:
+        installed(case, case.before, Holdings())
+
+    assert str(refusal.value) == sentence(case, str(refusal.value))
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=_name)
+def test_a_second_install_changes_nothing(case: Case) -> None:
+    plan, after = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+
+    again, _ = installed(case, after, plan.settled)
+
+    assert [step for step in again.steps if isinstance(step, WriteConfig)] == []
+    assert again.settled is not None
+    assert again.settled.configs == plan.settled.configs
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=_name)
+def test_an_undo_gives_every_byte_back(case: Case) -> None:
+    plan, after = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+
+    back = plan_undo(undo_facts(case, after, plan.settled), case.options)
+
+    assert written(after, back) == case.before
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=_name)
+def test_the_edits_alone_lead_back_without_a_saved_copy(case: Case) -> None:
+    plan, after = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+
+    for row in plan.settled.configs:
+        text, left = undo(text_of(after[row.path], row.path), row.edits, row.syntax, name=str(row.path))
+
+        before = text_of(case.before.get(row.path), row.path)
+        if all(edit.after is not None for edit in row.edits):
+            assert text == before
+        # A key we took out comes back at the end of its table.
+        assert parse(text, row.syntax, name="") == parse(before, row.syntax, name="")
+        assert left == ()
+
+
+@pytest.mark.parametrize("case", [case for case in ACCEPTED if case.engine == "docker"], ids=_name)
+def test_docker_forgets_by_way_of_a_reviewed_text_and_ends_as_before(case: Case) -> None:
+    plan, after = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(case, after, plan.settled)
+    serving = Serving({name: str(path) for name, path in plan.settled.engines[0].runtimes}, "runc", {})
+    facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
+
+    back = plan_undo(facts, replace(case.options, restart_mode=RestartMode.AUTO))
+
+    writes = [step for step in back.steps if isinstance(step, WriteConfig)]
+    middle = {step.path: step.after for step in writes[:1] if step.after}
+    assert {path: file.content for path, file in middle.items()} == {
+        path: file.content for path, file in expected(case, "undoing", dict(middle)).items() if file
+    }
+    assert written(after, back) == case.before
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
+def test_each_engine_has_many_cases_and_no_two_are_alike(engine: str) -> None:
+    found = [shape(case) for case in cases(engine)]
+
+    assert len(found) >= 25
+    assert len(set(found)) == len(found)
