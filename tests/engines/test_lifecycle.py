@@ -197,6 +197,6 @@ def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
     assert node.pid_of(_unit(node)) == pid
 
 
-def _sentence(done: "subprocess.CompletedProcess[str]") -> str:
+def _sentence(done: subprocess.CompletedProcess[str]) -> str:
     said = json.loads(done.stderr.splitlines()[-1])
     return f"cannot {said['problem']}; {said['remedy']}"

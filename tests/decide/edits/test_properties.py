@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import tomlkit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -144,7 +143,7 @@ def test_undo_keeps_what_others_added_meanwhile(case: tuple[Syntax, Case], data:
 def test_undo_leaves_and_reports_a_value_others_changed(
     case: tuple[Syntax, Case], data: st.DataObject
 ) -> None:
-    syntax, (_, wants, (new, edits)) = case
+    syntax, (_, _, (new, edits)) = case
     values = [edit for edit in edits if edit.after not in {None, "{}"} and not edit.member]
     assume(values)
     theirs = data.draw(st.sampled_from(values))

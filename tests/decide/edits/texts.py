@@ -20,12 +20,14 @@ SCALARS = st.one_of(
     ),
     st.sampled_from([0.5, -1.0]),
 )
-VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.just({}))
+VALUES: st.SearchStrategy[Any] = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.just({}))
 KEYS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(tuple)
 SPACE = st.sampled_from(["", "", " ", "\t", "  "])
 BOMS = st.sampled_from(["", "", "", "\ufeff"])
 
 # JSON
+
+INDENTS: list[str | int] = [2, 4, "\t"]
 
 JSON_LEAVES = st.sampled_from(
     ["null", "true", "false", "0", "-0", "1.0", "1E+2", "1e999", "9" * 40, "9" * 1200, '""', '"a,b"', '"}{]"']
@@ -63,7 +65,7 @@ def json_texts(draw: st.DrawFn) -> str:
     )
     text = draw(st.one_of(json_objects(spaces), json_objects(spaces), st.just("")))
     if text and draw(st.booleans()):
-        text = _pretty(text, draw(st.sampled_from([2, 4, "\t"])), draw(st.sampled_from(["\n", "\r\n"])))
+        text = _pretty(text, draw(st.sampled_from(INDENTS)), draw(st.sampled_from(["\n", "\r\n"])))
     return draw(BOMS) + draw(SPACE) + text + draw(st.sampled_from(["", "\n", "\r\n", " \n\n", "\t"]))
 
 
@@ -166,7 +168,7 @@ def cases(draw: st.DrawFn, syntax: Syntax) -> tuple[str, list[Want], tuple[str, 
     done: tuple[str, tuple[Edit, ...]] = text, ()
     drawn = draw(st.lists(st.builds(Want, KEYS, VALUES), min_size=1, max_size=5))
     if syntax is Syntax.TOML:
-        drawn += draw(st.lists(st.builds(Want, KEYS, SCALARS, st.just(True)), max_size=2))  # noqa: FBT003
+        drawn += draw(st.lists(st.builds(Want, KEYS, SCALARS, st.just(True)), max_size=2))
     for want in drawn:
         if _apart([*wants, want]):
             try:
