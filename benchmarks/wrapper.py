@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
 
+from benchmarks.rows import Row
 from installer.decide.toolkit import EXECUTABLES
 from installer.decide.wrapper import wrapper_script
 
@@ -39,15 +39,6 @@ PATH={toolkit}:$PATH \\
 """
 
 
-class Row(NamedTuple):
-    """One number beside its limit, and the same of NVIDIA's installer."""
-
-    name: str
-    ours: float
-    limit: float
-    upstream: float
-
-
 def measure() -> list[Row]:
     """Return the cost of a wrapper in milliseconds."""
     with tempfile.TemporaryDirectory() as name:
@@ -55,12 +46,15 @@ def measure() -> list[Row]:
         for _ in range(WARM_UP_CALLS):
             _turn(programs)
         rounds = [[_turn(programs) for _ in range(CALLS_PER_ROUND)] for _ in range(ROUNDS)]
+    ours = min(median(ours - bare for bare, ours, _ in turns) for turns in rounds)
+    upstream = min(median(upstream - bare for bare, _, upstream in turns) for turns in rounds)
     return [
         Row(
-            "wrapper cost per runtime call (ms)",
-            ours=min(median(ours - bare for bare, ours, _ in turns) for turns in rounds),
-            limit=LIMIT_MS,
-            upstream=min(median(upstream - bare for bare, _, upstream in turns) for turns in rounds),
+            "wrapper cost per runtime call, dash",
+            ours,
+            LIMIT_MS,
+            "ms",
+            f"{upstream:.2f} (its shape, same run)",
         )
     ]
 
@@ -106,8 +100,3 @@ def _call_ms(program: Path) -> float:
 
 
 _QUIET = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(f"{row.name}: {row.ours:.2f}, limit {row.limit}, NVIDIA's {row.upstream:.2f}")

@@ -1,0 +1,1 @@
+"""Every number the project promises, measured beside its limit in one run."""

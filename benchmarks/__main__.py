@@ -1,0 +1,27 @@
+"""Print the table: ours beside the limit, in one run."""
+
+import sys
+
+from benchmarks import node, process, undo, wrapper
+
+
+def main() -> None:
+    """Measure everything that can be measured here and print it."""
+    rows = undo.measure()
+    for name, part in (("process", process.measure), ("wrapper", wrapper.measure)):
+        sys.stderr.write(f"measuring {name} ...\n")
+        rows += part()
+    sys.stderr.write("measuring a node ...\n")
+    on_node, said = node.measure()
+    rows += on_node
+    width = max(len(row.name) for row in rows)
+    print(f"{'':<{width}}  {'ours':>10}  {'limit':>10}         NVIDIA v1.20.0")
+    for row in rows:
+        verdict = "ok " if row.within else "OVER"
+        print(
+            f"{row.name:<{width}}  {row.ours:>10.2f}  {row.limit:>10.2f} {row.unit:<5} {verdict} {row.theirs}"
+        )
+    print(said)
+
+
+main()

@@ -1,0 +1,83 @@
+"""A node's outage: CRI asked every 5 ms while the engine is restarted, by hand and by us."""
+
+import threading
+import time
+from collections.abc import Callable
+from statistics import median
+
+from benchmarks.rows import Row
+from tests.engines.conftest import missing, on_the_day
+from tests.engines.cri import Cri, CriError
+from tests.engines.nodes import Node, boot
+from tests.engines.payload import ARTIFACTS
+from tests.engines.roots import prepared
+from tests.engines.versions import engine_sets
+
+ROUNDS = 5
+EVERY_S = 0.005
+
+
+def measure() -> tuple[list[Row], str]:
+    """Return outages in ms, or why a node cannot be booted here."""
+    if lack := missing():
+        return [], lack
+    engines = next(row for row in engine_sets(on_the_day()) if not row.docker)
+    with boot(prepared(on_the_day()), engines) as node:
+        bare, first, second, undo, served = [], [], [], [], []
+        for _ in range(ROUNDS):
+            bare.append(outage_ms(node, lambda: node.restart("containerd")))
+            started = time.perf_counter()
+            first.append(outage_ms(node, lambda: _install(node)))
+            served.append((time.perf_counter() - started) * 1000)
+            second.append(outage_ms(node, lambda: _install(node)))
+            undo.append(outage_ms(node, lambda: node.installer("uninstall", check=True)))
+    limit = 1.2 * median(bare)
+    theirs = "5100 by SIGHUP, 85 by systemd"
+    rows = [
+        Row(
+            f"CRI unreachable, first install (bare restart: {median(bare):.0f} ms)",
+            median(first),
+            limit,
+            "ms",
+            theirs,
+        ),
+        Row("CRI unreachable, second install", median(second), 0, "ms", theirs),
+        Row("CRI unreachable, undo", median(undo), limit, "ms", theirs),
+        Row(
+            "start to handler served and proven", median(served), 600, "ms", "5300 by SIGHUP, 359 by systemd"
+        ),
+    ]
+    return rows, f"node: {engines} under systemd"
+
+
+def _install(node: Node) -> None:
+    node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
+
+
+def outage_ms(node: Node, act: Callable[[], object]) -> float:
+    """Return for how long CRI did not answer while ``act`` went on; 0 if each call was answered."""
+    refused: list[float] = []
+    answered: list[float] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        cri = Cri(node.root / "run/containerd/containerd.sock")
+        while not over.is_set():
+            try:
+                cri.version()
+                answered.append(time.perf_counter())
+            except CriError:
+                refused.append(time.perf_counter())
+            time.sleep(EVERY_S)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    act()
+    time.sleep(0.2)
+    over.set()
+    client.join()
+    if not refused:
+        return 0.0
+    before = max((moment for moment in answered if moment < refused[0]), default=refused[0])
+    after = min((moment for moment in answered if moment > refused[-1]), default=refused[-1])
+    return (after - before) * 1000
