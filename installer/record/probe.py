@@ -26,6 +26,12 @@ CONFIG_FLAGS: Final = {
     "containerd": ("--config", "-c"),
     "crio": ("--config", "-c"),
 }
+GENERATED: Final = {
+    "/rancher/": "k3s or RKE2",
+    "/k3s/": "k3s or RKE2",
+    "/k0s/": "k0s",
+    "/microk8s/": "MicroK8s",
+}
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 
 
@@ -114,6 +120,7 @@ def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tup
         facts = _answered(facts, answer)
         if places.config is None:
             facts = replace(facts, config=_named_config(engine, answer) or facts.config)
+        _refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))
     if not found:
         sockets = ", ".join(str(ENGINES[name].socket) for name in options.engine_names)
@@ -122,6 +129,17 @@ def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tup
             remedy="start one, or name it with --runtime and its socket with --socket",
         )
     return tuple(found), tuple(notes)
+
+
+def _refuse_generated(facts: EngineFacts) -> None:
+    """Raise where a distribution writes the config anew at each start, so that no edit of ours would last."""
+    path = str(facts.config)
+    for mark, name in GENERATED.items():
+        if mark in path or mark in str(facts.socket):
+            raise InstallerError(
+                f"configure the containerd of {name} (it writes {path} itself)",
+                remedy=f"configure the runtime as {name} documents it; it is not supported here yet",
+            )
 
 
 def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:

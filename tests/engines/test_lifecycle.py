@@ -180,6 +180,26 @@ def test_a_containerd_that_does_not_serve_us_is_brought_back(containerd_node: No
     assert set(cri.status().runtimes) == {"runc"}
 
 
+def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
+    containerd_node: Node, cri: Cri
+) -> None:
+    files, served = snapshot(containerd_node), _served(containerd_node)
+    drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
+    arguments = ("--runtime", "containerd", "--drop-in-config", drop_in)
+
+    done = containerd_node.installer("install", *SOURCE, *arguments, check=True)
+    written = (containerd_node.root / drop_in.lstrip("/")).exists()
+
+    assert written == containerd_node.containerd_version.startswith("2.")
+    assert ("editing /etc/containerd/config.toml in place" in done.stderr) is not written
+    assert _served(containerd_node)[0] == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert cri.status().conditions["RuntimeReady"]
+    assert _run_through_us(containerd_node) == "alive\n"
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+    assert _served(containerd_node) == served
+
+
 def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
     path = DOCKER if node.engine == "docker" else "/etc/containerd/config.toml"
     node.write(path, '{"runtimes": [}\n')

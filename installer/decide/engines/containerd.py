@@ -31,20 +31,24 @@ NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, d
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """The root file, understood: its schema and the table that holds the runtimes."""
+    """The root file, understood: its schema and the key of the table that holds the runtimes.
+
+    ``merged`` is what containerd makes of the root file and its imports.
+    """
 
     path: PurePosixPath
     tree: Tree
     schema: int
     key: Key
+    merged: Tree
 
     @property
     def cri(self) -> Tree:
-        return table(self.tree, self.key, self.path)
+        return table(self.merged, self.key, self.path)
 
     @property
     def runtimes(self) -> Tree:
-        return table(self.tree, (*self.key, "runtimes"), self.path)
+        return table(self.merged, (*self.key, "runtimes"), self.path)
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
@@ -91,7 +95,26 @@ def _understood(files: ConfigFiles) -> _Root:
     # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
     if schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and _major(files) != 1:
         plugin = V3_PLUGIN
-    return _Root(path, tree, schema, ("plugins", plugin, "containerd"))
+    merged = tree
+    if _merges(files, schema):
+        for other in files.trees.values():
+            merged = _merge(merged, other)
+    return _Root(path, tree, schema, ("plugins", plugin, "containerd"), merged)
+
+
+def _merges(files: ConfigFiles, schema: int) -> bool:
+    """Tell whether imports merge key by key (2.x), and not table by table (1.x; engines.md 2)."""
+    return _major(files) == 2 or (_major(files) is None and schema > 2)
+
+
+def _merge(under: Tree, over: Tree) -> Tree:
+    merged = dict(under)
+    for name, value in over.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            value = _merge(below, value)  # noqa: PLW2901 - the same value, with what lies under it
+        merged[name] = value
+    return merged
 
 
 def _major(files: ConfigFiles) -> int | None:
@@ -122,24 +145,36 @@ def _refuse_unserved(files: ConfigFiles, root: _Root, entries: tuple[RuntimeEntr
             f"set the default runtime in {root.path} (its old default_runtime table overrules the name)",
             remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
         )
-    _refuse_shadowed(files, root)
+    _refuse_shadowed(files, root, entries)
 
 
-def _refuse_shadowed(files: ConfigFiles, root: _Root) -> None:
-    """Raise where an imported file takes the place of the whole CRI table (containerd 1.x, engines.md 2)."""
-    if _major(files) == 2 or root.schema > 2:
-        return
+def _refuse_shadowed(files: ConfigFiles, root: _Root, entries: tuple[RuntimeEntry, ...]) -> None:
+    """Raise where an imported file is stronger than ours: on 1.x it replaces the whole CRI table."""
+    merges = _merges(files, root.schema)
     for path, tree in files.trees.items():
-        if path != root.path and root.key[1] in table(tree, ("plugins",), path):
+        if path == root.path or (merges and path == files.drop_in):
+            continue
+        if merges:
+            _refuse_overruled(path, table(tree, root.key, path), entries)
+        elif root.key[1] in table(tree, ("plugins",), path):
             raise InstallerError(
                 f"configure containerd in {root.path} ({path} is imported and replaces its whole CRI table)",
                 remedy=f"name the file that counts with --config containerd={path}",
             )
 
 
+def _refuse_overruled(path: PurePosixPath, cri: Tree, entries: tuple[RuntimeEntry, ...]) -> None:
+    names = {entry.name for entry in entries} & table(cri, ("runtimes",), path).keys()
+    if names or (DEFAULT in cri and any(entry.default for entry in entries)):
+        word = f"the runtime {min(names)}" if names else DEFAULT
+        raise InstallerError(
+            f"configure containerd ({path} is imported after our file and sets {word} too)",
+            remedy=f"remove {word} from {path}",
+        )
+
+
 def _drop_in(files: ConfigFiles, root: _Root) -> PurePosixPath | None:
-    merges = _major(files) == 2 or (_major(files) is None and root.schema > 2)
-    return files.drop_in if merges else None
+    return files.drop_in if _merges(files, root.schema) else None
 
 
 def _needs_runc(files: ConfigFiles, root: _Root) -> bool:
@@ -151,9 +186,9 @@ def _runtime(root: _Root, name: str) -> tuple[Tree, Value] | None:
     """Return the table and the binary of a runtime that ours may wrap."""
     if name not in root.runtimes:
         return None
-    entry = table(root.tree, (*root.key, "runtimes", name), root.path)
+    entry = table(root.merged, (*root.key, "runtimes", name), root.path)
     kind = text(entry, "runtime_type", root.path, (*root.key, "runtimes", name))
-    options = table(root.tree, (*root.key, "runtimes", name, "options"), root.path)
+    options = table(root.merged, (*root.key, "runtimes", name, "options"), root.path)
     binary = next((value for key, value in options.items() if key.lower() == "binaryname"), None)
     wrappable = not kind or kind.startswith(("io.containerd.runc.", "io.containerd.runtime.v1."))
     return (entry, binary) if wrappable and is_oci(name, binary) and not is_ours(binary) else None

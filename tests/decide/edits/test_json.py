@@ -104,7 +104,7 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             '{"é": "ü\\"\\\\\\n\\u0001"}',
             id="only what must be is escaped",
         ),
-        pytest.param('{"a": 1}', [Want(("a",), True)], '{"a": true}', id="one is not true"),
+        pytest.param('{"a": 1}', [Want(("a",), value=True)], '{"a": true}', id="one is not true"),
         pytest.param(
             "{}",
             [Want(("args",), ["-a", 1])],

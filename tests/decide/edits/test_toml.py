@@ -31,7 +31,8 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
         pytest.param(
             "",
             [VERSION, TYPE, BINARY],
-            'version = 2\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nruntime_type = "io"\n\n'
+            'version = 2\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\n'
+            'runtime_type = "io"\n\n'
             '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\nBinaryName = "/x"\n',
             id="an empty file",
         ),
@@ -94,7 +95,8 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             [TYPE, BINARY],
             "[plugins]\n  [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes]\n"
             "    [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n      x = 1\n\n"
-            "    [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia]\n      runtime_type = \"io\"\n\n"
+            "    [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia]\n"
+            '      runtime_type = "io"\n\n'
             "      [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia.options]\n"
             '        BinaryName = "/x"\n',
             id="headers are quoted and indented like their siblings",
@@ -319,7 +321,8 @@ OURS = changed("x = 1\n\n[z]\n", [TYPE, BINARY, DEFAULT])
         pytest.param({'"/x"': '"/theirs"'}, None, [BINARY.key], id="a value they changed is reported"),
         pytest.param(
             {'"/x"': '"/x"\ntheirs = 1 # c'},
-            'x = 1\n\n[z]\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\ntheirs = 1 # c\n',
+            'x = 1\n\n[z]\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n'
+            "theirs = 1 # c\n",
             [],
             id="a key they added keeps its header",
         ),

@@ -30,9 +30,32 @@ BOMS = st.sampled_from(["", "", "", "\ufeff"])
 INDENTS: list[str | int] = [2, 4, "\t"]
 
 JSON_LEAVES = st.sampled_from(
-    ["null", "true", "false", "0", "-0", "1.0", "1E+2", "1e999", "9" * 40, "9" * 1200, '""', '"a,b"', '"}{]"']
-    + [r'"\"\\\/\b\f\n\r\t"', r'"\u00e9\ud83d\ude00"', '"é😀"', r'"\u0000"', "[]", "{}", "[1, {}, [null]]"]
-    + ['[ {"a" : 1},\n\t{"a": [] } ]', "[\r\n]", "{ }", "{\n}"],
+    [
+        "null",
+        "true",
+        "false",
+        "0",
+        "-0",
+        "1.0",
+        "1E+2",
+        "1e999",
+        "9" * 40,
+        "9" * 1200,
+        '""',
+        '"a,b"',
+        '"}{]"',
+        r'"\"\\\/\b\f\n\r\t"',
+        r'"\u00e9\ud83d\ude00"',
+        '"é😀"',
+        r'"\u0000"',
+        "[]",
+        "{}",
+        "[1, {}, [null]]",
+        '[ {"a" : 1},\n\t{"a": [] } ]',
+        "[\r\n]",
+        "{ }",
+        "{\n}",
+    ],
 )
 
 
@@ -72,18 +95,39 @@ def json_texts(draw: st.DrawFn) -> str:
 # TOML
 
 TOML_LEAVES = st.sampled_from(
-    ["1", "-0", "+7", "0xDEAD_beef", "0o17", "9" * 40, "1_000", "1.50", "-0.0", "1e6", "nan", "-inf", "true"]
-    + ["1979-05-27T07:32:00Z", "1979-05-27 07:32:00.5+01:00", "1979-05-27", "07:32:00", "false"]
-    + ['""', "''", '"a # b"', '"[x]\\n\\"\\u00e9"', "'C:\\n'", '"é\U0001f600"', '"= {a = 1}"', '"\\\\"']
-    + [
+    [
+        "1",
+        "-0",
+        "+7",
+        "0xDEAD_beef",
+        "0o17",
+        "9" * 40,
+        "1_000",
+        "1.50",
+        "-0.0",
+        "1e6",
+        "nan",
+        "-inf",
+        "true",
+        "1979-05-27T07:32:00Z",
+        "1979-05-27 07:32:00.5+01:00",
+        "1979-05-27",
+        "07:32:00",
+        "false",
+        '""',
+        "''",
+        '"a # b"',
+        '"[x]\\n\\"\\u00e9"',
+        "'C:\\n'",
+        '"é\U0001f600"',
+        '"= {a = 1}"',
+        '"\\\\"',
         '"""a"""',
         '"""\n[x]\na = 1\n"""',
         '""""q"" \\""""""',
         '"""a\\\n   b"""',
         "'''\n# no\n'''",
         "''''q'''''",
-    ]
-    + [
         "[]",
         "[ ]",
         "[1, 2]",
@@ -92,9 +136,10 @@ TOML_LEAVES = st.sampled_from(
         "[\n  # none\n]",
         "[ # c, d\n 1 # x, y\n , 2 ]",
         "[\n  'a', # a ]\n]",
-    ]
-    + ["[\n  'a',\n  'b' # last\n]", "[[], [1]]", "[{a = 1}, { b = [2] }]", "[\n\t'a'\n\t,'b',\n]"]
-    + [
+        "[\n  'a',\n  'b' # last\n]",
+        "[[], [1]]",
+        "[{a = 1}, { b = [2] }]",
+        "[\n\t'a'\n\t,'b',\n]",
         "{}",
         "{ }",
         "{a = 1}",
@@ -175,7 +220,8 @@ def cases(draw: st.DrawFn, syntax: Syntax) -> tuple[str, list[Want], tuple[str, 
                 done = apply(text, [*wants, want], syntax, name="config")
             except InstallerError as error:
                 # A refusal is an answer; a draft that would have gone wrong is a bug.
-                assert error.problem.startswith("edit config ("), (error, text, [*wants, want])
+                if not error.problem.startswith("edit config ("):
+                    raise AssertionError(text, [*wants, want]) from error
             else:
                 wants.append(want)
     return text, wants, done
