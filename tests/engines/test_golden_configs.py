@@ -1,0 +1,75 @@
+"""The golden texts are read by the engines themselves, not by our own parsers alone."""
+
+import shutil
+import tomllib
+
+from tests.decide.golden import Case, cases
+from tests.engines.nodes import Node
+
+CONFIG = "/etc/containerd/config.toml"
+BINARY = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+# What 2.3 writes and 2.1 does not read; a number that no dockerd reads; a user that the node cannot add.
+TOO_NEW = {"containerd-default-of-23-schema-4-imports-ours-already"}
+NOT_READ = {"generator-floats-that-no-double-holds", "userns-remap-three-space-indent"}
+
+
+def _accepted(engine: str) -> list[Case]:
+    return [case for case in cases(engine) if not case.said.get("refused")]
+
+
+def _placed(node: Node, case: Case) -> None:
+    shutil.rmtree(node.root / "etc/containerd", ignore_errors=True)
+    for folder in ("before", "after"):
+        source = case.path / folder
+        if source.exists():
+            shutil.copytree(source, node.root, dirs_exist_ok=True)
+
+
+def _handlers(dump: str) -> dict[str, str]:
+    plugins = tomllib.loads(dump)["plugins"]
+    found: dict[str, str] = {}
+    for plugin in ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime", "cri"):
+        runtimes = plugins.get(plugin, {}).get("containerd", {}).get("runtimes") or {}
+        for name, runtime in runtimes.items():
+            options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
+            found[name] = options.get("binaryname", "")
+    return found
+
+
+def test_containerd_reads_our_runtime_out_of_each_golden_config(containerd_node: Node) -> None:
+    major_minor = containerd_node.containerd_version.rsplit(".", 1)[0]
+    mine = [
+        case
+        for case in _accepted("containerd")
+        if str(case.said.get("engine_version", "1.6.20")).rsplit(".", 1)[0] == major_minor
+        and case.path.name not in TOO_NEW
+    ]
+
+    for case in mine:
+        _placed(containerd_node, case)
+        done = containerd_node.run(["containerd", "--config", CONFIG, "config", "dump"], check=False)
+
+        assert done.returncode == 0, f"{case.path.name}: {done.stderr}"
+        name = case.said.get("runtime_name", "nvidia")
+        assert _handlers(done.stdout).get(name) == BINARY, case.path.name
+    assert mine
+
+
+def test_dockerd_accepts_each_golden_config_and_the_text_on_the_way_back(docker_node: Node) -> None:
+    if str(docker_node.docker_version).startswith("20."):
+        unknown = docker_node.run(["dockerd", "--validate"], check=False)
+        assert "unknown flag: --validate" in unknown.stderr  # the one that cannot be asked
+        return
+
+    for case in _accepted("docker"):
+        if case.path.name in NOT_READ:
+            continue
+        for folder in ("after", "undoing"):
+            source = case.path / folder / "etc/docker/daemon.json"
+            if not source.exists():
+                continue
+            shutil.copyfile(source, docker_node.root / "run/candidate.json")
+            command = ["dockerd", "--validate", "--config-file", "/run/candidate.json"]
+            done = docker_node.run(command, check=False)
+
+            assert done.returncode == 0, f"{case.path.name} {folder}: {done.stderr}"
