@@ -89,10 +89,8 @@ def _install(host: Host, options: Options, ledger: Ledger) -> Plan:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:
         log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
-    for name in plan.unproven:
-        log.warning(
-            "not proven", engine=name, reason="nobody asked the engine whether it serves our runtimes"
-        )
+    if plan.unproven:
+        log.warning("not proven", engines=list(plan.unproven), reason="no engine was asked what it serves")
     return plan
 
 

@@ -188,13 +188,13 @@ def _title(text: str) -> None:
 
 
 def _tree(root: Path) -> None:
-    for path in _paths(root):
-        name = f"/{path.relative_to(root)}"
-        if path.is_symlink():
-            click.echo(f"  {name} -> {path.readlink()}")
-        elif ".toolkit-installer/" not in name:
-            click.echo(f"  {name}  {path.stat().st_size} bytes")
-    inside = sum(".toolkit-installer/" in str(path) for path in _paths(root))
+    names = {f"/{path.relative_to(root)}": path for path in _paths(root)}
+    inside = sum(".toolkit-installer/" in name for name in names)
+    for name, path in names.items():
+        if ".toolkit-installer/" in name:
+            continue
+        about = f"-> {path.readlink()}" if path.is_symlink() else f" {path.stat().st_size} bytes"
+        click.echo(f"  {name} {about}")
     if inside:
         click.echo(
             f"  /usr/local/nvidia/.toolkit-installer/  {inside} files: the payload, the ledger, the originals"

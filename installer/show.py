@@ -38,10 +38,8 @@ def lines_of(plan: Plan) -> list[str]:
     lines += [click.style(f"* {describe(step)}", bold=True) for step in plan.steps]
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
-    lines += [
-        f"! {name} would not be asked whether it serves the runtimes (--restart-mode none)"
-        for name in plan.unproven
-    ]
+    if plan.unproven:
+        lines.append(f"! not asked whether they serve the runtimes: {', '.join(plan.unproven)}")
     return lines or ["nothing to do"]
 
 

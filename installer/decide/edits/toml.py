@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Key, Value
-from installer.decide.edits.toml_scan import Pair, Table, header_names, is_first_header, tables
+from installer.decide.edits.toml_scan import Pair, Table, is_first_header, tables
 from installer.decide.edits.tree import Branch, Number, TextError
 
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -125,8 +125,7 @@ def unopened(text: str, key: Key) -> bool:
     """Return whether ``key`` is a table only because headers name it on their way."""
     found = tables(text)
     own = any(table.name == key for table in found)
-    named = any(name[: len(key)] == key for name in header_names(text))
-    return named and not own and _dotted(found, key) is None
+    return not own and _dotted(found, key) is None and any(table.name[: len(key)] == key for table in found)
 
 
 def _place(text: str, key: Key) -> tuple[Table, Pair] | None:
@@ -268,8 +267,7 @@ def _eol(text: str, pos: int) -> str:
 
 
 def _indent(text: str, pos: int) -> str:
-    indent = text[text.rfind("\n", 0, pos) + 1 : pos]
-    return "" if indent.strip() else indent
+    return text[text.rfind("\n", 0, pos) + 1 : pos]
 
 
 def _part(name: str) -> str:

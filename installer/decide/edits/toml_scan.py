@@ -58,30 +58,19 @@ class Table:
     end: int
     pairs: tuple[Pair, ...]
     inline: bool = False
-    array: bool = False
 
 
-def header_names(text: str) -> tuple[Key, ...]:
-    """Return the names in all headers, also of arrays and of what is in them."""
-    return tuple(section.name for section in _sections(text))
-
-
+@lru_cache(maxsize=4)
 def tables(text: str) -> tuple[Table, ...]:
-    """Return the tables of ``text`` that have a name, the root first, inline ones included.
+    """Return the tables of ``text``, the root first, inline ones behind those they are in.
 
-    Elements of arrays, ``[[x]]`` or between brackets, have none.
+    Elements of ``[[x]]`` are all called x; tables between brackets have no name
+    and are left out. A key cannot lead to either.
 
     Raises:
         TextError: something is not understood.
     """
-    sections = _sections(text)
-    arrays = {section.name for section in sections if section.array}
-    named = [
-        section
-        for section in sections
-        if not any(section.name[:depth] in arrays for depth in range(len(section.name) + 1))
-    ]
-    return tuple(table for section in named for table in _with_inline(section))
+    return tuple(table for section in _sections(text) for table in _with_inline(section))
 
 
 def array_at(text: str, pos: int) -> Node:
@@ -109,32 +98,26 @@ def _with_inline(table: Table) -> Iterator[Table]:
             yield from _with_inline(Table(name, (), value.start, value.end, value.pairs, inline=True))
 
 
-@lru_cache(maxsize=4)
-def _sections(text: str) -> tuple[Table, ...]:
-    return tuple(_each_section(text))
-
-
-def _each_section(text: str) -> Iterator[Table]:
+def _sections(text: str) -> Iterator[Table]:
     name: Key = ()
     raw: Key = ()
     start = end = 0
-    array = False
     pairs: list[Pair] = []
     pos = _skip(_VOID, text, 0)
     while pos < len(text):
         if text[pos] == "[":
-            yield Table(name, raw, start, end, tuple(pairs), array=array)
+            yield Table(name, raw, start, end, tuple(pairs))
             pairs, start = [], pos
-            array = text.startswith("[[", pos)
-            name, raw, pos = _name(text, pos + 1 + array)
-            _expect(text, pos, "]" * (1 + array))
-            pos = end = pos + 1 + array
+            brackets = 2 if text.startswith("[[", pos) else 1
+            name, raw, pos = _name(text, pos + brackets)
+            _expect(text, pos, "]" * brackets)
+            pos = end = pos + brackets
         else:
             pair = _pair(text, pos)
             pairs.append(pair)
             pos = pair.value.end
         pos = _skip(_VOID, text, pos)
-    yield Table(name, raw, start, end, tuple(pairs), array=array)
+    yield Table(name, raw, start, end, tuple(pairs))
 
 
 def _pair(text: str, start: int) -> Pair:

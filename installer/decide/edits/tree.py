@@ -33,7 +33,7 @@ class Number(float):
 def canon(value: object) -> object:
     """Return ``value`` in a form in which ``==`` tells 1, 1.0 and true apart and nan equals nan."""
     match value:
-        case None | bool() | str():
+        case None | str():
             return value
         case Mapping():
             return {name: canon(child) for name, child in value.items()}

@@ -104,6 +104,12 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             '{"é": "ü\\"\\\\\\n\\u0001"}',
             id="only what must be is escaped",
         ),
+        pytest.param(
+            '{\n"a":\n1}',
+            [DEFAULT],
+            '{\n"a":\n1,\n"default-runtime": "nvidia"}',
+            id="a line end behind a colon is not copied",
+        ),
         pytest.param('{"a": 1}', [Want(("a",), value=True)], '{"a": true}', id="one is not true"),
         pytest.param(
             "{}",
@@ -304,6 +310,12 @@ def test_a_replaced_value_returns_as_it_was_written() -> None:
 
     assert undone(new, edits) == (text, ())
     assert undone(text, edits) == (text, ())
+
+
+def test_what_others_put_into_an_emptied_object_stays() -> None:
+    _, edits = changed('{"runtimes": {"a": {}}}', [Want(("runtimes",), {})])
+
+    assert undone('{"runtimes": {"b": {}}}', edits) == ('{"runtimes": {"b": {}}}', ())
 
 
 def test_undo_does_not_depend_on_the_order_of_the_rows() -> None:

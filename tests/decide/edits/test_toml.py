@@ -63,6 +63,9 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
             "a.x = 1\nz = 2\n[c]\n", [KEY], "a.x = 1\na.ours = 1\nz = 2\n[c]\n", id="beside a dotted name"
         ),
         pytest.param(
+            "a.x = 1\na.y = 2", [KEY], "a.x = 1\na.y = 2\na.ours = 1", id="behind the last dotted name"
+        ),
+        pytest.param(
             "[c]\n  'a' . \"b\".x = 1\n",
             [Want(("c", "a", "b", "d", "e f"), 1)],
             '[c]\n  \'a\' . "b".x = 1\n  \'a\'."b".d."e f" = 1\n',
@@ -141,6 +144,7 @@ def test_a_want_is_written_where_toml_allows_it_and_taken_back(
     ("array", "expected"),
     [
         pytest.param("[]", '["/ours"]', id="empty"),
+        pytest.param("[ ]", '["/ours" ]', id="empty but for a space"),
         pytest.param("[ 'a' ]", "[ 'a', \"/ours\" ]", id="one line"),
         pytest.param("['a',]", "['a', \"/ours\",]", id="one line, comma at the end"),
         pytest.param("[\n]", '[\n  "/ours",\n]', id="empty, open"),
@@ -219,6 +223,14 @@ def test_each_created_container_is_an_edit() -> None:
         Edit(("a", "b", "c"), None, "{}"),
         Edit(("a", "b", "c", "d"), None, "1"),
     )
+
+
+def test_a_header_for_a_table_that_was_only_named_is_an_edit_once() -> None:
+    _, edits = changed("", [TYPE, DEFAULT])
+    _, named = changed("[a.b]\n", [KEY])
+
+    assert [edit.key for edit in edits].count(CRI) == 1
+    assert named == (Edit(("a",), None, "{}"), Edit(KEY.key, None, "1"))
 
 
 @pytest.mark.parametrize(

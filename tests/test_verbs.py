@@ -1,0 +1,444 @@
+"""The verbs as people call them: the real program as a child process, a host below tmp_path."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.demo import CONFIGS, stand_in_payload
+
+PROJECT = Path(__file__).parent.parent
+ENGINES = ("--runtime", "docker", "--runtime", "containerd", "--runtime", "crio", "--restart-mode", "none")
+DAEMON_JSON = "etc/docker/daemon.json"
+LEDGER = "usr/local/nvidia/.toolkit-installer/ledger"
+PIDFILE = "run/nvidia/toolkit/toolkit.pid"
+
+
+class Site:
+    """A host below ``root`` and the payload for it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "node"
+        self.source = directory / "artifacts"
+        for name, text in CONFIGS.items():
+            (self.root / name).parent.mkdir(parents=True)
+            (self.root / name).write_text(text)
+        stand_in_payload(self.source)
+
+    def command(self, verb: str, *more: str) -> list[str]:
+        where = ["--host-root", str(self.root), "--toolkit-source", str(self.source)]
+        return [sys.executable, "-m", "installer", verb, *where, *ENGINES, *more]
+
+    def call(
+        self, verb: str, *more: str, env: dict[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)} | (env or {})
+        command = self.command(verb, *more)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, env=environment
+        )
+
+    def status(self, *more: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "installer", "status", "--host-root", str(self.root), *more]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+
+    @contextmanager
+    def running(self, *more: str) -> Iterator["subprocess.Popen[str]"]:
+        """Start ``run`` and yield it once it waits."""
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+        with subprocess.Popen(
+            self.command("run", *more), stderr=subprocess.PIPE, text=True, env=environment
+        ) as child:
+            try:
+                assert child.stderr is not None
+                waits(child)
+                yield child
+            finally:
+                child.kill()
+
+    def tree(self, *, times: bool = False) -> dict[str, str]:
+        """Return what each path is; with ``times`` also its inode and the time of its last change."""
+        return {str(path.relative_to(self.root)): _is(path, times=times) for path in self.root.rglob("*")}
+
+
+def waits(child: "subprocess.Popen[str]") -> None:
+    assert child.stderr is not None
+    assert any("waiting for a signal" in line for line in child.stderr), child.wait(10)
+
+
+def _is(path: Path, *, times: bool) -> str:
+    status = path.lstat()
+    content = str(path.readlink()) if path.is_symlink() else path.read_bytes().hex() if path.is_file() else ""
+    moment = f" {status.st_ino} {status.st_mtime_ns}" if times else ""
+    return f"{status.st_mode:o} {content}{moment}"
+
+
+def _sentence(done: "subprocess.CompletedProcess[str]") -> str:
+    said = json.loads(done.stderr.splitlines()[-1])
+    return f"cannot {said['problem']}; {said['remedy']}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
+    before = site.tree()
+
+    with site.running() as child:
+        during = site.tree()
+        child.send_signal(number)
+
+        assert child.wait(30) == 0
+    assert "nvidia-cdi" in (
+        json.dumps(sorted(during)) + bytes.fromhex(during[DAEMON_JSON].split()[1]).decode()
+    )
+    assert site.tree() == before
+
+
+def test_uninstall_takes_back_what_a_killed_run_left(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        child.kill()
+        child.wait()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0
+    assert site.tree() == before
+
+
+def test_a_run_after_a_killed_one_takes_over_and_undoes_both(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        child.kill()
+        child.wait()
+
+    with site.running() as child:
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_run_undoes_what_an_earlier_install_did(site: Site) -> None:
+    before = site.tree()
+    assert site.call("install").returncode == 0
+
+    with site.running() as child:
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_second_install_writes_nothing_and_says_so(site: Site) -> None:
+    site.call("install")
+    before = site.tree(times=True)
+
+    done = site.call("install")
+
+    assert done.returncode == 0
+    assert "nothing changed" in done.stderr
+    assert site.tree(times=True) == before
+
+
+def test_plan_prints_diffs_exits_10_and_touches_nothing(site: Site) -> None:
+    before = site.tree(times=True)
+
+    done = site.call("plan")
+
+    assert done.returncode == 10
+    assert f"--- a/{DAEMON_JSON}\n+++ b/{DAEMON_JSON}\n@@" in done.stdout
+    assert site.tree(times=True) == before
+    site.call("install")
+    assert site.call("plan").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "words"),
+    [
+        pytest.param(DAEMON_JSON, "{garbage", "read /etc/docker/daemon.json as JSON", id="JSON garbage"),
+        pytest.param(DAEMON_JSON, "[]", "read /etc/docker/daemon.json as JSON", id="a JSON list"),
+        pytest.param(DAEMON_JSON, '{"runtimes": 1}', "runtimes is a number", id="a wrong type"),
+        pytest.param(DAEMON_JSON, "\ufffd", "read /etc/docker/daemon.json", id="no JSON at all"),
+        pytest.param("etc/containerd/config.toml", "a = [", "config.toml as TOML", id="TOML garbage"),
+        pytest.param("etc/crio/crio.conf", "x = ", "crio.conf as TOML", id="CRI-O garbage"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_refused_with_nothing_left(
+    site: Site, path: str, text: str, words: str
+) -> None:
+    (site.root / path).write_text(text)
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert words in _sentence(done)
+    assert len(done.stderr.splitlines()) == 1
+    assert site.tree() == before
+
+
+def test_a_directory_in_place_of_a_config_is_refused(site: Site) -> None:
+    (site.root / DAEMON_JSON).unlink()
+    (site.root / DAEMON_JSON).mkdir()
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "cannot read /etc/docker/daemon.json (it is a directory)" in _sentence(done)
+    assert site.tree() == before
+
+
+def test_a_hard_linked_config_is_refused(site: Site) -> None:
+    (site.root / "etc/docker/other").hardlink_to(site.root / DAEMON_JSON)
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "2 hard links" in _sentence(done)
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize(
+    "target", ["/srv/daemon.json", "../../srv/daemon.json"], ids=["absolute", "relative"]
+)
+def test_a_symlinked_config_is_edited_at_its_target_below_the_root(site: Site, target: str) -> None:
+    (site.root / "srv").mkdir()
+    (site.root / DAEMON_JSON).rename(site.root / "srv/daemon.json")
+    (site.root / DAEMON_JSON).symlink_to(target)
+    before = site.tree()
+
+    site.call("install")
+
+    assert (site.root / DAEMON_JSON).is_symlink()
+    assert "nvidia" in (site.root / "srv/daemon.json").read_text()
+    site.call("uninstall")
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize("flaw", ["missing", "other machine", "no ELF"])
+def test_a_payload_that_cannot_run_here_is_refused_before_anything_changes(site: Site, flaw: str) -> None:
+    program = site.source / "usr/local/sbin/nvidia-container-runtime"
+    content = program.read_bytes()
+    if flaw == "missing":
+        program.unlink()
+    elif flaw == "no ELF":
+        program.write_text("#!/bin/sh\n")
+    else:
+        program.write_bytes(content[:18] + (8).to_bytes(2, "little") + content[20:])
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "nvidia-container-runtime" in _sentence(done)
+    assert "--toolkit-source" in _sentence(done)
+    assert site.tree() == before
+
+
+def test_others_edits_stay_and_only_our_keys_go(site: Site) -> None:
+    site.call("install", "--set-as-default")
+    toml = site.root / "etc/containerd/config.toml"
+    toml.write_text(f"{toml.read_text()}# added by somebody\n")
+    daemon = site.root / DAEMON_JSON
+    theirs = daemon.read_text().replace('"log-driver": "json-file"', '"log-driver": "local"')
+    daemon.write_text(re.sub(r'"path": "[^"]*-runtime"', '"path": "/theirs"', theirs))
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0
+    assert toml.read_text() == CONFIGS["etc/containerd/config.toml"] + "# added by somebody\n"
+    left = json.loads(daemon.read_text())
+    assert left["log-driver"] == "local"
+    assert left["runtimes"] == {"nvidia": {"path": "/theirs"}}
+    assert "default-runtime" not in left
+    assert "left runtimes.nvidia.path in /etc/docker/daemon.json" in done.stderr
+
+
+def test_an_administrators_edit_of_the_toolkit_config_survives_an_upgrade(site: Site) -> None:
+    site.call("install")
+    config = site.root / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+    config.write_text(config.read_text().replace('log-level = "info"', 'log-level = "debug"  # ticket 7'))
+    program = site.source / "usr/local/sbin/nvidia-ctk"
+    program.write_bytes(program.read_bytes() + b"newer")
+
+    done = site.call("install")
+
+    assert 'log-level = "debug"  # ticket 7' in config.read_text()
+    assert (site.root / "usr/local/nvidia/toolkit/nvidia-ctk.real").read_bytes().endswith(b"newer")
+    assert "nvidia-container-runtime.log-level" in done.stderr
+    told = site.status().stdout
+    assert "nvidia-container-runtime.log-level edited by an administrator" in told
+
+
+def test_another_installers_toolkit_directory_comes_back_whole(site: Site) -> None:
+    theirs = site.root / "usr/local/nvidia/toolkit"
+    theirs.mkdir(parents=True)
+    (theirs / "nvidia-ctk").write_text("theirs")
+    before = site.tree()
+
+    installed = site.call("install")
+
+    assert installed.returncode == 0
+    assert theirs.is_symlink()
+    site.call("uninstall")
+    assert site.tree() == before
+
+
+def test_a_second_instance_is_refused_and_names_the_first(site: Site) -> None:
+    with site.running() as child:
+        pidfile = (site.root / PIDFILE).read_text()
+
+        done = site.call("run", "--pid-file", str(site.root / "run/other.pid"))
+
+        assert done.returncode == 3
+        assert f"pid {child.pid}" in _sentence(done)
+        assert (site.root / PIDFILE).read_text() == pidfile == f"{child.pid}\n"
+        child.terminate()
+        assert child.wait(30) == 0
+
+
+def test_of_twelve_started_at_once_exactly_one_works(site: Site) -> None:
+    before = site.tree()
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+    children = [
+        subprocess.Popen(site.command("run"), stderr=subprocess.DEVNULL, env=environment) for _ in range(12)
+    ]
+    deadline = time.monotonic() + 60
+    while sum(child.poll() is None for child in children) > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    codes = [child.poll() for child in children]
+    first = next(child for child in children if child.poll() is None)
+    while not (site.root / "etc/crio/crio.conf.d/99-nvidia.toml").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.terminate()
+
+    assert first.wait(30) == 0
+    assert sorted(codes, key=str) == [3] * 11 + [None]
+    assert site.tree() == before
+
+
+def test_a_hangup_puts_back_what_somebody_overwrote(site: Site) -> None:
+    with site.running() as child:
+        (site.root / DAEMON_JSON).write_text('{"log-driver": "local"}\n')
+        child.send_signal(signal.SIGHUP)
+        waits(child)
+
+        now = json.loads((site.root / DAEMON_JSON).read_text())
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert now["log-driver"] == "local"
+    assert "nvidia" in now["runtimes"]
+    assert (site.root / DAEMON_JSON).read_text() == '{"log-driver": "local"}\n'
+
+
+def test_a_reader_of_the_log_that_goes_away_is_survived(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        assert child.stderr is not None
+        child.stderr.close()
+        child.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert child.poll() is None
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_status_tells_good_from_drifted_from_nothing(site: Site) -> None:
+    nothing = site.status()
+    site.call("install")
+    good = site.status("--json")
+    (site.root / DAEMON_JSON).write_text("{}\n")
+    drifted = site.status()
+
+    assert [nothing.returncode, good.returncode, drifted.returncode] == [3, 0, 1]
+    assert json.loads(good.stdout)["installed"] is True
+    assert "BAD /etc/docker/daemon.json" in drifted.stdout
+
+
+def test_nothing_to_undo_is_success_and_makes_nothing(site: Site) -> None:
+    before = site.tree()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0
+    assert site.tree() == before
+
+
+def test_a_corrupt_ledger_is_said_plainly_and_nothing_is_guessed(site: Site) -> None:
+    site.call("install")
+    (site.root / LEDGER).write_text('{"version": 1, "fini')
+    before = site.tree()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 1
+    assert "cannot understand the ledger /usr/local/nvidia/.toolkit-installer/ledger" in _sentence(done)
+    assert "backups" in _sentence(done)
+    assert site.tree() == before
+
+
+def test_backups_and_ledger_are_for_root_alone(site: Site) -> None:
+    site.call("install")
+
+    home = site.root / "usr/local/nvidia/.toolkit-installer"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (home, home / "ledger", home / "backups")}
+    assert modes == {".toolkit-installer": 0o755, "ledger": 0o600, "backups": 0o700}
+    assert {path.stat().st_mode & 0o777 for path in (home / "backups").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("more", "env", "code"),
+    [
+        pytest.param(["--timeout", "0"], {}, 2, id="no time"),
+        pytest.param(["--runtime-name", "runc"], {}, 2, id="the low-level runtime's name"),
+        pytest.param(["--config", "docker=/etc/docker/daemon.json"], {}, 2, id="a config outside the root"),
+        pytest.param([], {"TOOLKIT_INSTALLER_TIMEOUT": "-1"}, 2, id="from the environment"),
+        pytest.param(["--no-such-flag"], {}, 2, id="an unknown flag"),
+    ],
+)
+def test_a_usage_error_exits_2(site: Site, more: list[str], env: dict[str, str], code: int) -> None:
+    done = site.call("plan", *more, env=env)
+
+    assert done.returncode == code
+
+
+def test_readiness_is_not_claimed_where_nothing_was_proven(site: Site) -> None:
+    with site.running() as child:
+        ready = (site.root / "run/nvidia/toolkit/ready").exists()
+        told = site.status("--ready")
+        child.terminate()
+        child.wait(30)
+
+    assert not ready
+    assert told.returncode == 1
+
+
+def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
+    code = (
+        "import sys; sys.argv=['x','status','--host-root',sys.argv[1]]; from installer.status import main\n"
+    )
+    code += "main(sys.argv[1:]); print([n for n in ('click','structlog','docker','grpc','psutil','tomlkit') if n in sys.modules])"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(site.root)], capture_output=True, text=True, check=True, cwd=PROJECT
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
