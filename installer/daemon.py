@@ -16,7 +16,7 @@ from installer.host.files import Host
 from installer.host.locks import lock_pidfile, write_pid
 from installer.record import ready
 from installer.record.engines import buses
-from installer.record.ledger import Ledger
+from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.probe import probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
 
@@ -64,6 +64,7 @@ def uninstall(options: Options) -> Exit:
     """Give back whatever the ledger holds, whoever wrote it."""
     host = Host.under(options.host_root, options.mounts)
     if not host.exists(options.layout.home):
+        remove_leftovers(host, options.layout)
         log.info("nothing to undo", install_dir=str(options.install_dir))
         return Exit.OK
     ledger = Ledger.open(host, options.layout)

@@ -76,6 +76,13 @@ def _copy(source: Path, target: Path, size_bytes: int, mode: int) -> None:
         raise OSError(None, f"{source} changed while it was copied")
 
 
+def remove_staged(host: Host, path: PurePosixPath) -> None:
+    """Remove what a killed ``install_tree`` or ``remove_tree`` of ``path`` left beside it."""
+    with translated("remove", path):
+        here = host.here(path, last=False)
+        shutil.rmtree(here.with_name(f"{here.name}{STAGED}"), ignore_errors=True)
+
+
 def remove_tree(host: Host, path: PurePosixPath) -> None:
     """Remove a directory and all below it; none there is fine.
 

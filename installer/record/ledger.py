@@ -9,8 +9,10 @@ from installer.decide.errors import InstallerError
 from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
 from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import Lock, lock_directory, lock_while
+from installer.host.trees import install_tree, remove_staged, remove_tree
 from installer.record.rows_json import dumps, loads
 
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
@@ -50,19 +52,24 @@ class Ledger:
             InstallerError: the directory cannot be made, or the ledger cannot be understood.
         """
         while True:
-            made = _make_home(host, layout)
+            _make_home(host, layout)
             lock = lock_directory(host, layout.home)
             if lock is not None:
                 break
         try:
             held = read_holdings(host, layout)
             ledger = cls(host, layout, lock, held or Holdings())
-            if held is None:
-                ledger.write(Holdings(directories=made or _orphaned(host, layout)))
+            ledger.sweep()
         except InstallerError:
             lock.release()
             raise
         return ledger
+
+    def sweep(self) -> None:
+        """Remove what a killed run left beside the files that it was about to replace."""
+        layout = self._layout
+        for path in (layout.toolkit, layout.ledger, *(row.path for row in self.held.configs)):
+            self._host.sweep(path)
 
     def write(self, held: Holdings) -> None:
         """Put the rows on the disk; the same rows again cost nothing."""
@@ -104,23 +111,24 @@ class Ledger:
     def remove(self) -> None:
         """Remove the ledger and all directories of ours: nothing is held any more.
 
-        The ledger goes last but for empty directories, which the next ``open`` knows as ours.
+        The last of them lose their names in one rename, so that no directory of ours is ever
+        without the ledger that says whose it is.
         """
         layout = self._layout
+        # No row may name a saved copy that is gone, not even for a moment.
+        self.write(Holdings(directories=self.held.directories))
         for name in self._host.names(layout.backups):
             self._host.remove(layout.backups / name)
         for directory in (layout.backups, layout.versions):
             self._host.remove_directory(directory)
         made = sorted(self.held.directories, key=lambda path: -len(path.parts))
-        outside = [path for path in made if path not in layout.home.parents]
-        for path in outside:
-            self._host.remove_directory(path)
-        self._host.sweep(layout.ledger)
-        self._host.remove(layout.ledger)
-        self._host.remove_directory(layout.home)
+        top = layout.home
         for path in made:
-            if path in layout.home.parents:
+            if path not in layout.home.parents:
                 self._host.remove_directory(path)
+            elif self._host.names(path) == (top.name,):
+                top = path
+        remove_tree(self._host, top)
         self.held = Holdings()
 
 
@@ -142,22 +150,23 @@ def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:
     return File(saved.content, row.original.meta)
 
 
-def _make_home(host: Host, layout: Layout) -> tuple[PurePosixPath, ...]:
-    """Make the ledger's directory; return what had to be made above it, topmost first."""
-    chain = [layout.home, *layout.home.parents]
-    missing = [path for path in chain if host.kind(path) is Kind.ABSENT]
+def remove_leftovers(host: Host, layout: Layout) -> None:
+    """Remove what a run that was killed while it made or removed the first directory left beside it."""
+    for path in (layout.home, *layout.home.parents):
+        if path.name:
+            remove_staged(host, path)
+
+
+def _make_home(host: Host, layout: Layout) -> None:
+    """Make the ledger's directory, and what is missing above it, with a first ledger in it, in one rename."""
+    missing = [path for path in (layout.home, *layout.home.parents) if not host.exists(path)]
     if not missing:
-        return ()
-    missing.reverse()
+        return
+    first = missing[-1]
     # Two that start at once must agree on who made which directory.
-    with lock_while(host, missing[0].parent):
-        made = tuple(path for path in missing if host.kind(path) is Kind.ABSENT)
-        for path in made:
-            host.make_directory(path)
-    return tuple(path for path in made if path != layout.home)
-
-
-def _orphaned(host: Host, layout: Layout) -> tuple[PurePosixPath, ...]:
-    """Return the install-dir if a killed run may have made it: it holds our empty directory alone."""
-    alone = host.names(layout.install_dir) == (layout.home.name,) and not host.names(layout.home)
-    return (layout.install_dir,) if alone else ()
+    with lock_while(host, first.parent):
+        if host.exists(first):
+            return
+        held = Holdings(directories=tuple(reversed(missing[1:])))
+        ledger = Text(layout.ledger.relative_to(first), dumps(held).decode(), PRIVATE.mode)
+        install_tree(host, first, [ledger])

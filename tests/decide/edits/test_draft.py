@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from installer.decide.edits import json, toml
+from installer.decide.edits import Edit, json, toml
 from installer.decide.edits.draft import Draft
 from installer.decide.edits.grammar import Grammar
 from installer.decide.errors import InstallerError
@@ -32,3 +32,12 @@ def test_a_text_that_differs_in_anything_else_is_not_let_out(grammar: Grammar, t
         draft.finished([])
 
     assert "report this as a bug" in caught.value.remedy
+
+
+def test_an_object_does_not_vanish_with_its_last_key() -> None:
+    broken = replace(json.GRAMMAR, remove=lambda _text, _key: "{}")
+    draft = Draft.of('{"a": {"ours": 1}}', broken, "/etc/config")
+    draft.remove(("a", "ours"))
+
+    with pytest.raises(InstallerError, match="without touching anything else"):
+        draft.finished([Edit(("a", "ours"), None, "1")])

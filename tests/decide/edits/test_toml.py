@@ -201,6 +201,12 @@ def test_only_our_member_leaves_an_array_that_others_edited(text: str, now: str,
     assert undone(now, edits) == (back, ())
 
 
+def test_an_array_that_became_tables_is_reported() -> None:
+    _, edits = changed("", [IMPORT])
+
+    assert undone("[[imports]]\n", edits) == ("[[imports]]\n", edits)
+
+
 def test_two_members_are_two_edits() -> None:
     wants = [IMPORT, Want(("imports",), "/more", member=True)]
     new, edits = changed("", wants)
