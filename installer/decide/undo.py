@@ -7,7 +7,8 @@ from typing import Final
 
 from installer.decide.configs import pristine, text_of, tree_of
 from installer.decide.edits import Syntax, apply
-from installer.decide.engines import docker
+from installer.decide.engines import ENGINES, docker
+from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
@@ -132,7 +133,10 @@ def _payload(facts: Facts) -> tuple[list[Step], list[InstallerError]]:
 
 
 def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError]:
-    """Return why an engine that runs cannot be asked; a binary must outlive the config that names it."""
+    """Return why an engine that runs cannot be asked; a binary must outlive the config that names it.
+
+    One that is restarted may be healed by just that, and has to answer afterwards.
+    """
     if restart_mode is RestartMode.NONE:
         return []
     held = {engine.name for engine in facts.held.engines}
@@ -142,7 +146,10 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError
             remedy=f"make it answer, then {TRY_AGAIN}",
         )
         for engine in facts.engines
-        if engine.name in held and engine.serving is None and not engine.stopped and engine.hook is None
+        if engine.name in held
+        and ENGINES[engine.name].reload is How.HUP
+        and engine.serving is None
+        and not engine.stopped
     ]
 
 

@@ -99,16 +99,23 @@ def unit_obstacle(host: Host, engine: Engine, unit: str) -> InstallerError | Non
     """Return why ``unit`` could not be restarted, before anything is changed; None where it could."""
     if engine.reload is not How.RESTART:
         return None
+    if not unit:
+        return _without_unit(engine.name, "it runs outside any systemd service")
     try:
         state = systemd.unit_state(buses(host), unit, timeout_s=ASK_S)
     except InstallerError as error:
         return error
-    if state.load != "loaded":
-        return InstallerError(
-            f"restart {engine.name} (systemd has no unit {unit})",
-            remedy="run it as a systemd service, or configure it unproven with --restart-mode none",
-        )
+    # Restarting a unit that is not the one that serves would start a second engine beside it.
+    if state.active != "active":
+        return _without_unit(engine.name, f"its unit {unit} is {state.active}, so something else serves")
     return None
+
+
+def _without_unit(name: str, reason: str) -> InstallerError:
+    return InstallerError(
+        f"restart {name} ({reason})",
+        remedy="run it as a systemd service, or configure it unproven with --restart-mode none",
+    )
 
 
 def reload(
@@ -127,8 +134,10 @@ def reload(
     began = time.time()
     if engine.reload is How.HUP:
         _hang_up(engine, socket, facts.socket)
-    else:
+    elif facts.unit:
         systemd.restart_unit(buses(host), facts.unit, timeout_s=timeout_s)
+    else:
+        raise _without_unit(facts.name, "it runs outside any systemd service")
     while True:
         left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         answer = ask(engine, socket, timeout_s=left_s)

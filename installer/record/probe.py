@@ -149,7 +149,8 @@ def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> An
 def _answered(facts: EngineFacts, answer: Answer) -> EngineFacts:
     return replace(
         facts,
-        unit=(answer.peer.unit if answer.peer else None) or facts.unit,
+        # A process that is seen tells by itself which unit it is in, be it none.
+        unit=(answer.peer.unit or "") if answer.peer else facts.unit,
         version=answer.version,
         serving=answer.serving,
         silence=answer.silence,

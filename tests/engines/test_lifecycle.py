@@ -200,6 +200,43 @@ def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
     assert _served(containerd_node) == served
 
 
+def test_a_containerd_outside_systemd_is_refused_and_no_second_one_is_started(
+    containerd_node: Node, cri: Cri
+) -> None:
+    containerd_node.run(["systemctl", "stop", "containerd"])
+    other = containerd_node.start(["/usr/bin/containerd"])
+    cri.wait()
+    files = snapshot(containerd_node)
+
+    done = containerd_node.installer("install", *SOURCE)
+
+    assert done.returncode == 1
+    assert "restart containerd (" in _sentence(done)
+    assert containerd_node.show("containerd", "ActiveState") == "inactive"
+    assert other.running
+    assert snapshot(containerd_node) == files
+    other.kill()
+    other.wait()
+
+
+def test_uninstall_brings_back_a_cri_that_our_config_took_down(containerd_node: Node, cri: Cri) -> None:
+    files = snapshot(containerd_node)
+    containerd_node.installer("install", *SOURCE, check=True)
+    config = containerd_node.read("/etc/containerd/config.toml")
+    broken = config.replace('default_runtime_name = "runc"', 'default_runtime_name = "gone"')
+    broken = broken.replace("default_runtime_name = 'runc'", "default_runtime_name = 'gone'")
+    containerd_node.write("/etc/containerd/config.toml", broken)
+    containerd_node.restart("containerd")
+    # Somebody mends the line after the restart: the file is ours again, and the engine still lies down.
+    containerd_node.write("/etc/containerd/config.toml", config)
+
+    done = containerd_node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert set(cri.wait().runtimes) == {"runc"}
+    assert snapshot(containerd_node) == files
+
+
 def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
     path = DOCKER if node.engine == "docker" else "/etc/containerd/config.toml"
     node.write(path, '{"runtimes": [}\n')

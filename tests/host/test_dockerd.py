@@ -87,7 +87,7 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
     [
         pytest.param(hang_up, "ask dockerd on .*docker.sock", id="hangs up"),
         pytest.param(answer(http(b"oops", "500 Internal Server Error")), "500 Server Error", id="error"),
-        pytest.param(answer(http(b"{")), "ask dockerd on", id="not json"),
+        pytest.param(answer(http(b"{")), "understand what answers", id="not json"),
         pytest.param(answer(http(b"[]")), "understand what answers", id="not an object"),
         pytest.param(answer(http(b"{}")), "understand what answers on .*'Runtimes'", id="not dockerd"),
         pytest.param(answer(b"\x00\x00\x06\x04"), "ask dockerd on", id="not http"),
