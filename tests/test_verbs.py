@@ -373,6 +373,16 @@ def test_status_tells_good_from_drifted_from_nothing(site: Site) -> None:
     assert "BAD /etc/docker/daemon.json" in drifted.stdout
 
 
+def test_a_driver_on_the_host_itself_is_pointed_out(site: Site) -> None:
+    library = site.root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+
+    done = site.call("plan")
+
+    assert "consider --driver-root /" in done.stdout
+
+
 def test_nothing_to_undo_is_success_and_makes_nothing(site: Site) -> None:
     before = site.tree()
 

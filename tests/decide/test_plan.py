@@ -1,0 +1,98 @@
+"""What stands in the way of a plan, and what a plan tells its owner."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.facts import Facts
+from installer.decide.inode import Entry
+from installer.decide.options import Options, RestartMode
+from installer.decide.plan import entries_for, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
+from tests.decide.golden import Case, cases
+
+CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+
+
+def _facts(serving: Serving | None = None) -> Facts:
+    facts = CASE.facts(CASE.before, Holdings(), {})
+    engines = tuple(replace(engine, serving=serving) for engine in facts.engines)
+    return replace(facts, engines=engines)
+
+
+def test_too_little_space_for_two_payloads_stands_in_the_way() -> None:
+    facts = replace(_facts(), free_bytes=1)
+
+    plan = plan_install(facts, CASE.options)
+
+    (obstacle,) = plan.obstacles
+    assert obstacle.problem.startswith("install into /usr/local/nvidia (0 MiB are free")
+    assert obstacle.remedy == "free some space there, or choose another --install-dir"
+
+
+def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_be_proven() -> None:
+    asked = plan_install(_facts(), replace(CASE.options, restart_mode=RestartMode.AUTO))
+    unasked = plan_install(_facts(), CASE.options)
+
+    assert "prove that containerd serves our runtimes" in str(asked.obstacles[0])
+    assert unasked.obstacles == ()
+    assert unasked.unproven == ("containerd",)
+
+
+def test_an_engine_that_serves_everything_already_is_not_reloaded() -> None:
+    options = replace(CASE.options, restart_mode=RestartMode.AUTO)
+    binaries = {entry.name: str(entry.binary) for entry in entries_for(options)}
+
+    served = plan_install(_facts(Serving(binaries, "gpu", {})), options)
+    unserved = plan_install(_facts(Serving({}, "runc", {})), options)
+
+    assert not [step for step in served.steps if isinstance(step, Reload)]
+    assert [step for step in unserved.steps if isinstance(step, Reload)]
+
+
+def test_a_damaged_payload_is_installed_anew_and_a_whole_one_is_left_alone() -> None:
+    first = plan_install(_facts(), CASE.options)
+    version = next(step for step in first.steps if isinstance(step, InstallVersion))
+    whole = {file.path: Entry(100, 0o755) for file in version.files}
+    toolkit = replace(_facts().toolkit, versions={version.version: whole})
+
+    again = plan_install(replace(_facts(), toolkit=toolkit), CASE.options)
+
+    # The wrappers in ``whole`` have the wrong size.
+    assert [step for step in again.steps if isinstance(step, InstallVersion)]
+    assert [step for step in first.steps if isinstance(step, SwitchToolkit)]
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "default"),
+    [
+        pytest.param("nvidia", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia", id="the standard ones"),
+        pytest.param("gpu", ["gpu", "nvidia-cdi", "nvidia-legacy"], "gpu", id="a name of one's own"),
+        pytest.param(
+            "nvidia-cdi", ["nvidia", "nvidia-cdi", "nvidia-legacy"], "nvidia-cdi", id="only the default"
+        ),
+    ],
+)
+def test_a_runtime_name_takes_the_first_place_or_chooses_the_default(
+    name: str, names: list[str], default: str
+) -> None:
+    entries = entries_for(Options(runtime_name=name, set_as_default=True))
+
+    assert [entry.name for entry in entries] == names
+    assert [entry.name for entry in entries if entry.default] == [default]
+
+
+def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
+    binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    entry = RuntimeEntry("nvidia", binary)
+    ours = Serving({"nvidia": str(binary)}, "runc", {})
+    theirs = Serving({"nvidia": "/usr/bin/nvidia-container-runtime"}, "nvidia", {})
+    stuck = Serving({"runc": ""}, "nvidia", {})
+
+    present, absent = Reload("docker", (entry,)), Reload("docker", (), (entry,))
+
+    assert [present.satisfied_by(each) for each in (ours, theirs, stuck)] == [True, False, False]
+    assert [absent.satisfied_by(each) for each in (ours, theirs, stuck)] == [False, True, False]
