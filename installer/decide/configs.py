@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from installer.decide.edits import Edit, Syntax, Tree, Want, apply, parse, undo
+from installer.decide.edits import Edit, Key, Syntax, Tree, Want, apply, parse, undo
 from installer.decide.engines.model import FileWants
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
@@ -120,5 +120,10 @@ def _holds(text: str, wants: Sequence[Want], syntax: Syntax, path: PurePosixPath
 
 def _stale(held: Sequence[Edit], total: Sequence[Edit]) -> tuple[Edit, ...]:
     """Return the edits of an earlier run that this one does not make."""
-    kept = {(edit.key, edit.member) for edit in total}
-    return tuple(edit for edit in held if (edit.key, edit.member) not in kept)
+    kept = {_asked(edit) for edit in total}
+    return tuple(edit for edit in held if _asked(edit) not in kept)
+
+
+def _asked(edit: Edit) -> tuple[Key, str | None]:
+    """Return what an edit is about: a key, or one member of the array at a key."""
+    return edit.key, edit.after if edit.member else None

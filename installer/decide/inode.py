@@ -17,11 +17,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a file is apart from its content: permission bits, owner, group, extended attributes."""
+    """What a file is apart from its content: permission bits, owner, group, extended attributes.
+
+    A new file has no owner to keep (None): it belongs to whoever makes it.
+    """
 
     mode: int = 0o644
-    uid: int = 0
-    gid: int = 0
+    uid: int | None = None
+    gid: int | None = None
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 

@@ -84,8 +84,10 @@ def write_synced(here: Path, content: bytes, meta: Meta) -> None:
 
 def _give(fd: int, meta: Meta) -> None:
     status = os.fstat(fd)
-    if (status.st_uid, status.st_gid) != (meta.uid, meta.gid):
-        os.fchown(fd, meta.uid, meta.gid)
+    uid = status.st_uid if meta.uid is None else meta.uid
+    gid = status.st_gid if meta.gid is None else meta.gid
+    if (status.st_uid, status.st_gid) != (uid, gid):
+        os.fchown(fd, uid, gid)
     os.fchmod(fd, meta.mode)
     for name, value in meta.xattrs:
         try:
