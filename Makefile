@@ -3,6 +3,8 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
+# A path in a .pth file, where the default mode would load an import hook at every start.
+EDITABLE := --config-settings editable_mode=compat --editable
 
 .PHONY: demo test format lint types unit engines bench golden image help clean
 
@@ -44,7 +46,7 @@ clean:  ## remove what the other targets made
 	@echo "making .venv" && $(PYTHON) -m venv .venv && touch $@
 
 .venv/.runtime: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable . && touch $@
+	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) . && touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
-	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' && touch $@ .venv/.runtime
+	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[dev]' && touch $@ .venv/.runtime

@@ -26,6 +26,11 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
     """
     file = host.read(layout.ledger)
     if file is None:
+        if host.names(layout.home):
+            raise InstallerError(
+                f"find the ledger {layout.ledger} (its directory is there, so somebody has removed it)",
+                remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",
+            )
         return None
     try:
         return loads(file.content)
@@ -113,6 +118,9 @@ class Ledger:
 
         The last of them lose their names in one rename, so that no directory of ours is ever
         without the ledger that says whose it is.
+
+        Raises:
+            InstallerError: something that is not ours is among them.
         """
         layout = self._layout
         # No row may name a saved copy that is gone, not even for a moment.
@@ -121,6 +129,14 @@ class Ledger:
             self._host.remove(layout.backups / name)
         for directory in (layout.backups, layout.versions):
             self._host.remove_directory(directory)
+        if self._host.link_target(layout.replaced) is not None:
+            self._host.remove(layout.replaced)
+        others = [name for name in self._host.names(layout.home) if name != layout.ledger.name]
+        if others:
+            raise InstallerError(
+                f"remove {layout.home} (it still holds {', '.join(others)})",
+                remedy="move that to where it belongs, then run uninstall again",
+            )
         made = sorted(self.held.directories, key=lambda path: -len(path.parts))
         top = layout.home
         for path in made:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.configs import tree_of
+from installer.decide.configs import text_of, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine
 from installer.decide.errors import InstallerError
@@ -91,7 +91,7 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
             kind=host.kind(layout.toolkit, last=False),
             link=link or "",
             versions={name: entries(host, layout.version(name)) for name in versions},
-            config=config.content.decode() if config else None,
+            config=text_of(config, layout.config) if config else None,
             replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
         ),
         held=held,
