@@ -14,6 +14,7 @@ from tests.engines.snapshot import snapshot
 LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"
 READY = "/run/nvidia/toolkit/ready"
 TOOLKIT = "/usr/local/nvidia/toolkit"
+FROZEN = ("--config", "containerd=/etc/containerd/config.toml", "--runtime", "containerd", "--timeout", "3")
 SOURCE = ("--toolkit-source", ARTIFACTS)
 
 
@@ -159,25 +160,51 @@ def test_a_default_that_was_not_ours_comes_back(docker_node: Node) -> None:
 
 def test_a_containerd_that_does_not_serve_us_is_brought_back(containerd_node: Node, cri: Cri) -> None:
     files = snapshot(containerd_node)
-    # A unit that ignores the config on disk: the handler can never be served.
-    containerd_node.run(["cp", "/etc/containerd/config.toml", "/opt/frozen.toml"])
+    _freeze(containerd_node, cri)
     files |= {path: text for path, text in snapshot(containerd_node).items() if "frozen" in path}
-    containerd_node.write(
-        "/run/systemd/system/containerd.service.d/frozen.conf",
-        "[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config /opt/frozen.toml\n",
-    )
-    containerd_node.run(["systemctl", "daemon-reload"])
-    containerd_node.restart("containerd")
-    cri.wait()
 
-    done = containerd_node.installer(
-        "install", *SOURCE, "--config", "containerd=/etc/containerd/config.toml", "--timeout", "3"
-    )
+    done = containerd_node.installer("install", *SOURCE, *FROZEN)
 
     assert done.returncode == 1, done.stderr
     assert "cannot prove that containerd serves our runtimes" in _sentence(done)
     assert snapshot(containerd_node) == files
     assert set(cri.status().runtimes) == {"runc"}
+
+
+def test_an_install_over_an_install_that_fails_leaves_the_first_in_place(
+    containerd_node: Node, cri: Cri
+) -> None:
+    before = snapshot(containerd_node)
+    containerd_node.installer("install", *SOURCE, check=True)
+    _freeze(containerd_node, cri)
+    files = snapshot(containerd_node)
+    containerd_node.add_payload("/run/other", "1.1.0")
+
+    done = containerd_node.installer("install", "--toolkit-source", "/run/other", "--set-as-default", *FROZEN)
+
+    assert done.returncode == 1, done.stderr
+    assert snapshot(containerd_node) == files
+    assert _served(containerd_node) == ({"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}, "runc")
+    assert _run_through_us(containerd_node) == "alive\n"
+    containerd_node.run(["rm", "-r", "/run/systemd/system/containerd.service.d", "/opt/frozen.toml"])
+    containerd_node.run(["systemctl", "daemon-reload"])
+    containerd_node.restart("containerd")
+    cri.wait()
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == before
+    assert _served(containerd_node) == ({"runc"}, "runc")
+
+
+def _freeze(node: Node, cri: Cri) -> None:
+    """Let the unit ignore the config on disk, so that nothing new can ever be served."""
+    node.run(["cp", "/etc/containerd/config.toml", "/opt/frozen.toml"])
+    node.write(
+        "/run/systemd/system/containerd.service.d/frozen.conf",
+        "[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config /opt/frozen.toml\n",
+    )
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("containerd")
+    cri.wait()
 
 
 def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
