@@ -264,6 +264,38 @@ def test_uninstall_brings_back_a_cri_that_our_config_took_down(containerd_node: 
     assert snapshot(containerd_node) == files
 
 
+def test_a_stopped_engine_reads_the_restored_config_when_it_starts(node: Node) -> None:
+    files, served = snapshot(node), _served(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    units = ["docker.socket", "docker.service"] if node.engine == "docker" else ["containerd.service"]
+    node.run(["systemctl", "stop", *units])
+
+    done = node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert snapshot(node) == files
+    node.run(["systemctl", "start", *units])
+    if node.engine == "containerd":
+        node.cri.wait()
+    assert _served(node) == served
+
+
+def test_a_reboot_needs_nothing_done_again(node: Node) -> None:
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    node.reboot()
+    if node.engine == "containerd":
+        node.cri.wait()
+    pid = node.pid_of(_unit(node))
+
+    done = node.installer("install", *SOURCE, check=True)
+
+    assert "nothing changed" in done.stderr
+    assert node.pid_of(_unit(node)) == pid
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
 def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
     path = DOCKER if node.engine == "docker" else "/etc/containerd/config.toml"
     node.write(path, '{"runtimes": [}\n')
