@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact, search_paths
@@ -14,15 +16,16 @@ def machine() -> str:
     return os.uname().machine
 
 
-def find_artifacts(root: PurePosixPath) -> tuple[Artifact, ...]:
-    """Return the files of the toolkit found below ``root``, a path as this process sees it.
+@contextmanager
+def found_artifacts(root: PurePosixPath) -> Iterator[Callable[[], tuple[Artifact, ...]]]:
+    """Read the files of the toolkit below ``root``, a path as this process sees it, while the block goes on.
 
-    Raises:
-        InstallerError: one of them cannot be read.
+    What is yielded returns them, and raises InstallerError where one cannot be read.
     """
     found = [(name, path) for name in REQUIRED if (path := _find(Path(root), name)) is not None]
     with ThreadPoolExecutor() as pool:
-        return tuple(pool.map(lambda pair: _read(*pair), found))
+        reads = [pool.submit(_read, name, path) for name, path in found]
+        yield lambda: tuple(read.result() for read in reads)
 
 
 def _find(root: Path, name: str) -> Path | None:

@@ -15,7 +15,7 @@ from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS
 from installer.decide.options import Options, Places, RestartMode
 from installer.decide.rows import Holdings
-from installer.host.artifacts import find_artifacts, machine
+from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record.engines import Answer, ask, unit_obstacle
@@ -41,22 +41,27 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    engines, notes = _engines(host, options)
-    facts = _facts(host, options, held, engines)
-    targets = {path for engine in engines for path in _targets(engine)}
-    for path in targets:
-        host.refuse_unreplaceable(path)
-    return replace(
-        facts,
-        missing=frozenset(_missing(host, targets)),
-        artifacts=find_artifacts(options.toolkit_source),
-        machine=machine(),
-        ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
-        suse=_is_suse(host),
-        free_bytes=host.free_bytes(options.install_dir),
-        obstacles=(*host.install_obstacles(options.install_dir), *_unit_obstacles(host, options, engines)),
-        notes=(*notes, *_driver_note(host, options)),
-    )
+    # Hashing the payload and asking the engines wait for different things.
+    with found_artifacts(options.toolkit_source) as artifacts:
+        engines, notes = _engines(host, options)
+        facts = _facts(host, options, held, engines)
+        targets = {path for engine in engines for path in _targets(engine)}
+        for path in targets:
+            host.refuse_unreplaceable(path)
+        return replace(
+            facts,
+            missing=frozenset(_missing(host, targets)),
+            machine=machine(),
+            ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
+            suse=_is_suse(host),
+            free_bytes=host.free_bytes(options.install_dir),
+            obstacles=(
+                *host.install_obstacles(options.install_dir),
+                *_unit_obstacles(host, options, engines),
+            ),
+            notes=(*notes, *_driver_note(host, options)),
+            artifacts=artifacts(),
+        )
 
 
 def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
