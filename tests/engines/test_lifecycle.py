@@ -316,3 +316,21 @@ def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
 def _sentence(done: subprocess.CompletedProcess[str]) -> str:
     said = json.loads(done.stderr.splitlines()[-1])
     return f"cannot {said['problem']}; {said['remedy']}"
+
+
+def test_a_runtime_given_by_its_shim_becomes_ours_and_comes_back(docker_node: Node) -> None:
+    options = '{"BinaryName": "/usr/bin/nvidia-container-runtime"}'
+    entry = f'{{"runtimeType": "io.containerd.runc.v2", "options": {options}}}'
+    text = f'{{"runtimes": {{"nvidia": {entry}}}}}\n'
+    if str(docker_node.docker_version).startswith("20."):
+        text = '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}\n'
+    docker_node.write(DOCKER, text)
+    docker_node.restart("docker")
+
+    docker_node.installer("install", *SOURCE, check=True)
+    said = _run_through_us(docker_node)
+    docker_node.installer("uninstall", check=True)
+
+    assert said == "alive\n"
+    assert docker_node.read(DOCKER) == text
+    assert "nvidia" in _served(docker_node)[0]

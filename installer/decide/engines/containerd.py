@@ -22,33 +22,39 @@ from installer.decide.engines.model import (
 )
 from installer.decide.errors import InstallerError
 
+RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_TYPE: Final = "io.containerd.runc.v2"
+RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
+LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
 V2_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 DEFAULT: Final = "default_runtime_name"
+OLD_DEFAULT: Final = "default"
+BUILT_IN: Final = "runc"
 NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, design consequences 2)
+# CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
+OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
 @dataclass(frozen=True, slots=True)
-class _Root:
-    """The root file, understood: its schema and the key of the table that holds the runtimes.
+class _Config:
+    """The files, understood as containerd does.
 
-    ``merged`` is what containerd makes of the root file and its imports.
+    ``key`` is the table that holds the runtimes. ``imported`` are the other files in the order of
+    reading, the drop-in that was asked for among them. Where ``merges`` is true (2.x), they add to
+    the root file key by key, and ``runtimes`` and ``default`` are what comes out. ``old_default``
+    tells that the default is the table that schema 1 had for it.
     """
 
     path: PurePosixPath
     tree: Tree
     schema: int
     key: Key
-    merged: Tree
-
-    @property
-    def cri(self) -> Tree:
-        return table(self.merged, self.key, self.path)
-
-    @property
-    def runtimes(self) -> Tree:
-        return table(self.merged, (*self.key, "runtimes"), self.path)
+    merges: bool
+    imported: Mapping[PurePosixPath, Tree]
+    runtimes: Tree
+    default: str
+    old_default: bool
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
@@ -57,183 +63,237 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     Raises:
         InstallerError: containerd would not read the result, or CRI is switched off in it.
     """
-    root = _understood(files)
-    _refuse_unserved(files, root, entries)
-    donor = _donor(root)
-    beside = _drop_in(files, root)
-    target = beside or root.path
-    now = table(files.trees.get(target, {}), (*root.key, "runtimes"), target)
-    wants = [want for entry in entries for want in _entry(root, target, donor, now, entry)]
-    if _needs_runc(files, root):
-        wants.insert(0, Want((*root.key, "runtimes", "runc", "runtime_type"), RUNC_TYPE))
-    head = [] if root.tree else [Want(("version",), NEW_SCHEMA)]
-    notes: tuple[str, ...] = ()
-    if beside is None:
-        out = [FileWants(root.path, Syntax.TOML, (*head, *wants))]
+    config = _understood(files)
+    target = (files.drop_in if config.merges else None) or config.path
+    _refuse_unserved(files, config)
+    _refuse_overruled(config, target, entries)
+    donor = _donor(config)
+    wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
+    if _needs_runc(config):
+        wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
+    wants += [want for entry in entries for want in _entry(config, target, donor, entry)]
+    head = [] if config.tree else [Want(("version",), NEW_SCHEMA)]
+    low_level = low_level_words(_low_level(config))
+    if target == config.path:
+        notes = []
         if files.drop_in is not None:
-            notes = (f"containerd 1.x takes a drop-in for the whole CRI table: editing {root.path} in place",)
-    else:
+            notes.append(f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place")
+        return Decision((FileWants(target, Syntax.TOML, (*head, *wants)),), low_level, tuple(notes))
+    out = [FileWants(target, Syntax.TOML, tuple(wants))]
+    if not any(target.match(str(pattern)) for pattern in _patterns(config.path, config.tree)):
         # Not *.toml: files that nobody imported so far must stay dormant. Not the bare
         # name: an import of a missing file is fatal (engines.md, case L1).
-        pattern = str(beside.with_name(f"{beside.stem}*{beside.suffix}"))
-        imports = Want(("imports",), pattern, member=True)
-        out = [
-            FileWants(beside, Syntax.TOML, tuple(wants)),
-            FileWants(root.path, Syntax.TOML, (*head, imports)),
-        ]
-    return Decision(tuple(out), low_level_words(_low_level(root)), notes)
+        pattern = str(target.with_name(f"{target.stem}*{target.suffix}"))
+        head.append(Want(("imports",), pattern, member=True))
+    out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
+    return Decision(tuple(out), low_level)
 
 
-def _understood(files: ConfigFiles) -> _Root:
+def _understood(files: ConfigFiles) -> _Config:
     path = files.config
     tree = files.trees.get(path, {})
-    schema = tree.get("version", 1 if tree else NEW_SCHEMA)
-    if isinstance(schema, bool) or not isinstance(schema, int):
-        raise wrong_type(path, ("version",), "a number", schema)
+    schema = _schema(path, tree, 1 if tree else NEW_SCHEMA)
+    merges = _major(files) == 2 or (_major(files) is None and schema > 2)
     plugins = table(tree, ("plugins",), path)
     plugin = {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN)
     # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
     if schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and _major(files) != 1:
         plugin = V3_PLUGIN
-    merged = tree
-    if _merges(files, schema):
-        for other in files.trees.values():
-            merged = _merge(merged, other)
-    return _Root(path, tree, schema, ("plugins", plugin, "containerd"), merged)
+    key = ("plugins", plugin, "containerd")
+    imported = _imported(files, tree, merges=merges)
+    cri = _cri(path, tree, key)
+    for other, below in imported.items() if merges else ():
+        cri = _merge(cri, _cri(other, below, key))
+    runtimes = table(cri, ("runtimes",), path)
+    default = text(cri, DEFAULT, path)
+    # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
+    table_of_old = table(cri, ("default_runtime",), path)
+    old_default = bool(table_of_old.get("runtime_type")) and not merges
+    if old_default:
+        runtimes, default = {**runtimes, OLD_DEFAULT: table_of_old}, OLD_DEFAULT
+    return _Config(path, tree, schema, key, merges, imported, runtimes, default, old_default)
 
 
-def _merges(files: ConfigFiles, schema: int) -> bool:
-    """Tell whether imports merge key by key (2.x), and not table by table (1.x; engines.md 2)."""
-    return _major(files) == 2 or (_major(files) is None and schema > 2)
-
-
-def _merge(under: Tree, over: Tree) -> Tree:
-    merged = dict(under)
-    for name, value in over.items():
-        below = merged.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = _merge(below, value)  # noqa: PLW2901 - the same value, with what lies under it
-        merged[name] = value
-    return merged
+def _schema(path: PurePosixPath, tree: Tree, without: int) -> int:
+    schema = tree.get("version", without)
+    if isinstance(schema, bool) or not isinstance(schema, int):
+        raise wrong_type(path, ("version",), "a number", schema)
+    return schema
 
 
 def _major(files: ConfigFiles) -> int | None:
     return files.version[0] if files.version else None
 
 
-def _refuse_unserved(files: ConfigFiles, root: _Root, entries: tuple[RuntimeEntry, ...]) -> None:
-    disabled = root.tree.get("disabled_plugins") or []
-    if isinstance(disabled, list) and {"cri", root.key[1]} & {str(name) for name in disabled}:
+def _patterns(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
+    """Return what a root file imports; relative names are taken from its directory."""
+    imports = tree.get("imports")
+    return [config.parent / str(pattern) for pattern in imports] if isinstance(imports, list) else []
+
+
+def _imported(files: ConfigFiles, tree: Tree, *, merges: bool) -> dict[PurePosixPath, Tree]:
+    asked = files.drop_in if merges else None
+    names = sorted({*files.trees, *([asked] if asked else [])} - {files.config})
+    order = [name for pattern in _patterns(files.config, tree) for name in names if name.match(str(pattern))]
+    return {name: files.trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
+
+
+def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
+    """Return the table of the runtimes in one file, every type that we count on checked."""
+    for name in table(tree, (*key, "runtimes"), path):
+        runtime = (*key, "runtimes", name)
+        table(tree, (*runtime, "options"), path)
+        text(table(tree, runtime, path), "runtime_type", path, runtime)
+    table(tree, (*key, "default_runtime", "options"), path)
+    cri = table(tree, key, path)
+    text(cri, DEFAULT, path, key)
+    return cri
+
+
+def _merge(under: Tree, over: Tree) -> Tree:
+    merged = dict(under)
+    for name, value in over.items():
+        below = under.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[name] = _merge(below, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _refuse_unserved(files: ConfigFiles, config: _Config) -> None:
+    for path, tree in ((config.path, config.tree), *config.imported.items()):
+        names = tree.get("disabled_plugins")
+        off = [name for name in ("cri", V2_PLUGIN, V3_PLUGIN) if isinstance(names, list) and name in names]
+        if off:
+            raise InstallerError(
+                f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
+                remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
+            )
+    if config.schema == 1 and _major(files) == 2:
         raise InstallerError(
-            f"configure containerd in {root.path} (disabled_plugins switches CRI off: it serves Docker)",
-            remedy="choose --runtime docker, or remove cri from disabled_plugins",
-        )
-    if root.schema == 1 and _major(files) == 2:
-        raise InstallerError(
-            f"configure containerd in {root.path} (2.x ignores a file of schema 1 or without a version)",
+            f"configure containerd in {config.path} (2.x ignores a file of schema 1 or without a version)",
             remedy="rewrite it with containerd config migrate, then run again",
         )
-    if root.schema not in (1, 2) and (_major(files) == 1 or root.schema < 1):
+    if config.schema not in (1, 2) and (_major(files) == 1 or config.schema < 1):
         raise InstallerError(
-            f"configure containerd in {root.path} (this containerd does not read schema {root.schema})",
+            f"configure containerd in {config.path} (this containerd does not read schema {config.schema})",
             remedy="set the version that the installed containerd writes in containerd config default",
         )
-    # containerd 1.x writes the table out empty in its own default config.
-    old_default = table(root.tree, (*root.key, "default_runtime"), root.path)
-    if old_default.get("runtime_type") and any(entry.default for entry in entries):
+    for path, tree in config.imported.items():
+        version = _schema(path, tree, config.schema)
+        if config.merges and version > config.schema:
+            # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start (engines.md 2).
+            raise InstallerError(
+                f"configure containerd in {config.path} ({path} is imported and has schema {version}, "
+                f"the root file {config.schema})",
+                remedy="give both the same version",
+            )
+
+
+def _refuse_overruled(config: _Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
+    """Raise where something is stronger than what we write; on 1.x an import replaces the whole CRI table."""
+    default = any(entry.default for entry in entries)
+    if default and config.old_default:
         raise InstallerError(
-            f"set the default runtime in {root.path} (its old default_runtime table overrules the name)",
+            f"set the default runtime in {config.path} (its old default_runtime table overrules the name)",
             remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
         )
-    _refuse_shadowed(files, root, entries)
-
-
-def _refuse_shadowed(files: ConfigFiles, root: _Root, entries: tuple[RuntimeEntry, ...]) -> None:
-    """Raise where an imported file is stronger than ours: on 1.x it replaces the whole CRI table."""
-    merges = _merges(files, root.schema)
-    for path, tree in files.trees.items():
-        if path == root.path or (merges and path == files.drop_in):
-            continue
-        if merges:
-            _refuse_overruled(path, table(tree, root.key, path), entries)
-        elif root.key[1] in table(tree, ("plugins",), path):
+    later = list(config.imported)
+    later = later[later.index(target) + 1 :] if target in later else later
+    for path in later if config.merges else ():
+        cri = table(config.imported[path], config.key, path)
+        names = {entry.name for entry in entries} & table(cri, ("runtimes",), path).keys()
+        if names or (DEFAULT in cri and default):
+            word = f"the runtime {min(names)}" if names else DEFAULT
             raise InstallerError(
-                f"configure containerd in {root.path} ({path} is imported and replaces its whole CRI table)",
+                f"configure containerd ({path} is imported after our file and sets {word} too)",
+                remedy=f"remove {word} from {path}",
+            )
+    for path in reversed(later) if not config.merges else ():
+        if config.key[1] in table(config.imported[path], ("plugins",), path):
+            raise InstallerError(
+                f"configure containerd in {config.path} ({path} is imported and replaces its CRI table)",
                 remedy=f"name the file that counts with --config containerd={path}",
             )
 
 
-def _refuse_overruled(path: PurePosixPath, cri: Tree, entries: tuple[RuntimeEntry, ...]) -> None:
-    names = {entry.name for entry in entries} & table(cri, ("runtimes",), path).keys()
-    if names or (DEFAULT in cri and any(entry.default for entry in entries)):
-        word = f"the runtime {min(names)}" if names else DEFAULT
-        raise InstallerError(
-            f"configure containerd ({path} is imported after our file and sets {word} too)",
-            remedy=f"remove {word} from {path}",
-        )
+def _needs_runc(config: _Config) -> bool:
+    """Tell whether naming a runtime takes the built-in runc away and CRI down (engines.md 2, case P).
+
+    A file that names runtimes and another default has lost it already, and does without.
+    """
+    named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
+    return not config.merges and BUILT_IN not in named and (not named or config.default in {"", BUILT_IN})
 
 
-def _drop_in(files: ConfigFiles, root: _Root) -> PurePosixPath | None:
-    return files.drop_in if _merges(files, root.schema) else None
+def _binary(runtime: Tree, path: PurePosixPath) -> Value:
+    """Return what a runtime starts, "" for what its shim starts by itself."""
+    options = table(runtime, ("options",), path)
+    # containerd reads option names in any case; v1.linux has other names for it.
+    named = [options[name] for word in ("binaryname", "runtime") for name in _spelled(options, word)]
+    return next((binary for binary in (*named, runtime.get("runtime_engine")) if binary), "")
 
 
-def _needs_runc(files: ConfigFiles, root: _Root) -> bool:
-    """Tell whether naming a runtime would take the built-in runc away and CRI down (engines.md 2, case P)."""
-    return "runc" not in root.runtimes and _major(files) != 2 and root.schema <= 2
+def _spelled(options: Tree, word: str) -> list[str]:
+    return [name for name in options if name.lower() == word]
 
 
-def _runtime(root: _Root, name: str) -> tuple[Tree, Value] | None:
-    """Return the table and the binary of a runtime that ours may wrap."""
-    if name not in root.runtimes:
-        return None
-    entry = table(root.merged, (*root.key, "runtimes", name), root.path)
-    kind = text(entry, "runtime_type", root.path, (*root.key, "runtimes", name))
-    options = table(root.merged, (*root.key, "runtimes", name, "options"), root.path)
-    binary = next((value for key, value in options.items() if key.lower() == "binaryname"), None)
-    wrappable = not kind or kind.startswith(("io.containerd.runc.", "io.containerd.runtime.v1."))
-    return (entry, binary) if wrappable and is_oci(name, binary) and not is_ours(binary) else None
+def _wrappable(config: _Config, name: str) -> bool:
+    runtime = table(config.runtimes, (name,), config.path)
+    kind = text(runtime, "runtime_type", config.path)
+    shim = not kind or kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE
+    return name in config.runtimes and shim and is_oci(name, _binary(runtime, config.path))
 
 
-def _candidates(root: _Root) -> tuple[str, ...]:
-    return (text(root.cri, DEFAULT, root.path, root.key), "runc", "crun")
+def _candidates(config: _Config) -> list[str]:
+    """Return the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
+    return [name for name in (config.default, BUILT_IN, "crun") if _wrappable(config, name)]
 
 
-def _donor(root: _Root) -> Tree:
-    found = (_runtime(root, name) for name in _candidates(root))
-    return next((entry for entry, _ in filter(None, found)), {})
+def _donor(config: _Config) -> Tree:
+    """Return the runtime whose options ours take over; one of NVIDIA's where there is no other."""
+    found = [table(config.runtimes, (name,), config.path) for name in _candidates(config)]
+    return next((one for one in found if not is_ours(_binary(one, config.path))), found[0] if found else {})
 
 
-def _low_level(root: _Root) -> Iterator[Value]:
-    for name in _candidates(root):
-        found = _runtime(root, name)
-        if found:
-            yield found[1]
+def _low_level(config: _Config) -> Iterator[Value]:
+    for name in _candidates(config):
+        binary = _binary(table(config.runtimes, (name,), config.path), config.path)
+        if not is_ours(binary):
+            yield binary
 
 
-def _entry(root: _Root, target: PurePosixPath, donor: Tree, now: Tree, entry: RuntimeEntry) -> Iterator[Want]:
-    key = (*root.key, "runtimes", entry.name)
-    mine = table(now, (entry.name,), target)
+def _entry(config: _Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+    key = (*config.key, "runtimes", entry.name)
+    mine = table(config.runtimes, (entry.name,), target)
     options = table(mine, ("options",), target)
-    # containerd reads option names in any case, so a second spelling would win by chance (gpu-operator#1374).
-    spellings = [name for name in options if name.lower() == "binaryname"]
-    refuse_taken_name(target, entry.name, options[spellings[0]] if spellings else mine.get("runtime_type"))
-    kind = text(mine, "runtime_type", target, key)
-    if not kind.startswith("io.containerd.runc."):
-        yield Want((*key, "runtime_type"), donor.get("runtime_type") or RUNC_TYPE)
+    refuse_taken_name(target, entry.name, _binary(mine, target) or mine.get("runtime_type"))
+    kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
+    yield Want((*key, "runtime_type"), next((kind for kind in kinds if _has_shim(config, kind)), RUNC_TYPE))
     for below, value in leaves(donor):
-        inherited = below[0] != "runtime_type" and below[-1].lower() not in {"binaryname", "runtime"}
-        if inherited and _at(mine, below) is None and value != {}:
+        if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
             yield Want((*key, *below), value)
-    for name in spellings or ["BinaryName"]:
+    # A second spelling would win by chance (gpu-operator#1374).
+    for name in _spelled(options, "binaryname") or ["BinaryName"]:
         yield Want((*key, "options", name), str(entry.binary))
-    if root.schema == 1:
-        yield Want((*key, "options", "Runtime"), str(entry.binary))
-    if entry.default:
-        yield Want((*root.key, DEFAULT), entry.name)
+    for name in _spelled(options, "runtime") or (["Runtime"] if config.schema == 1 else []):
+        yield Want((*key, "options", name), str(entry.binary))
+    for name in OF_LINUX_V1:
+        if mine.get(name) and not config.merges:
+            yield Want((*key, name), "")
 
 
-def _at(tree: Tree, key: Key) -> Value:
-    value: Value = tree
+def _has_shim(config: _Config, kind: str) -> bool:
+    return kind.startswith(RUNC_SHIMS) and not (config.merges and kind == RUNC_V1_TYPE)
+
+
+def _says(runtime: Tree, key: Key) -> bool:
+    """Tell whether a runtime has its own value for ``key``; the binary is ours to set in any case."""
+    if key[0] == "options" and key[-1].lower() in {"binaryname", "runtime"}:
+        return True
+    value: Value = runtime
     for part in key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+        names = {name.lower(): child for name, child in value.items()} if isinstance(value, Mapping) else {}
+        value = names.get(part.lower())
+    return value is not None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import ABSENT, Key, Syntax, Tree, Value, Want
+from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -23,11 +23,12 @@ from installer.decide.errors import InstallerError
 RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
 DEFAULT: Final = "default_runtime"
-BUILT_IN_DEFAULT: Final = "crun"  # crio config --default, 1.37
-# The first two are ours; the others would win over our path (cri-o pkg/config/config.go).
-NOT_INHERITED: Final = frozenset(
-    {"runtime_path", "runtime_type", "platform_runtime_paths", "inherit_default_runtime"}
-)
+BUILT_IN: Final = ("crun", "runc")  # the default of a CRI-O without a config: crun since 1.31
+CRUN_SINCE: Final = (1, 31)
+# The first two are ours to say; the others would overrule our path (cri-o pkg/config/config.go).
+PLATFORM_PATHS: Final = "platform_runtime_paths"
+INHERIT: Final = "inherit_default_runtime"
+NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS, INHERIT})
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -44,79 +45,85 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     path = files.drop_in or files.config
     _refuse_overruled(files, path, entries)
     donor = _donor(runtimes, default)
-    mine = table(files.trees.get(path, {}), RUNTIMES, path)
-    wants = [
-        want
-        for entry in entries
-        for want in _entry(path, runtimes, donor, table(mine, (entry.name,), path), entry)
-    ]
+    wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
+    for entry in entries:
+        mine = runtimes.get(entry.name, {})
+        refuse_taken_name(path, entry.name, mine.get("runtime_path"))
+        there = table(files.trees.get(path, {}), (*RUNTIMES, entry.name), path)
+        wants += _entry(entry, {**donor, **mine}, there)
     return Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
 
 
 def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     """Return the runtimes and the default as CRI-O merges its files: by name, whole, the last one wins."""
     runtimes: dict[str, Tree] = {}
-    default = BUILT_IN_DEFAULT
+    named = ""
     for path, tree in files.trees.items():
         for name in table(tree, RUNTIMES, path):
-            runtimes[name] = table(tree, (*RUNTIMES, name), path)
-            text(runtimes[name], "runtime_path", path, (*RUNTIMES, name))
-        default = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or default
-    if default not in {*runtimes, "crun", "runc"}:
+            key = (*RUNTIMES, name)
+            runtimes[name] = table(tree, key, path)
+            for word in ("runtime_path", "runtime_type"):
+                text(runtimes[name], word, path, key)
+            table(tree, (*key, PLATFORM_PATHS), path)
+        named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
+    if named and named not in {*runtimes, *BUILT_IN}:
         raise InstallerError(
-            f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
+            f'configure CRI-O (its default_runtime "{named}" is not defined, so it would not start)',
             remedy="define that runtime, or remove default_runtime",
         )
-    return runtimes, default
+    old = files.version is not None and files.version < CRUN_SINCE
+    return runtimes, named or ("runc" if old else "crun")
 
 
-def _entry(
-    path: PurePosixPath, runtimes: Mapping[str, Tree], donor: Tree, now: Tree, entry: RuntimeEntry
-) -> Iterator[Want]:
-    refuse_taken_name(path, entry.name, runtimes.get(entry.name, {}).get("runtime_path"))
+def _entry(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
+    """Yield what our entry holds: the keys of ``like``, as CRI-O replaces an entry of an earlier file whole.
+
+    ``there`` is what an entry of that name holds in our file already.
+    """
     key = (*RUNTIMES, entry.name)
     yield Want((*key, "runtime_path"), str(entry.binary))
-    yield Want((*key, "runtime_type"), "oci")
-    for below, value in leaves(donor):
-        if below[0] not in NOT_INHERITED:
+    # With type pod the monitor is conmon-rs, which takes no other; a VM is no runtime of ours.
+    yield Want((*key, "runtime_type"), "pod" if like.get("runtime_type") == "pod" else "oci")
+    for below, value in leaves(like):
+        if below[0] not in NOT_INHERITED and value:
             yield Want((*key, *below), value)
-    # In an entry that stands in our file already these would overrule the path.
-    for overruling in ("platform_runtime_paths", "inherit_default_runtime"):
-        if overruling in now:
-            yield Want((*key, overruling), ABSENT)
-    if entry.default:
-        yield Want((*RUNTIME, DEFAULT), entry.name)
+    for platform in table(there, (PLATFORM_PATHS,), PurePosixPath()):
+        yield Want((*key, PLATFORM_PATHS, platform), str(entry.binary))
+    if there.get(INHERIT):
+        yield Want((*key, INHERIT), value=False)
 
 
 def _donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
-    for name in (default, "runc", BUILT_IN_DEFAULT):
-        entry = runtimes.get(name)
-        if entry is not None and _wrappable(name, entry):
-            return entry
-    return {}
+    """Return the runtime whose keys ours take over; one of NVIDIA's where there is no other."""
+    found = [runtimes[name] for name in _candidates(runtimes, default) if name in runtimes]
+    return next((one for one in found if not is_ours(one.get("runtime_path"))), found[0] if found else {})
 
 
-def _wrappable(name: str, entry: Tree) -> bool:
-    binary = entry.get("runtime_path")
-    return entry.get("runtime_type") != "vm" and is_oci(name, binary) and not is_ours(binary)
+def _candidates(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]:
+    """Yield the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
+    for name in (default, "runc", "crun"):
+        entry = runtimes.get(name, {})
+        if entry.get("runtime_type") != "vm" and is_oci(name, entry.get("runtime_path")):
+            yield name
 
 
 def _low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Value]:
-    for name in (default, "runc", "crun"):
-        entry = runtimes.get(name, {})
-        if _wrappable(name, entry):
-            # CRI-O looks a runtime without a path up in $PATH by its name.
-            yield entry.get("runtime_path") or name
+    for name in _candidates(runtimes, default):
+        # CRI-O looks a runtime without a path up in $PATH by its name.
+        binary = runtimes.get(name, {}).get("runtime_path") or name
+        if not is_ours(binary):
+            yield binary
 
 
 def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
     for other, tree in files.trees.items():
-        if other.parent != path.parent or other.name <= path.name:
+        # The root file is read first, the others in the order of a walk (engines.md 11).
+        if other in {files.config, path} or (path != files.config and other < path):
             continue
         later = table(tree, RUNTIME, other)
         names = {entry.name for entry in entries} & table(tree, RUNTIMES, other).keys()
-        if names or (any(entry.default for entry in entries) and DEFAULT in later):
-            word = f"runtime {min(names)}" if names else DEFAULT
+        if names or (any(entry.default for entry in entries) and later.get(DEFAULT)):
+            word = f"the runtime {min(names)}" if names else DEFAULT
             raise InstallerError(
                 f"configure CRI-O in {path} ({other} is read later and sets {word} too)",
                 remedy=f"name a file that sorts after it with --drop-in-config, or remove {word} there",

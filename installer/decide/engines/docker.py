@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import ABSENT, Syntax, Tree, Value, Want
+from installer.decide.edits import Syntax, Tree, Value, Want
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -34,7 +34,10 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     tree = files.trees.get(path, {})
     runtimes = table(tree, (RUNTIMES,), path)
     for name in runtimes:
-        table(runtimes, (name,), path)
+        entry = table(tree, (RUNTIMES, name), path)
+        for word in ("path", "runtimeType"):
+            text(entry, _spelled(entry, word)[-1], path, (RUNTIMES, name))
+        table(tree, (RUNTIMES, name, _spelled(entry, "options")[-1]), path)
     default = text(tree, DEFAULT, path)
     _refuse_fatal(path, runtimes, default, entries)
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
@@ -77,21 +80,46 @@ def _refuse_fatal(
 def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[Want]:
     key = (RUNTIMES, entry.name)
     now = table(runtimes, (entry.name,), path)
-    refuse_taken_name(path, entry.name, now.get("path"))
-    yield Want((*key, "path"), str(entry.binary))
+    refuse_taken_name(path, entry.name, _said(now, "path") or _said(now, "runtimeType"))
+    for word in _spelled(now, "path"):
+        yield Want((*key, word), str(entry.binary))
     if not now:
         yield Want((*key, "args"), [])
-    # dockerd refuses a runtime that has both a path and a shim type.
-    for shim in ("runtimeType", "options"):
-        if shim in now:
-            yield Want((*key, shim), ABSENT)
+    # dockerd refuses a runtime that has both a path and a shim. Emptied, not removed: so each comes
+    # back to its place, also when others have edited the file.
+    for word in _spelled(now, "runtimeType"):
+        if now.get(word):
+            yield Want((*key, word), "")
+    for word in _spelled(now, "options"):
+        if now.get(word):
+            yield Want((*key, word), {})
     if entry.default:
         yield Want((DEFAULT,), entry.name)
+
+
+def _spelled(entry: Tree, word: str) -> list[str]:
+    """Return how ``word`` is written in an entry, at least once: dockerd reads the keys in any case."""
+    return [name for name in entry if name.lower() == word.lower()] or [word]
+
+
+def _said(entry: Tree, word: str) -> Value:
+    """Return the value of ``word``; the last one counts."""
+    return entry.get(_spelled(entry, word)[-1])
 
 
 def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
     for name in (default, BUILT_IN, "crun"):
         entry = runtimes.get(name)
-        binary = entry.get("path") if isinstance(entry, Mapping) else None
+        binary = _binary(entry) if isinstance(entry, Mapping) else None
         if not is_ours(binary) and is_oci(name, binary):
             yield binary
+
+
+def _binary(entry: Tree) -> Value:
+    """Return what an entry starts: its path, or what a runc shim is told to."""
+    kind, options = _said(entry, "runtimeType"), _said(entry, "options")
+    if not isinstance(kind, str) or not kind:
+        return _said(entry, "path")
+    if not kind.startswith("io.containerd.runc.") or not isinstance(options, Mapping):
+        return None
+    return next((value for name, value in options.items() if name.lower() == "binaryname"), None)

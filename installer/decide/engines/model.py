@@ -7,13 +7,14 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.edits.tree import dotted, kind_of
 from installer.decide.errors import InstallerError
 
 OUR_BINARIES: Final = frozenset(
     f"nvidia-container-runtime{mode}{real}" for mode in ("", ".cdi", ".legacy") for real in ("", ".real")
 )
-# A VM or a user-space kernel cannot start a container for our runtime (compat.md D33).
-NOT_OCI_PREFIXES: Final = ("kata", "runsc", "cc-runtime", "containerd-shim-kata", "io.containerd.kata")
+# A VM or a user-space kernel cannot start a container for our runtime (compat.md D33), nor can a shim.
+NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
 
@@ -117,8 +118,10 @@ def is_oci(name: str, binary: Value) -> bool:
 
 
 def low_level_words(binaries: Iterator[Value]) -> tuple[str, ...]:
-    """Return the paths found in a config, then the words runc and crun, each once."""
+    """Return the paths found in a config, then words to be looked up, runc and crun among them, each once."""
     found = [binary for binary in binaries if isinstance(binary, str) and binary]
+    # A word may be found elsewhere than where the engine finds it, or not at all.
+    found.sort(key=lambda binary: not binary.startswith("/"))
     return tuple(dict.fromkeys([*found, "runc", "crun"]))
 
 
@@ -154,10 +157,8 @@ def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
 
 def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
     """Return the error for a key that holds a value of another type."""
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
-    word = next((word for kind, word in names.items() if isinstance(found, kind)), "a table")
     return InstallerError(
-        f"use {path} ({'.'.join(key)} is {word} where {wanted} belongs)",
+        f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)",
         remedy="correct the file, then run again",
     )
 
