@@ -1,0 +1,56 @@
+"""Configs as texts, and what an engine's function makes of them, as plain keys."""
+
+from pathlib import PurePosixPath
+
+from installer.decide.edits import Syntax, Value, apply, parse
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
+from installer.decide.options import Options
+from installer.decide.plan import entries_for
+
+TOOLKIT = "/usr/local/nvidia/toolkit"
+NVIDIA = f"{TOOLKIT}/nvidia-container-runtime"
+
+
+def entries(name: str = "nvidia", *, default: bool = False) -> tuple[RuntimeEntry, ...]:
+    return entries_for(Options(runtime_name=name, set_as_default=default))
+
+
+def decided(  # noqa: PLR0913 - what a case may differ in
+    engine: str,
+    texts: str | dict[str, str],
+    *,
+    name: str = "nvidia",
+    default: bool = False,
+    version: str = "",
+    drop_in: str = "",
+    hook: str = "",
+) -> Decision:
+    """Return the decision over ``texts``: the root file's, or several by path."""
+    row = ENGINES[engine]
+    files = {str(row.config): texts} if isinstance(texts, str) else texts
+    syntax = Syntax.JSON if row.config.suffix == ".json" else Syntax.TOML
+    return row.edits(
+        ConfigFiles(
+            row.config,
+            PurePosixPath(drop_in) if drop_in else row.drop_in,
+            {PurePosixPath(path): parse(text, syntax, name=path) for path, text in files.items()},
+            tuple(int(part) for part in version.split(".")) if version else None,
+            PurePosixPath(hook) if hook else None,
+        ),
+        entries(name, default=default),
+    )
+
+
+def result(decision: Decision, path: str = "", text: str = "") -> Value:
+    """Return the tree of one file once ``decision`` is carried out; the only file's without a ``path``."""
+    (wanted,) = (one for one in decision.files if not path or str(one.path) == path)
+    after, _ = apply(text, wanted.wants, wanted.syntax, name=str(wanted.path))
+    return parse(after, wanted.syntax, name=str(wanted.path))
+
+
+def at(tree: Value, *key: str) -> Value:
+    """Return what stands at ``key``; None where there is none."""
+    for part in key:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree

@@ -1,0 +1,222 @@
+"""containerd: the schema of the file, what is inherited, and what keeps CRI from loading."""
+
+import pytest
+
+from installer.decide.edits import Value
+from installer.decide.errors import InstallerError
+from tests.decide.engines.configs import NVIDIA, at, decided, result
+
+ROOT = "/etc/containerd/config.toml"
+V2, V3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+CRI2, CRI3 = f'plugins."{V2}".containerd', f'plugins."{V3}".containerd'
+RUNC = "io.containerd.runc.v2"
+
+
+def runtimes(text: str, *, plugin: str = V2, version: str = "1.7.24", default: bool = False) -> Value:
+    decision = decided("containerd", text, version=version, default=default)
+    return at(result(decision, ROOT, text), "plugins", plugin, "containerd", "runtimes")
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "plugin"),
+    [
+        pytest.param("", "", V2, id="none is written as schema 2"),
+        pytest.param("", "2.1.9", V2, id="none on 2.x as well"),
+        pytest.param("root = '/r'\n", "1.6.20", "cri", id="without a version it is 1"),
+        pytest.param("version = 2\n", "2.1.9", V2, id="2 stays 2 on 2.x"),
+        pytest.param("version = 3\n", "", V3, id="3"),
+        pytest.param("version = 4\n", "2.3.4", V3, id="4"),
+        pytest.param(f"version = 2\n[{CRI3}]\n", "2.1.9", V3, id="2 with the id of 3 on 2.x"),
+        pytest.param(f"version = 2\n[{CRI3}]\n", "1.7.24", V2, id="2 with the id of 3 on 1.x"),
+    ],
+)
+def test_the_table_is_the_one_of_the_files_schema(text: str, version: str, plugin: str) -> None:
+    tree = result(decided("containerd", text, version=version), ROOT, text)
+
+    assert at(tree, "plugins", plugin, "containerd", "runtimes", "nvidia", "options", "BinaryName") == NVIDIA
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "flaw"),
+    [
+        pytest.param("version = 1\n", "2.1.9", "2.x ignores a file of schema 1", id="1 on 2.x"),
+        pytest.param("version = 3\n", "1.7.24", "does not read schema 3", id="3 on 1.x"),
+        pytest.param("version = 0\n", "", "does not read schema 0", id="0"),
+        pytest.param("version = true\n", "", "version is a boolean where a number", id="no number"),
+        pytest.param("version = 2\nplugins = 1\n", "", "plugins is a number where a table", id="plugins"),
+        pytest.param(
+            f"version = 2\n[{CRI2}]\ndefault_runtime_name = 1\n",
+            "",
+            f"{CRI2}.default_runtime_name is a number where a string",
+            id="default",
+        ),
+        pytest.param(
+            f"version = 2\n[{CRI2}.runtimes.x]\nruntime_type = []\n",
+            "",
+            f"{CRI2}.runtimes.x.runtime_type is an array where a string",
+            id="type of any runtime",
+        ),
+        pytest.param(
+            f"version = 3\n[{CRI3}.runtimes.x]\noptions = 1\n",
+            "",
+            f"{CRI3}.runtimes.x.options is a number where a table",
+            id="options of any runtime",
+        ),
+        pytest.param(
+            "version = 3\ndisabled_plugins = ['io.containerd.cri.v1.runtime']\n",
+            "",
+            "switches CRI off",
+            id="off",
+        ),
+    ],
+)
+def test_a_file_is_refused_whose(text: str, version: str, flaw: str) -> None:
+    with pytest.raises(InstallerError) as refusal:
+        decided("containerd", text, version=version)
+
+    assert flaw in str(refusal.value)
+    assert ROOT in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("donor", "inherited"),
+    [
+        pytest.param("options.SystemdCgroup = true", {"SystemdCgroup": True}, id="options"),
+        pytest.param("options.systemdCgroup = true", {"systemdCgroup": True}, id="in their own spelling"),
+        pytest.param("options.CriuPath = ''\noptions.IoUid = 0", {}, id="nothing that says nothing"),
+        pytest.param("options.binaryName = '/b/runc'\noptions.Runtime = '/b'", {}, id="no binary"),
+    ],
+)
+def test_a_new_runtime_inherits(donor: str, inherited: dict[str, Value]) -> None:
+    text = f"version = 2\n[{CRI2}.runtimes.runc]\nruntime_type = '{RUNC}'\n{donor}\n"
+
+    assert at(runtimes(text), "nvidia-cdi") == {
+        "runtime_type": RUNC,
+        "options": {**inherited, "BinaryName": f"{NVIDIA}.cdi"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("default", "kind", "root"),
+    [
+        pytest.param("crun", RUNC, "/crun", id="the default"),
+        pytest.param("kata", RUNC, "/runc", id="runc where the default is a machine"),
+        pytest.param("own", "io.containerd.own.v1", "/runc", id="runc where it has another shim"),
+        pytest.param("nvidia", RUNC, "/runc", id="runc where it is ours"),
+    ],
+)
+def test_what_is_inherited_comes_from(default: str, kind: str, root: str) -> None:
+    other = f"[{CRI2}.runtimes.{default}]\nruntime_type = '{kind}'\noptions.Root = '/{default}'\n"
+    ours = "options.BinaryName = '/b/nvidia-container-runtime'\n" if default == "nvidia" else ""
+    runc = f"[{CRI2}.runtimes.runc]\noptions.Root = '/runc'\n"
+    text = f"version = 2\n[{CRI2}]\ndefault_runtime_name = '{default}'\n{other}{ours}{runc}"
+
+    assert at(runtimes(text), "nvidia-cdi", "options", "Root") == root
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "served"),
+    [
+        pytest.param("1.7.24", "io.containerd.runc.v1", "io.containerd.runc.v1", id="runc.v1 on 1.x"),
+        pytest.param("2.1.9", "io.containerd.runc.v1", RUNC, id="not on 2.x, which has it no more"),
+        pytest.param("1.7.24", "io.containerd.runtime.v1.linux", RUNC, id="not the shim before runc"),
+        pytest.param("1.7.24", "", RUNC, id="runc where it says none"),
+    ],
+)
+def test_a_shim_is_inherited_if_it_is_of_runc(version: str, kind: str, served: str) -> None:
+    text = f"version = 2\n[{CRI2}.runtimes.runc]\nruntime_type = '{kind}'\n"
+
+    assert at(runtimes(text, version=version), "nvidia", "runtime_type") == served
+
+
+@pytest.mark.parametrize(
+    ("said", "after"),
+    [
+        pytest.param("options.BINARYNAME = '/x'", {"BINARYNAME": NVIDIA}, id="any spelling of the binary"),
+        pytest.param(
+            "options.BinaryName = '/x'\noptions.binaryName = '/y'",
+            {"BinaryName": NVIDIA, "binaryName": NVIDIA},
+            id="each of two",
+        ),
+        pytest.param(
+            "options.systemdCgroup = false",
+            {"systemdCgroup": False, "BinaryName": NVIDIA},
+            id="its own value in another spelling",
+        ),
+        pytest.param(
+            "options.Runtime = '/x'",
+            {"SystemdCgroup": True, "BinaryName": NVIDIA, "Runtime": NVIDIA},
+            id="v1",
+        ),
+    ],
+)
+def test_an_entry_of_our_name_keeps_and_gets(said: str, after: dict[str, Value]) -> None:
+    runc = f"[{CRI2}.runtimes.runc]\noptions.SystemdCgroup = true\n"
+    text = f"version = 2\n{runc}[{CRI2}.runtimes.nvidia]\nruntime_type = '{RUNC}'\n{said}\n"
+
+    options = at(runtimes(text), "nvidia", "options")
+
+    assert isinstance(options, dict)
+    assert {name: options[name] for name in after} == after
+    assert len({name.lower() for name in options}) == len({*options} - {"binaryName"})
+
+
+@pytest.mark.parametrize("key", ["runtime_engine", "runtime_root"])
+def test_keys_of_the_first_linux_shim_keep_cri_from_loading_and_are_emptied(key: str) -> None:
+    runc = f"[{CRI2}.runtimes.runc]\nruntime_type = 'io.containerd.runtime.v1.linux'\n{key} = '/runc'\n"
+    ours = f"[{CRI2}.runtimes.nvidia]\nruntime_type = 'io.containerd.runtime.v1.linux'\n{key} = '/x'\n"
+
+    found = runtimes(f"version = 2\n{runc}{ours}")
+
+    assert at(found, "runc", key) == "/runc"
+    assert at(found, "nvidia", key) == ""
+    assert at(found, "nvidia-cdi", key) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "written"),
+    [
+        pytest.param("version = 2\n", "1.6.20", True, id="built in, and lost by naming others"),
+        pytest.param("version = 2\n", "", True, id="also where it is not known who reads the file"),
+        pytest.param(f"version = 2\n[{CRI2}.runtimes]\n", "1.7.24", True, id="lost by an empty table"),
+        pytest.param(f"version = 2\n[{CRI2}.runtimes.crun]\n", "1.7.24", True, id="the default by no name"),
+        pytest.param(
+            f"version = 2\n[{CRI2}]\ndefault_runtime_name = 'x'\n[{CRI2}.runtimes.x]\n",
+            "1.7.24",
+            False,
+            id="lost already and not needed",
+        ),
+        pytest.param("version = 2\n", "2.1.9", False, id="kept by 2.x"),
+    ],
+)
+def test_runc_is_named_as_well_where_it_is(text: str, version: str, *, written: bool) -> None:
+    found = runtimes(text, version=version)
+
+    assert isinstance(found, dict)
+    assert ("runc" in found) is written
+
+
+def test_a_default_by_the_old_table_cannot_be_taken_over_by_name() -> None:
+    text = f"version = 2\n[{CRI2}.default_runtime]\nruntime_type = '{RUNC}'\n"
+
+    assert at(runtimes(text), "nvidia", "runtime_type") == RUNC
+    with pytest.raises(InstallerError, match="its old default_runtime table overrules the name"):
+        runtimes(text, default=True)
+
+
+def test_a_default_that_is_called_default_is_one_like_any_other() -> None:
+    text = f"version = 2\n[{CRI2}]\ndefault_runtime_name = 'default'\n[{CRI2}.runtimes.default]\n"
+
+    assert at(runtimes(text, default=True), "nvidia", "runtime_type") == RUNC
+
+
+@pytest.mark.parametrize(
+    ("said", "starts"),
+    [
+        pytest.param("options.binaryName = '/b/gpu'", "/b/gpu", id="by its binary"),
+        pytest.param("runtime_type = 'io.containerd.gpu.v1'", "io.containerd.gpu.v1", id="by its shim"),
+    ],
+)
+def test_a_name_that_another_runtime_has_is_refused(said: str, starts: str) -> None:
+    with pytest.raises(InstallerError, match=f"a runtime named gpu is there already and starts {starts}"):
+        decided("containerd", f"version = 2\n[{CRI2}.runtimes.gpu]\n{said}\n", name="gpu")

@@ -1,0 +1,186 @@
+"""CRI-O: whole entries in one drop-in, and what the other files say about them."""
+
+import pytest
+
+from installer.decide.edits import Value
+from installer.decide.errors import InstallerError
+from tests.decide.engines.configs import NVIDIA, TOOLKIT, at, decided, result
+
+ROOT = "/etc/crio/crio.conf"
+OURS = "/etc/crio/crio.conf.d/99-nvidia.toml"
+HOOK = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+RUNC = '[crio.runtime.runtimes.runc]\nruntime_path = "/b/runc"\n'
+
+
+def nvidia(texts: str | dict[str, str], *, version: str = "") -> Value:
+    text = "" if isinstance(texts, str) else texts.get(OURS, "")
+    decision = decided("crio", texts, version=version)
+    return at(result(decision, OURS, text), "crio", "runtime", "runtimes", "nvidia")
+
+
+def runtime(**pairs: str) -> str:
+    lines = "".join(f"{key} = {value}\n" for key, value in pairs.items())
+    return f"[crio.runtime.runtimes.nvidia]\n{lines}"
+
+
+def test_three_whole_entries_go_into_the_drop_in_alone() -> None:
+    decision = decided("crio", "", name="gpu", default=True)
+
+    assert [str(file.path) for file in decision.files] == [OURS]
+    assert at(result(decision), "crio", "runtime") == {
+        "default_runtime": "gpu",
+        "runtimes": {
+            "gpu": {"runtime_path": NVIDIA, "runtime_type": "oci"},
+            "nvidia-cdi": {"runtime_path": f"{NVIDIA}.cdi", "runtime_type": "oci"},
+            "nvidia-legacy": {"runtime_path": f"{NVIDIA}.legacy", "runtime_type": "oci"},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "inherited"),
+    [
+        pytest.param('runtime_root = "/r"', {"runtime_root": "/r"}, id="a root"),
+        pytest.param('monitor_path = ""\nno_sync_log = false', {}, id="nothing that says nothing"),
+        pytest.param('platform_runtime_paths = { "linux/arm64" = "/x" }', {}, id="no way around us"),
+        pytest.param("inherit_default_runtime = true", {}, id="no path of another"),
+        pytest.param('runtime_type = "pod"', {"runtime_type": "pod"}, id="the type of conmon-rs"),
+        pytest.param('default_annotations.a = "b"', {"default_annotations": {"a": "b"}}, id="tables"),
+    ],
+)
+def test_a_new_entry_inherits(said: str, inherited: dict[str, Value]) -> None:
+    assert nvidia(f"{RUNC}{said}\n", version="1.30.0") == {
+        "runtime_path": NVIDIA,
+        "runtime_type": "oci",
+        **inherited,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "after"),
+    [
+        pytest.param(
+            runtime(runtime_root='"/n"', monitor_path='"/m"'),
+            {"runtime_root": "/n", "monitor_path": "/m"},
+            id="keeps its own keys",
+        ),
+        pytest.param(runtime(runtime_type='"vm"'), {"runtime_root": "/r"}, id="is no machine"),
+        pytest.param(
+            runtime(inherit_default_runtime="true"),
+            {"runtime_root": "/r", "inherit_default_runtime": False},
+            id="has its own path",
+        ),
+        pytest.param(
+            runtime(platform_runtime_paths='{ "linux/arm64" = "/x" }'),
+            {"runtime_root": "/r", "platform_runtime_paths": {"linux/arm64": NVIDIA}},
+            id="has one path on every platform",
+        ),
+    ],
+)
+def test_an_entry_in_our_file(ours: str, after: dict[str, Value]) -> None:
+    texts = {ROOT: f'[crio.runtime]\ndefault_runtime = "runc"\n{RUNC}runtime_root = "/r"\n', OURS: ours}
+
+    assert nvidia(texts) == {"runtime_path": NVIDIA, "runtime_type": "oci", **after}
+
+
+def test_an_entry_of_an_earlier_file_is_replaced_whole_and_so_carried_over() -> None:
+    texts = {ROOT: "", "/etc/crio/crio.conf.d/50-gpu.conf": runtime(runtime_root='"/n"', no_pivot="true")}
+
+    assert nvidia(texts) == {
+        "runtime_path": NVIDIA,
+        "runtime_type": "oci",
+        "runtime_root": "/n",
+        "no_pivot": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "word"),
+    [
+        pytest.param("/etc/crio/crio.conf.d/zz", runtime(), "the runtime nvidia", id="our runtime"),
+        pytest.param(
+            "/etc/crio/crio.conf.d/zz/a",
+            '[crio.runtime]\ndefault_runtime = "runc"',
+            "default_runtime",
+            id="the default",
+        ),
+    ],
+)
+def test_a_file_that_is_read_later_may_not_set(path: str, text: str, word: str) -> None:
+    with pytest.raises(InstallerError) as refusal:
+        decided("crio", {ROOT: "", path: text}, default=True)
+
+    assert str(refusal.value) == (
+        f"cannot configure CRI-O in {OURS} ({path} is read later and sets {word} too); "
+        f"name a file that sorts after it with --drop-in-config, or remove {word} there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        pytest.param("/etc/crio/crio.conf.d/50-gpu.conf", runtime(), id="a file that is read earlier"),
+        pytest.param("/etc/crio/crio.conf.d/10/zz.conf", runtime(), id="a directory that is read earlier"),
+        pytest.param("/etc/crio/crio.conf.d/zz", '[crio.runtime]\ndefault_runtime = ""', id="no default"),
+        pytest.param("/etc/crio/crio.conf.d/zz", RUNC, id="another runtime"),
+    ],
+)
+def test_nothing_of_ours_is_overruled_by(path: str, text: str) -> None:
+    decision = decided("crio", {ROOT: "", path: text}, default=True)
+
+    assert at(result(decision, OURS), "crio", "runtime", "default_runtime") == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("text", "flaw"),
+    [
+        pytest.param("crio = 1", "crio is a number where a table belongs", id="a table on the way"),
+        pytest.param(
+            "crio.runtime.default_runtime = 1", "crio.runtime.default_runtime is a number", id="default"
+        ),
+        pytest.param("crio.runtime.runtimes.x = []", "crio.runtime.runtimes.x is an array", id="entry"),
+        pytest.param(
+            "crio.runtime.runtimes.x.runtime_type = 1",
+            "crio.runtime.runtimes.x.runtime_type is a number",
+            id="type",
+        ),
+        pytest.param(
+            'crio.runtime.runtimes."x.y".platform_runtime_paths = 1',
+            'crio.runtime.runtimes."x.y".platform_runtime_paths is a number',
+            id="platforms",
+        ),
+    ],
+)
+def test_a_wrong_type_is_refused_by_its_file_and_key(text: str, flaw: str) -> None:
+    path = "/etc/crio/crio.conf.d/10-crio.conf"
+
+    with pytest.raises(InstallerError) as refusal:
+        decided("crio", {ROOT: "", path: text})
+
+    assert str(refusal.value).startswith(f"cannot use {path} ({flaw}")
+
+
+def test_a_default_that_nobody_defines_is_refused() -> None:
+    with pytest.raises(InstallerError, match='its default_runtime "youki" is not defined'):
+        decided("crio", '[crio.runtime]\ndefault_runtime = "youki"', default=True)
+
+
+def test_a_name_that_another_runtime_has_is_refused() -> None:
+    with pytest.raises(InstallerError, match=r"a runtime named gpu is there already and starts /b/gpu"):
+        decided("crio", '[crio.runtime.runtimes.gpu]\nruntime_path = "/b/gpu"', name="gpu")
+
+
+def test_in_hook_mode_the_hook_file_is_all_that_is_written() -> None:
+    decision = decided("crio", "", hook=HOOK, default=True)
+
+    assert [str(file.path) for file in decision.files] == [HOOK]
+    assert result(decision) == {
+        "version": "1.0.0",
+        "hook": {
+            "path": f"{TOOLKIT}/nvidia-container-runtime-hook",
+            "args": ["nvidia-container-runtime-hook", "prestart"],
+            "env": [f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{TOOLKIT}"],
+        },
+        "when": {"always": True, "commands": [".*"]},
+        "stages": ["prestart"],
+    }

@@ -1,0 +1,160 @@
+"""Docker: what daemon.json should say, and what no daemon.json may say."""
+
+import json
+
+import pytest
+
+from installer.decide.edits import Syntax, Value, apply, parse
+from installer.decide.engines import docker
+from installer.decide.errors import InstallerError
+from tests.decide.engines.configs import NVIDIA, at, decided, result
+
+
+def entry_after(entry: str, *, name: str = "nvidia") -> Value:
+    text = f'{{"runtimes": {{"{name}": {entry}}}}}'
+    return at(result(decided("docker", text, name=name), text=text), "runtimes", name)
+
+
+def test_three_runtimes_are_added_and_no_default() -> None:
+    assert result(decided("docker", {})) == {
+        "runtimes": {
+            "nvidia": {"path": NVIDIA, "args": []},
+            "nvidia-cdi": {"path": f"{NVIDIA}.cdi", "args": []},
+            "nvidia-legacy": {"path": f"{NVIDIA}.legacy", "args": []},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        pytest.param("gpu", ["gpu", "nvidia-cdi", "nvidia-legacy"], id="of its own in the place of nvidia"),
+        pytest.param("nvidia-cdi", ["nvidia", "nvidia-cdi", "nvidia-legacy"], id="of one of the others"),
+    ],
+)
+def test_a_name_may_be_chosen_and_be_the_default(name: str, names: list[str]) -> None:
+    tree = result(decided("docker", {}, name=name, default=True))
+
+    runtimes = at(tree, "runtimes")
+    assert isinstance(runtimes, dict)
+    assert list(runtimes) == names
+    assert at(tree, "default-runtime") == name
+
+
+@pytest.mark.parametrize(
+    ("entry", "after"),
+    [
+        pytest.param('{"path": "/b/x"}', {"path": NVIDIA}, id="a path is replaced"),
+        pytest.param(
+            '{"path": "/b/x", "runtimeArgs": ["-v"]}',
+            {"path": NVIDIA, "runtimeArgs": ["-v"]},
+            id="arguments stay",
+        ),
+        pytest.param('{"PATH": "/b/x"}', {"PATH": NVIDIA}, id="a key in capitals is the key"),
+        pytest.param(
+            '{"Path": "/b/x", "path": "/b/y"}', {"Path": NVIDIA, "path": NVIDIA}, id="both spellings"
+        ),
+        pytest.param(
+            '{"runtimeType": "io.containerd.runc.v2", "OPTIONS": {"Root": "/r"}}',
+            {"runtimeType": "", "OPTIONS": {}, "path": NVIDIA},
+            id="a shim gives way to the path",
+        ),
+        pytest.param("{}", {"path": NVIDIA, "args": []}, id="an empty entry is a new one"),
+        pytest.param("null", {"path": NVIDIA, "args": []}, id="no entry is a new one"),
+    ],
+)
+def test_an_entry_of_our_name_becomes(entry: str, after: Value) -> None:
+    assert entry_after(entry) == after
+
+
+@pytest.mark.parametrize(
+    ("entry", "starts"),
+    [
+        pytest.param('{"path": "/b/x"}', "/b/x", id="by a path"),
+        pytest.param('{"Path": "/b/x"}', "/b/x", id="by a path in capitals"),
+        pytest.param('{"runtimeType": "io.containerd.kata.v2"}', "io.containerd.kata.v2", id="by a shim"),
+    ],
+)
+def test_a_name_that_another_runtime_has_is_refused(entry: str, starts: str) -> None:
+    with pytest.raises(InstallerError) as refusal:
+        entry_after(entry, name="gpu")
+
+    assert str(refusal.value) == (
+        f"cannot use /etc/docker/daemon.json (a runtime named gpu is there already and starts {starts}); "
+        "choose another name with --runtime-name"
+    )
+
+
+def test_a_chosen_name_that_is_ours_already_may_stay() -> None:
+    assert entry_after('{"path": "/opt/old/nvidia-container-runtime"}', name="gpu") == {"path": NVIDIA}
+
+
+@pytest.mark.parametrize(
+    ("text", "flaw"),
+    [
+        pytest.param('{"runtimes": []}', "runtimes is an array where", id="runtimes"),
+        pytest.param('{"runtimes": {"a b": 1}}', 'runtimes."a b" is a number where', id="any entry"),
+        pytest.param('{"runtimes": {"x": {"Path": 1}}}', "runtimes.x.Path is a number where", id="path"),
+        pytest.param(
+            '{"runtimes": {"x": {"runtimeType": []}}}', "runtimes.x.runtimeType is an array where", id="type"
+        ),
+        pytest.param(
+            '{"runtimes": {"x": {"options": 1}}}', "runtimes.x.options is a number where", id="options"
+        ),
+        pytest.param('{"default-runtime": true}', "default-runtime is a boolean where", id="default"),
+    ],
+)
+def test_a_wrong_type_is_refused_by_its_key(text: str, flaw: str) -> None:
+    with pytest.raises(InstallerError) as refusal:
+        decided("docker", text)
+
+    assert str(refusal.value).startswith(f"cannot use /etc/docker/daemon.json ({flaw}")
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_default_that_nobody_defines_is_refused_also_where_ours_takes_its_place(*, ours: bool) -> None:
+    with pytest.raises(InstallerError, match='its default-runtime "youki" is not defined'):
+        decided("docker", '{"default-runtime": "youki"}', default=ours)
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        pytest.param("runc", id="built in"),
+        pytest.param("nvidia", id="one that we define"),
+        pytest.param("io.containerd.runc.v2", id="a shim"),
+        pytest.param("", id="empty"),
+        pytest.param(None, id="null"),
+    ],
+)
+def test_a_default_needs_no_definition_that_is(default: str | None) -> None:
+    text = json.dumps({"default-runtime": default})
+
+    assert at(result(decided("docker", text), text=text), "default-runtime") == default
+
+
+@pytest.mark.parametrize(
+    ("before", "middle"),
+    [
+        pytest.param("", {"default-runtime": "runc", "runtimes": {}}, id="no file"),
+        pytest.param(
+            '{"runtimes": null, "default-runtime": null}',
+            {"runtimes": {}, "default-runtime": "runc"},
+            id="nulls, of which dockerd 20.10 dies",
+        ),
+        pytest.param(
+            '{"default-runtime": ""}', {"default-runtime": "runc", "runtimes": {}}, id="an empty default"
+        ),
+        pytest.param(
+            '{"debug": true, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}}',
+            {"debug": True, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}},
+            id="both there",
+        ),
+    ],
+)
+def test_on_the_way_back_the_file_says(before: str, middle: Value) -> None:
+    wants = docker.intermediate(parse(before, Syntax.JSON, name=""))
+
+    text, _ = apply(before, wants, Syntax.JSON, name="")
+
+    assert parse(text, Syntax.JSON, name="") == middle

@@ -1,0 +1,150 @@
+"""What our runtimes wrap: the engine's own default first, and never themselves or a machine."""
+
+from collections.abc import Callable
+
+import pytest
+
+from installer.decide.engines.model import is_oci, is_ours
+from tests.decide.engines.configs import NVIDIA, decided
+
+CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'
+
+
+def docker(default: str = "", **paths: str) -> str:
+    runtimes = ", ".join(f'"{name}": {{"path": "{path}"}}' for name, path in paths.items())
+    return f'{{"default-runtime": "{default}", "runtimes": {{{runtimes}}}}}'
+
+
+def containerd(default: str, kind: str = "io.containerd.runc.v2", **paths: str) -> str:
+    tables = "".join(
+        f'[{CRI}.runtimes.{name}]\nruntime_type = "{kind}"\noptions.BinaryName = "{path}"\n'
+        for name, path in paths.items()
+    )
+    return f'version = 2\n[{CRI}]\ndefault_runtime_name = "{default}"\n{tables}'
+
+
+def crio(default: str, kind: str = "oci", **paths: str) -> str:
+    tables = "".join(
+        f'[crio.runtime.runtimes.{name}]\nruntime_path = "{path}"\nruntime_type = "{kind}"\n'
+        for name, path in paths.items()
+    )
+    return f'[crio.runtime]\ndefault_runtime = "{default}"\n{tables}'
+
+
+WRITE = [
+    pytest.param("docker", docker, id="docker"),
+    pytest.param("containerd", containerd, id="containerd"),
+    pytest.param("crio", crio, id="crio"),
+]
+
+
+@pytest.mark.parametrize(("engine", "write"), WRITE)
+@pytest.mark.parametrize(
+    ("default", "paths", "low_level"),
+    [
+        pytest.param("crun", {"crun": "/usr/bin/crun"}, ("/usr/bin/crun", "runc", "crun"), id="default"),
+        pytest.param(
+            "own",
+            {"crun": "/b/crun", "own": "/b/youki"},
+            ("/b/youki", "/b/crun", "runc", "crun"),
+            id="default before crun",
+        ),
+        pytest.param(
+            "own",
+            {"own": "youki", "crun": "/b/crun"},
+            ("/b/crun", "youki", "runc", "crun"),
+            id="a path before a word to be looked up",
+        ),
+        pytest.param(
+            "gpu", {"gpu": NVIDIA, "crun": "/b/crun"}, ("/b/crun", "runc", "crun"), id="ours by another name"
+        ),
+        pytest.param(
+            "gpu",
+            {"gpu": "/opt/old/nvidia-container-runtime.cdi.real"},
+            ("runc", "crun"),
+            id="ours of another installation, unwrapped",
+        ),
+        pytest.param("crun", {"crun": NVIDIA}, ("runc", "crun"), id="ours behind the name crun"),
+        pytest.param(
+            "kata-qemu", {"kata-qemu": "/opt/kata/bin/qemu"}, ("runc", "crun"), id="a machine by its name"
+        ),
+        pytest.param("vm", {"vm": "/usr/bin/kata-runtime"}, ("runc", "crun"), id="a machine by its binary"),
+        pytest.param("sandbox", {"sandbox": "/usr/local/bin/runsc"}, ("runc", "crun"), id="gvisor"),
+        pytest.param("crun", {"crun": "/usr/bin/krun"}, ("runc", "crun"), id="crun with a machine"),
+    ],
+)
+def test_the_runtimes_to_wrap_are(
+    engine: str, write: Callable[..., str], default: str, paths: dict[str, str], low_level: tuple[str, ...]
+) -> None:
+    decision = decided(engine, write(default, **paths))
+
+    assert decision.low_level == low_level
+
+
+@pytest.mark.parametrize(
+    ("engine", "text"),
+    [
+        pytest.param("containerd", containerd("x", "io.containerd.kata.v2", x="/b/y"), id="containerd"),
+        pytest.param("crio", crio("x", "vm", x="/b/y"), id="crio"),
+        pytest.param(
+            "docker",
+            '{"default-runtime": "x", "runtimes": {"x": {"runtimeType": "io.containerd.kata.v2"}}}',
+            id="docker",
+        ),
+        pytest.param("docker", '{"default-runtime": "io.containerd.kata.v2"}', id="docker without an entry"),
+    ],
+)
+def test_a_machine_is_known_by_its_type_whatever_it_is_called(engine: str, text: str) -> None:
+    assert decided(engine, text).low_level == ("runc", "crun")
+
+
+def test_docker_is_told_the_binary_of_a_runc_shim_in_its_options() -> None:
+    entry = '{"runtimeType": "io.containerd.runc.v2", "Options": {"binaryName": "/b/crun"}}'
+
+    decision = decided("docker", f'{{"default-runtime": "x", "runtimes": {{"x": {entry}}}}}')
+
+    assert decision.low_level == ("/b/crun", "runc", "crun")
+
+
+@pytest.mark.parametrize(
+    ("option", "low_level"),
+    [
+        pytest.param('runtime_engine = "/b/old"', ("/b/old", "runc", "crun"), id="as its engine"),
+        pytest.param('options.Runtime = "/b/old"', ("/b/old", "runc", "crun"), id="as an option"),
+        pytest.param(f'runtime_engine = "{NVIDIA}"', ("runc", "crun"), id="ours"),
+    ],
+)
+def test_containerd_is_told_the_binary_of_the_first_linux_shim(
+    option: str, low_level: tuple[str, ...]
+) -> None:
+    text = f'version = 2\n[{CRI}.runtimes.runc]\nruntime_type = "io.containerd.runtime.v1.linux"\n{option}\n'
+
+    assert decided("containerd", text, version="1.6.20").low_level == low_level
+
+
+@pytest.mark.parametrize(
+    ("version", "first"),
+    [
+        pytest.param("1.30.4", "runc", id="runc before 1.31"),
+        pytest.param("1.31.0", "crun", id="crun since 1.31"),
+        pytest.param("", "crun", id="crun where none runs"),
+    ],
+)
+def test_crio_without_a_default_wraps_its_built_in_one(version: str, first: str) -> None:
+    assert decided("crio", "", version=version).low_level[0] == first
+
+
+@pytest.mark.parametrize("mode", ["", ".cdi", ".legacy"])
+@pytest.mark.parametrize("real", ["", ".real"])
+def test_a_runtime_of_ours_is_known_by_its_binary(mode: str, real: str) -> None:
+    assert is_ours(f"/anywhere/nvidia-container-runtime{mode}{real}")
+
+
+@pytest.mark.parametrize("binary", ["runc", "/usr/bin/crun", "/usr/bin/nvidia-container-cli", "", None, 3])
+def test_nothing_else_is_ours(binary: str | int | None) -> None:
+    assert not is_ours(binary)
+
+
+@pytest.mark.parametrize("name", ["runc", "crun", "youki", "catatonit", ""])
+def test_a_runtime_that_starts_processes_may_be_wrapped(name: str) -> None:
+    assert is_oci(name, f"/usr/bin/{name}")
