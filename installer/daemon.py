@@ -1,28 +1,36 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import signal
+import time
 from contextlib import suppress
+from typing import Final
 
 import structlog
 
 from installer import signals
-from installer.decide.errors import Exit, InstallerError, UndoIncompleteError
-from installer.decide.options import Options
+from installer.decide.errors import Exit, InstallerError, StoppedError, UndoIncompleteError
+from installer.decide.facts import Container, Facts
+from installer.decide.options import InUse, OnExit, Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.decide.undo import plan_undo
-from installer.host import systemd
+from installer.host import systemd, waiting
 from installer.host.files import Host
-from installer.host.locks import lock_pidfile, write_pid
+from installer.host.locks import Lock, lock_pidfile, write_pid
+from installer.host.waiting import Woken
 from installer.record import ready
 from installer.record.engines import buses
 from installer.record.ledger import Ledger, remove_leftovers
+from installer.record.live import live_containers
 from installer.record.probe import probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
 
 log = structlog.get_logger()
 
-UNDO_S = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
+UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
+IN_USE_S: Final = 10.0
+IN_USE_POLL_S: Final = 0.1
+SHOWN: Final = 8  # containers in one sentence
 
 
 def install(options: Options) -> Exit:
@@ -39,22 +47,24 @@ def install(options: Options) -> Exit:
 def run(options: Options) -> Exit:
     """Install, publish readiness, wait for a signal, give everything back."""
     host = Host.under(options.host_root, options.mounts)
-    ledger = Ledger.open(host, options.layout)
+    woken = waiting.woken()
+    ledger = Ledger.open(host, options.layout, woken.fds[0] if woken else None)
     try:
+        if woken is None and ledger.held.failed is not None:
+            _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         ledger.make_directories(options.pid_file.parent)
-        write_pid(lock_pidfile(host, options.pid_file))
+        pidfile = lock_pidfile(host, options.pid_file, woken.fds[1] if woken else None)
+        write_pid(pidfile)
         try:
-            plan = _install(host, options, ledger)
-            _wait(host, options, ledger, plan)
-        except signals.StoppedError:
+            if woken is None:
+                _publish(host, options, ledger, _install(host, options, ledger))
+            _wait(host, options, ledger, pidfile, woken)
+        except StoppedError:
             log.info("stop requested")
         except InstallerError:
             _withdraw(host, options)
             raise
-        if _node_stops(host):
-            log.info("everything kept: the node is going down")
-            return Exit.OK
-        _undo(host, options, ledger)
+        _stop(host, options, ledger)
     finally:
         _let_go(ledger)
     return Exit.OK
@@ -75,12 +85,27 @@ def uninstall(options: Options) -> Exit:
     return Exit.OK
 
 
-def _install(host: Host, options: Options, ledger: Ledger) -> Plan:
+def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
+    """Return what is to be done.
+
+    Raises:
+        InstallerError: it could not end well.
+    """
     plan = plan_install(probe_install(host, options, ledger.held), options)
-    for note in plan.notes:
-        log.info("noted", note=note)
     for obstacle in plan.obstacles:
         raise obstacle
+    return plan
+
+
+def _install(host: Host, options: Options, ledger: Ledger) -> Plan:
+    plan = _planned(host, options, ledger)
+    for engine in plan.engines.values():
+        version = ".".join(map(str, engine.version or ())) or "unknown"
+        log.info(
+            "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
+        )
+    for note in plan.notes:
+        log.info("noted", note=note)
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
         host.remove(options.ready_file)
@@ -95,36 +120,85 @@ def _install(host: Host, options: Options, ledger: Ledger) -> Plan:
     return plan
 
 
-def _wait(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
-    """Wait for a stop; on HUP look whether everything is still as wanted."""
-    while True:
-        if not plan.unproven:
-            ready.publish(host, options.ready_file, ledger.held)
+def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
+    if not plan.unproven:
+        ready.publish(host, options.ready_file, ledger.held)
+
+
+def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
+    """Wait for a stop; on HUP look whether everything is still as wanted.
+
+    The wait itself is another program image, which comes back to here as a process that was ``woken``.
+    """
+    number = woken.number if woken else None
+    while number not in signals.STOP:
+        if number is signal.SIGHUP:
+            _reconcile(host, options, ledger)
         log.info("waiting for a signal")
-        if signals.wait() is not signal.SIGHUP:
-            log.info("stop requested")
-            return
-        try:
-            plan = _install(host, options, ledger)
-        except signals.StoppedError:
-            raise
-        except InstallerError as error:
-            log.warning("not reconciled", problem=error.problem, remedy=error.remedy)
+        waiting.become_waiter(signals.HANDLED, (ledger.lock.fd, pidfile.fd))
+        number = signals.wait()
+    log.info("stop requested")
+
+
+def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
+    try:
+        _publish(host, options, ledger, _install(host, options, ledger))
+    except StoppedError:
+        raise
+    except InstallerError as error:
+        log.warning("not reconciled", problem=error.problem, remedy=error.remedy)
+
+
+def _stop(host: Host, options: Options, ledger: Ledger) -> None:
+    """Do what a stop of ``run`` asks for: give everything back, or keep it."""
+    if _node_stops(host):
+        log.info("everything kept", reason="the node is going down")
+    elif options.on_exit is OnExit.KEEP:
+        _withdraw(host, options)
+        log.info("everything kept", reason="asked for with --on-exit keep")
+    else:
+        _undo(host, options, ledger)
 
 
 def _undo(host: Host, options: Options, ledger: Ledger) -> None:
+    began = time.monotonic()
     try:
         _withdraw(host, options)
-        plan = plan_undo(probe_undo(host, options, ledger.held), options)
+        facts = probe_undo(host, options, ledger.held)
+        if facts.live and options.in_use is InUse.WAIT:
+            facts = _awaited(host, options, ledger, facts)
+        plan = plan_undo(facts, options)
         for note in plan.notes:
-            log.warning("left in place", note=note)
+            log.warning("noted", note=note)
         for obstacle in plan.obstacles:
             raise obstacle
-        site = Site(host, options.layout, ledger, min(options.timeout_s, UNDO_S / max(1, len(plan.engines))))
-        carry_out(site, plan, never_stop)
+        left_s = max(1.0, UNDO_S - (time.monotonic() - began))
+        timeout_s = min(options.timeout_s, left_s / max(1, len(plan.engines)))
+        carry_out(Site(host, options.layout, ledger, timeout_s), plan, never_stop)
     except InstallerError as error:
         raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+    if plan.in_use:
+        raise UndoIncompleteError(
+            f"give everything back ({_named(plan.in_use)} on our runtime)",
+            remedy="run uninstall again when they are gone",
+        )
     log.info("everything given back", steps=len(plan.steps))
+
+
+def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:
+    """Return what is found when the containers on our runtimes are gone, or have had their time."""
+    log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
+    deadline = time.monotonic() + IN_USE_S
+    while time.monotonic() < deadline and live_containers(host, ledger.held, facts.engines):
+        time.sleep(IN_USE_POLL_S)
+    return probe_undo(host, options, ledger.held)
+
+
+def _named(containers: tuple[Container, ...]) -> str:
+    names = sorted({f"{each.name} ({each.engine})" for each in containers})
+    shown, more = names[:SHOWN], len(names) - SHOWN
+    listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return f"{listed} {'runs' if len(names) == 1 else 'run'}"
 
 
 def _withdraw(host: Host, options: Options) -> None:

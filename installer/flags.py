@@ -8,7 +8,7 @@ from typing import Any, Final
 from installer.decide.engines import ENGINES
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
-from installer.decide.options import AUTO, DEFAULT_SOURCE, Options, Places, RestartMode
+from installer.decide.options import AUTO, DEFAULT_SOURCE, InUse, OnExit, Options, Places, RestartMode
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 PID_FILE: Final = RUN_DIR / "toolkit.pid"
@@ -59,6 +59,9 @@ FLAGS: Final = (
     ),
     Flag("--pid-file", "Pidfile of run, as this process sees it.", str(PID_FILE)),
     Flag("--timeout", "Seconds until an engine must serve what its config says.", 20.0, metavar="SECONDS"),
+    Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
+    Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
+    Flag("--retry", "Try a plan again although it failed before.", default=False),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -97,6 +100,9 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         restart_mode=RestartMode(values["restart_mode"]),
         pid_file=(view.host(PurePosixPath(values["pid_file"])) if "pid_file" in given else None) or PID_FILE,
         timeout_s=float(values["timeout"]),
+        on_exit=OnExit(values["on_exit"]),
+        in_use=InUse(values["in_use"]),
+        retry=values["retry"],
     )
 
 

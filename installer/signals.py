@@ -9,17 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import StoppedError
 
 STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 HANDLED: Final = STOP | {signal.SIGHUP}
-
-
-class StoppedError(InstallerError):
-    """A signal asked us to stop before the work was done."""
-
-    def __init__(self) -> None:
-        super().__init__("finish (a signal asked to stop)", remedy="run again when the node is ready")
 
 
 def block() -> None:

@@ -56,6 +56,8 @@ def main(argv: Sequence[str]) -> int:
 def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
     if not held.finished:
         yield Line("last run", "did not finish: run install or uninstall again", good=False)
+    if held.failed is not None:
+        yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
     if held.toolkit is not None:
         link = host.link_target(layout.toolkit)
         runtime = layout.toolkit / "nvidia-container-runtime"

@@ -39,6 +39,13 @@ class UsageError(InstallerError):
     exit = Exit.USAGE
 
 
+class StoppedError(InstallerError):
+    """A signal asked us to stop before the work was done."""
+
+    def __init__(self) -> None:
+        super().__init__("finish (a signal asked to stop)", remedy="run again when the node is ready")
+
+
 class LockedError(InstallerError):
     """Another instance is at work on this node."""
 

@@ -12,11 +12,27 @@ from installer.decide.toolkit import Artifact
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """A container whose runtime is ours; ``name`` is what its owner calls it.
+
+    It can only be stopped and removed while the binary it was started by is there (engines.md 10).
+    """
+
+    engine: str
+    id: str
+    name: str
+    binary: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """One engine of this run: where it is configured, and what the running one says.
 
     ``files`` are the configs it reads, in that order, by the host's path. ``serving`` is
     None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all.
+    ``seen`` tells that its process is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
+    one build of that binary from another; ``state`` is where the state of its containers is, if not at the
+    usual place.
     """
 
     name: str
@@ -30,6 +46,10 @@ class EngineFacts:
     serving: Serving | None = None
     silence: str = ""
     stopped: bool = False
+    seen: bool = False
+    exe: PurePosixPath | None = None
+    build: str = ""
+    state: PurePosixPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,9 @@ class Facts:
 
     ``contents`` holds each config that was read, ``originals`` the saved text of those in
     the ledger, ``missing`` the directories that would have to be made. ``obstacles`` are
-    reasons for which an install could not end well.
+    reasons for which an install could not end well. ``live`` are the containers on our runtimes,
+    ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
+    runtime of the host that can take the place of ours.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -70,3 +92,6 @@ class Facts:
     machine: str = "x86_64"
     obstacles: tuple[InstallerError, ...] = ()
     notes: tuple[str, ...] = ()
+    live: tuple[Container, ...] = ()
+    idle: tuple[str, ...] = ()
+    low_level: PurePosixPath | None = None

@@ -28,6 +28,25 @@ class RestartMode(StrEnum):
     NONE = "none"
 
 
+class OnExit(StrEnum):
+    """What ``run`` does when it is told to stop; ``keep`` serves rolling updates."""
+
+    UNDO = "undo"
+    KEEP = "keep"
+
+
+class InUse(StrEnum):
+    """What an undo does while containers run on our runtime.
+
+    ``wait`` gives them ten seconds, then does as ``keep``: our runtime is not the default any more, its
+    handlers and the payload stay. ``force`` leaves links to the low-level runtime in the payload's place.
+    """
+
+    WAIT = "wait"
+    KEEP = "keep"
+    FORCE = "force"
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where one engine is found when not at its usual place; host paths."""
@@ -41,7 +60,8 @@ class Places:
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
-    ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says.
+    ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
+    ``retry`` tries a plan that failed before once more, as it is.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -60,6 +80,9 @@ class Options:
     restart_mode: RestartMode = RestartMode.AUTO
     pid_file: PurePosixPath = RUN_DIR / "toolkit.pid"
     timeout_s: float = 20.0
+    on_exit: OnExit = OnExit.UNDO
+    in_use: InUse = InUse.WAIT
+    retry: bool = False
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):

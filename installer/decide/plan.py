@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -9,10 +10,10 @@ from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
 from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts, Facts
+from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
-from installer.decide.rows import ConfigRow, EngineRow, Holdings
+from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.steps import MakeDirectory, Reload, Step, WriteConfig
 from installer.decide.toolkit_plan import plan_toolkit
 
@@ -25,17 +26,20 @@ class Plan:
 
     ``settled`` is None where nothing is held any more. ``backups`` are saved ahead of all
     steps; ``obstacles`` keep the plan from being carried out; ``unproven`` names the engines
-    that nobody will ask whether they serve what their config says.
+    that nobody will ask whether they serve what their config says. ``digest`` is that of all an
+    engine's answer depends on; ``in_use`` are the containers for which an undo stays incomplete.
     """
 
     steps: tuple[Step, ...]
     during: Holdings
     settled: Holdings | None
     engines: Mapping[str, EngineFacts]
+    digest: str = ""
     backups: tuple[File, ...] = ()
     obstacles: tuple[InstallerError, ...] = ()
     notes: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
+    in_use: tuple[Container, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,10 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     entries = entries_for(options)
     decisions = {engine.name: _decision(engine, facts, entries) for engine in facts.engines}
     toolkit = plan_toolkit(facts, options, _low_level(decisions.values()))
-    parts = [_engine(engine, decisions[engine.name], entries, facts, options) for engine in facts.engines]
+    parts = [
+        _engine(engine, decisions[engine.name], _driven(entries, decisions[engine.name]), facts, options)
+        for engine in facts.engines
+    ]
     directories = _directories(facts, [write for part in parts for write in part.writes])
     steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories)]
     for part in parts:
@@ -94,13 +101,18 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         ),
         finished=True,
     )
-    return Plan(
+    plan = Plan(
         tuple(steps),
         _during(held, settled),
         settled,
         {engine.name: engine for engine in facts.engines},
+        _digest(facts, options, toolkit.row),
         backups=tuple(file for part in parts for file in part.backups),
-        obstacles=(*facts.obstacles, *toolkit.obstacles, *_silent(facts.engines, options)),
+        obstacles=(
+            *facts.obstacles,
+            *toolkit.obstacles,
+            *_silent(facts.engines, options),
+        ),
         notes=(
             *facts.notes,
             *(note for decision in decisions.values() for note in decision.notes),
@@ -112,6 +124,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             if options.restart_mode is RestartMode.NONE or engine.hook is not None
         ),
     )
+    return replace(plan, obstacles=(*plan.obstacles, *_refused_before(plan, held, options)))
 
 
 def _during(held: Holdings, settled: Holdings) -> Holdings:
@@ -123,7 +136,38 @@ def _during(held: Holdings, settled: Holdings) -> Holdings:
         before = held.config(row.path)
         texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
         configs.append(replace(row, ours=tuple(texts)))
-    return replace(settled, configs=tuple(configs), finished=False)
+    return replace(settled, configs=tuple(configs), finished=False, failed=held.failed)
+
+
+def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
+    """Return the digest of all an engine's answer depends on: what failed once fails the same way again."""
+    engines = []
+    for engine in facts.engines:
+        files = [pristine(path, facts).file for path in engine.files]
+        texts = [file.digest if file else "" for file in files]
+        engines.append((engine.name, engine.version, engine.build, engine.unit, *texts))
+    asked = replace(options, retry=False)
+    words = repr((engines, toolkit.version if toolkit else "", asked))
+    return sha256(words.encode()).hexdigest()
+
+
+def _driven(entries: tuple[RuntimeEntry, ...], decision: Decision) -> tuple[RuntimeEntry, ...]:
+    """Return the entries with the cgroup driver that their engine has to show."""
+    return tuple(replace(entry, systemd_cgroup=decision.systemd_cgroup.get(entry.name)) for entry in entries)
+
+
+def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[InstallerError, ...]:
+    """Return why a plan that would reload an engine is not tried again as it is."""
+    failed = held.failed
+    reloads = any(isinstance(step, Reload) for step in plan.steps)
+    if failed is None or not reloads or options.retry or failed.digest != plan.digest:
+        return ()
+    return (
+        InstallerError(
+            f"configure again what failed before ({failed.problem})",
+            remedy="change the config, the payload, the engine or the options, or try once more with --retry",
+        ),
+    )
 
 
 def _decision(engine: EngineFacts, facts: Facts, entries: tuple[RuntimeEntry, ...]) -> Decision:

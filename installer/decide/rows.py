@@ -59,14 +59,27 @@ class ToolkitRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """The plan that an engine did not take: ``digest`` of all it depends on, and why in the error's words."""
+
+    digest: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Holdings:
-    """Everything we hold on one node. ``finished`` is false from the first step to the last proof."""
+    """Everything we hold on one node.
+
+    ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
+    tried again as it is, for a crash loop must not become a restart loop.
+    """
 
     directories: tuple[PurePosixPath, ...] = ()
     toolkit: ToolkitRow | None = None
     engines: tuple[EngineRow, ...] = ()
     configs: tuple[ConfigRow, ...] = ()
     finished: bool = False
+    failed: Failure | None = None
 
     def config(self, path: PurePosixPath) -> ConfigRow | None:
         """Return the row of ``path``."""

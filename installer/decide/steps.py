@@ -62,11 +62,15 @@ class SwitchToolkit:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Make a running engine read its config; prove that it serves ``present`` and not ``absent``."""
+    """Make a running engine read its config; prove that it serves ``present`` and not ``absent``.
+
+    None of ``demoted`` may be its default runtime.
+    """
 
     engine: str
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
+    demoted: frozenset[str] = frozenset()
 
     def satisfied_by(self, serving: Serving) -> bool:
         """Tell whether an engine that says ``serving`` needs no reload any more."""
@@ -75,11 +79,23 @@ class Reload:
             and (serving.default != entry.name or entry.name in serving.binaries)
             for entry in self.absent
         )
-        return gone and serving.serves(self.present)
+        return gone and serving.default not in self.demoted and serving.serves(self.present)
+
+
+@dataclass(frozen=True, slots=True)
+class ProveUnused:
+    """Go on only if no container has been started on our runtimes since the host was looked at."""
 
 
 Step: TypeAlias = (
-    MakeDirectory | RemoveDirectory | WriteConfig | InstallVersion | RemoveVersion | SwitchToolkit | Reload
+    MakeDirectory
+    | RemoveDirectory
+    | WriteConfig
+    | InstallVersion
+    | RemoveVersion
+    | SwitchToolkit
+    | Reload
+    | ProveUnused
 )
 
 
@@ -101,6 +117,8 @@ def describe(step: Step) -> str:
             return f"point toolkit to {after}" if after else "give the name toolkit back"
         case Reload(engine, present):
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
+        case ProveUnused():
+            return "make sure that no container runs on the runtimes"
         case _:
             assert_never(step)
 
@@ -121,7 +139,7 @@ def inverse(step: Step) -> Step | None:
             return RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
-        case RemoveVersion() | Reload():
+        case RemoveVersion() | Reload() | ProveUnused():
             return None
         case _:
             assert_never(step)

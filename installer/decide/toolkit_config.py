@@ -83,6 +83,14 @@ def carry_over(
     return text, edited_keys(rendered, text, name=name)
 
 
+def low_level_words(rendered: str) -> tuple[str, ...]:
+    """Return the low-level runtimes that a config.toml of ours names, preferred first."""
+    runtimes = _look_up(
+        parse(rendered, Syntax.TOML, name="config.toml"), ("nvidia-container-runtime", "runtimes")
+    )
+    return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
+
+
 def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:
     """Return the dotted names of the keys in which the installed file is not as it was rendered.
 

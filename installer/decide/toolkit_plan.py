@@ -9,7 +9,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
 from installer.decide.inode import Entry, Kind
 from installer.decide.layout import HOME
-from installer.decide.options import Options
+from installer.decide.options import InUse, Options
 from installer.decide.rows import ToolkitRow
 from installer.decide.steps import InstallVersion, RemoveVersion, Step, SwitchToolkit
 from installer.decide.toolkit import (
@@ -25,6 +25,8 @@ from installer.decide.toolkit import (
 from installer.decide.toolkit_config import ToolkitConfig, carry_over, render_config
 
 VERSIONS: Final = f"{HOME}/versions/"
+TRY_AGAIN: Final = "run uninstall again"
+STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
 ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
 
 
@@ -67,12 +69,13 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     now = standing(facts)
     target = f"{VERSIONS}{version}"
     current = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
+    before = None if current == STAND_IN else current
     steps: list[Step] = []
     if not _complete(files, facts.toolkit.versions.get(version, {})):
         steps.append(InstallVersion(version, _with_config(files, config)))
     if now != target:
         steps.append(SwitchToolkit(now, target))
-    previous = held.previous if held and current == version else current
+    previous = held.previous if held and current == version else before
     stale = sorted(facts.toolkit.versions.keys() - {version, previous})
     foreign = held or ToolkitRow(
         version, None, rendered, replaced=now is None, linked=now if now and current is None else None
@@ -80,6 +83,50 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     row = replace(foreign, version=version, previous=previous, rendered=rendered)
     obstacles = _no_room(facts, options, files) if steps else ()
     return ToolkitPlan(tuple(steps), tuple(RemoveVersion(name) for name in stale), row, obstacles, edited)
+
+
+def plan_removal(
+    facts: Facts, options: Options
+) -> tuple[ToolkitRow | None, list[Step], list[InstallerError]]:
+    """Return row, steps and obstacles of a payload that goes, but for what containers still need of it."""
+    row = facts.held.toolkit
+    now = standing(facts)
+    if facts.live and row is not None:
+        if options.in_use is InUse.FORCE:
+            return _stand_ins(facts, row, now)
+        return row, [], []
+    steps: list[Step] = []
+    obstacles: list[InstallerError] = []
+    if row is not None and now is not None and now.startswith(VERSIONS):
+        steps.append(SwitchToolkit(now, None if row.replaced else row.linked or ""))
+    elif row is not None and facts.toolkit.replaced:
+        if now == "":
+            steps.append(SwitchToolkit(now, None))
+        else:
+            obstacles.append(
+                InstallerError(
+                    "give the toolkit directory of another installer back (something else has its name)",
+                    remedy=f"move it away, then {TRY_AGAIN}",
+                )
+            )
+    versions = sorted(facts.toolkit.versions)
+    return None, [*steps, *(RemoveVersion(version) for version in versions)], obstacles
+
+
+def _stand_ins(
+    facts: Facts, row: ToolkitRow, now: str | None
+) -> tuple[ToolkitRow, list[Step], list[InstallerError]]:
+    """Return what lets a low-level runtime answer to the names that containers were started by."""
+    if row.version == STAND_IN:
+        return row, [], []
+    if facts.low_level is None:
+        problem = "leave a low-level runtime in the place of ours (neither runc nor crun was found)"
+        return row, [], [InstallerError(problem, remedy="use --in-use keep")]
+    names = sorted({container.binary.name for container in facts.live})
+    links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
+    steps: list[Step] = [InstallVersion(STAND_IN, links), SwitchToolkit(now, f"{VERSIONS}{STAND_IN}")]
+    steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
+    return replace(row, version=STAND_IN, previous=None), steps, []
 
 
 def standing(facts: Facts) -> str | None:

@@ -1,99 +1,167 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Final
 
 from installer.decide.configs import pristine, text_of, tree_of
-from installer.decide.edits import Syntax, apply
+from installer.decide.edits import Syntax, apply, undo
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.model import Reload as How
-from installer.decide.engines.model import RuntimeEntry
+from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File, Meta
-from installer.decide.options import Options, RestartMode
+from installer.decide.options import InUse, Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved
 from installer.decide.steps import (
+    ProveUnused,
     Reload,
     RemoveDirectory,
-    RemoveVersion,
     Step,
-    SwitchToolkit,
     WriteConfig,
     inverse,
 )
-from installer.decide.toolkit_plan import VERSIONS, standing
-
-TRY_AGAIN: Final = "run uninstall again"
+from installer.decide.toolkit_plan import TRY_AGAIN, plan_removal
 
 
 def plan_undo(facts: Facts, options: Options) -> Plan:
     """Return the steps after which nothing of ours is left, whatever was done and by whom.
 
+    While containers run on our runtimes the payload they were started by stays, or links to a low-level
+    runtime in its place, and an engine keeps the handlers it needs for them; ``in_use`` names them.
+
     Raises:
         InstallerError: somebody has written a config since, and it is not valid any more.
     """
-    held, restart_mode = facts.held, options.restart_mode
-    steps: list[Step] = []
-    rows = {row.path: row for row in held.configs}
-    backups: list[File] = []
-    notes: list[str] = []
-    for engine in held.engines:
-        for row in (row for row in held.configs if row.engine == engine.name):
-            was = pristine(row.path, facts)
-            notes += [_left(row.path, edit.key) for edit in was.overruled]
-            saved = Saved(was.file.digest, was.file.meta) if was.file else None
-            rows[row.path] = replace(row, original=saved)
-            if was.file is not None:
-                backups.append(was.file)
-        found = next((each for each in facts.engines if each.name == engine.name), None)
-        part = _give_back(engine, found, facts, restart_mode)
-        steps += part
-    payload, obstacles = _payload(facts)
+    held = facts.held
+    parts = [_engine(engine, facts, options) for engine in held.engines]
+    kept = [part for part in parts if part.kept is not None]
+    steps = [step for part in parts for step in part.steps]
+    toolkit, payload, obstacles = plan_removal(facts, options)
+    if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
+        steps.append(ProveUnused())
     steps += payload
-    # The directories that hold the ledger go with it, after all else.
-    made = [path for path in held.directories if path not in options.layout.home.parents]
-    steps += [RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts))]
+    if not facts.live:
+        # The directories that hold the ledger go with it, after all else.
+        made = [path for path in held.directories if path not in options.layout.home.parents]
+        steps += [RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts))]
+    rows = {row.path: row for part in parts for row in part.rows}
     during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
+    settled = Holdings(
+        directories=held.directories,
+        toolkit=toolkit,
+        engines=tuple(part.kept for part in kept if part.kept is not None),
+        configs=tuple(row for part in kept for row in part.rows),
+        finished=True,
+    )
     return Plan(
         tuple(steps),
         during if steps else held,
-        None,
+        settled if facts.live else None,
         {engine.name: engine for engine in facts.engines},
-        backups=tuple(backups),
-        obstacles=(*_unreachable(facts, restart_mode), *obstacles),
-        notes=(*facts.notes, *notes),
+        backups=tuple(file for part in parts for file in part.backups),
+        obstacles=(*_unreachable(facts, options.restart_mode), *obstacles),
+        notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
+        in_use=facts.live,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one engine takes: ``kept`` is its row where its handlers stay, ``rows`` are its configs'."""
+
+    steps: list[Step]
+    kept: EngineRow | None
+    rows: list[ConfigRow]
+    backups: list[File]
+    notes: list[str]
+
+
+def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
+    """Return what one engine takes; all of its handlers stay where containers need one of them."""
+    found = next((each for each in facts.engines if each.name == engine.name), None)
+    used = any(container.engine == engine.name for container in facts.live)
+    version = found.version if found else None
+    stays = used and (options.in_use is not InUse.FORCE or ENGINES[engine.name].needs_handler(version))
+    rows, backups, notes = [], [], []
+    writes: list[WriteConfig] = []
+    for row in (row for row in facts.held.configs if row.engine == engine.name):
+        was, now = pristine(row.path, facts), facts.contents[row.path]
+        notes += [_left(row.path, edit.key) for edit in was.overruled if not stays]
+        if was.file is not None:
+            backups.append(was.file)
+        saved = Saved(was.file.digest, was.file.meta) if was.file else None
+        row = replace(row, original=saved)  # noqa: PLW2901 - the row as it is from here on
+        if stays:
+            row, after = _demoted(row, now)  # noqa: PLW2901
+        else:
+            after = was.file
+        rows.append(row)
+        writes.append(WriteConfig(engine.name, row.path, now, after))
+    reload = _reload(engine, writes) if stays else Reload(engine.name, (), _entries(engine))
+    if stays and all(write.before == write.after for write in writes):
+        return _Part([], engine, rows, backups, notes)
+    steps = _give_back(writes, reload, found, facts, options.restart_mode)
+    return _Part(steps, engine if stays else None, rows, backups, notes)
+
+
+def _entries(engine: EngineRow) -> tuple[RuntimeEntry, ...]:
+    return tuple(RuntimeEntry(*runtime) for runtime in engine.runtimes)
+
+
+def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
+    """Return a config in which our runtime is not the default any more, and its row."""
+    default = [edit for edit in row.edits if edit.key[-1] == ENGINES[row.engine].default_key]
+    if not default or now is None:
+        return row, now
+    text, _ = undo(text_of(now, row.path), default, row.syntax, name=str(row.path))
+    after = File(text.encode(), now.meta)
+    rest = tuple(edit for edit in row.edits if edit not in default)
+    return replace(row, ours=(after.digest,), edits=rest), after
+
+
+def _reload(engine: EngineRow, writes: Iterable[WriteConfig]) -> Reload:
+    """Return the reload after which our handlers are served as before, and none of them by default."""
+    wanted = {
+        value
+        for write in writes
+        for key, value in leaves(tree_of(write.after, write.path))
+        if key[-1] == ENGINES[engine.name].default_key
+    }
+    names = frozenset(name for name, _ in engine.runtimes)
+    return Reload(engine.name, _entries(engine), demoted=names - wanted)
 
 
 def _left(path: PurePosixPath, key: tuple[str, ...]) -> str:
     return f"left {'.'.join(key)} in {path}: somebody has changed it since"
 
 
+def _idle(facts: Facts) -> Iterator[str]:
+    if facts.idle:
+        yield f"stopped containers that need our runtime to start again: {', '.join(facts.idle)}"
+
+
 def _give_back(
-    engine: EngineRow, found: EngineFacts | None, facts: Facts, restart_mode: RestartMode
+    writes: list[WriteConfig],
+    reload: Reload,
+    found: EngineFacts | None,
+    facts: Facts,
+    restart_mode: RestartMode,
 ) -> list[Step]:
     """Return the steps for one engine; one that is stopped will read its file anyway."""
-    rows = [row for row in facts.held.configs if row.engine == engine.name]
-    reload = Reload(engine.name, (), tuple(RuntimeEntry(*runtime) for runtime in engine.runtimes))
     asleep = found is None or found.stopped or restart_mode is RestartMode.NONE
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = engine.name != "docker" or facts.held.finished
+    sure = reload.engine != "docker" or facts.held.finished
     forgotten = asleep or (
         sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
     )
-    final = [
-        WriteConfig(engine.name, row.path, facts.contents[row.path], pristine(row.path, facts).file)
-        for row in rows
-    ]
     if forgotten:
-        return [step for step in final if step.before != step.after]
-    if engine.name != "docker":
-        return [*(step for step in final if step.before != step.after), reload]
-    return _through_intermediate(final, reload)
+        return [step for step in writes if step.before != step.after]
+    if reload.engine != "docker":
+        return [*(step for step in writes if step.before != step.after), reload]
+    return _through_intermediate(writes, reload)
 
 
 def _through_intermediate(writes: list[WriteConfig], reload: Reload) -> list[Step]:
@@ -109,27 +177,6 @@ def _through_intermediate(writes: list[WriteConfig], reload: Reload) -> list[Ste
             WriteConfig(step.engine, step.path, middle, step.after),
         ]
     return steps
-
-
-def _payload(facts: Facts) -> tuple[list[Step], list[InstallerError]]:
-    row = facts.held.toolkit
-    steps: list[Step] = []
-    obstacles: list[InstallerError] = []
-    now = standing(facts)
-    if row is not None and now is not None and now.startswith(VERSIONS):
-        steps.append(SwitchToolkit(now, None if row.replaced else row.linked or ""))
-    elif row is not None and facts.toolkit.replaced:
-        if now == "":
-            steps.append(SwitchToolkit(now, None))
-        else:
-            obstacles.append(
-                InstallerError(
-                    "give the toolkit directory of another installer back (something else has its name)",
-                    remedy=f"move it away, then {TRY_AGAIN}",
-                )
-            )
-    versions = sorted(facts.toolkit.versions)
-    return [*steps, *(RemoveVersion(version) for version in versions)], obstacles
 
 
 def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError]:

@@ -17,3 +17,12 @@ def own_pid() -> int:
 def runs(pid: int) -> bool:
     """Tell whether a process has ``pid``, in our own pid namespace."""
     return Path(f"/proc/{pid}").exists()
+
+
+def open_standard_streams() -> None:
+    """Open those of the three that are closed: a log line would go to the next file of ours."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

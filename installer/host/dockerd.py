@@ -25,6 +25,16 @@ class DockerInfo:
     cdi_spec_dirs: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DockerContainer:
+    """One container; ``runtime`` is the name it was created with, the default's included."""
+
+    id: str
+    name: str
+    runtime: str
+    running: bool
+
+
 def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves.
 
@@ -62,13 +72,45 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
     return len(_get(socket_path, f"/events?{window}&filters={wanted}", timeout_s).text.splitlines())
 
 
+def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
+    """Return all containers, the stopped ones included.
+
+    Raises:
+        InstallerError: as ``info``.
+    """
+
+    def ask(get: Callable[[str], Any]) -> tuple[DockerContainer, ...]:
+        found = []
+        for listed in get("/containers/json?all=1").json():
+            try:
+                said = get(f"/containers/{listed['Id']}/json").json()
+            except OSError:  # removed meanwhile
+                continue
+            runtime, running = said["HostConfig"].get("Runtime") or "", bool(said["State"]["Running"])
+            found.append(DockerContainer(said["Id"], said["Name"].lstrip("/"), runtime, running))
+        return tuple(found)
+
+    try:
+        found: tuple[DockerContainer, ...] = _ask(socket_path, ask, timeout_s)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InstallerError(
+            f"understand what answers on {socket_path} ({error!r})",
+            remedy="check that it is dockerd's socket",
+        ) from error
+    return found
+
+
 def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
+    return _ask(socket_path, lambda get: get(path), timeout_s)
+
+
+def _ask(socket_path: Path, question: Callable[[Callable[[str], Any]], Any], timeout_s: float) -> Any:
     import requests
     from docker.transport import UnixHTTPAdapter
 
     # The SDK's transport without its APIClient, which reads the registry passwords in ~/.docker and wants an
     # API version: none is served by both 20.10 (up to 1.41) and 29 (from 1.44), but a path without one is.
-    def get() -> Any:
+    def answer() -> Any:
         # Look first: when nobody listens, its connection leaks a descriptor and wraps the error three times.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(timeout_s)
@@ -76,12 +118,16 @@ def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
         with requests.Session() as session:
             session.trust_env = False  # no proxies, no netrc
             session.mount("http+docker://", UnixHTTPAdapter(f"http+unix://{socket_path.absolute()}"))
-            response = session.get(f"http+docker://localhost{path}", timeout=timeout_s)
-            response.raise_for_status()
-            return response
+
+            def get(path: str) -> Any:
+                response = session.get(f"http+docker://localhost{path}", timeout=timeout_s)
+                response.raise_for_status()
+                return response
+
+            return question(get)
 
     try:
-        return _within(timeout_s, get)
+        return _within(timeout_s, answer)
     except TimeoutError as error:
         raise InstallerError(
             f"get an answer from dockerd on {socket_path} within {timeout_s:g} s",

@@ -256,6 +256,14 @@ class Host:
             sync_directory(here.parent)
             sync_directory(there.parent)
 
+    def build_of(self, path: PurePosixPath) -> str:
+        """Return what tells one build of a program from another without reading it; "" where it is gone."""
+        try:
+            status = self.here(path).stat()
+        except OSError:
+            return ""
+        return f"{status.st_size} {status.st_mtime_ns}"
+
     def free_bytes(self, path: PurePosixPath) -> int:
         """Return the space left, in bytes, where ``path`` is or would be."""
         status = self._file_system(path)

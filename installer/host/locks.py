@@ -25,14 +25,18 @@ class Lock:
         os.close(self.fd)
 
 
-def lock_directory(host: Host, path: PurePosixPath) -> Lock | None:
+def lock_directory(host: Host, path: PurePosixPath, inherited: int | None = None) -> Lock | None:
     """Lock the directory at ``path``; None where it has gone meanwhile.
+
+    ``inherited`` is a descriptor that holds the lock since before an exec, if it still is that directory.
 
     Raises:
         LockedError: another process holds it.
     """
     with translated("lock", path):
         here = host.here(path)
+        if inherited is not None and (lock := _locked(inherited, here, path)) is not None:
+            return lock
         try:
             fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -40,7 +44,7 @@ def lock_directory(host: Host, path: PurePosixPath) -> Lock | None:
         return _locked(fd, here, path)
 
 
-def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
+def lock_pidfile(host: Host, path: PurePosixPath, inherited: int | None = None) -> Lock:
     """Lock the pidfile at ``path``, making it where there is none; its content is not touched.
 
     Raises:
@@ -48,6 +52,8 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
     """
     with translated("lock", path):
         here = host.here(path)
+        if inherited is not None and (lock := _locked(inherited, here, path)) is not None:
+            return lock
         while True:
             lock = _locked(os.open(here, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), here, path)
             if lock is not None:

@@ -49,8 +49,10 @@ class Ledger:
         self.held = held
 
     @classmethod
-    def open(cls, host: Host, layout: Layout) -> "Ledger":
+    def open(cls, host: Host, layout: Layout, inherited: int | None = None) -> "Ledger":
         """Lock the ledger, making its directory where there is none.
+
+        ``inherited`` is the descriptor of the lock that this process held before an exec.
 
         Raises:
             LockedError: another instance holds it.
@@ -58,7 +60,8 @@ class Ledger:
         """
         while True:
             _make_home(host, layout)
-            lock = lock_directory(host, layout.home)
+            lock = lock_directory(host, layout.home, inherited)
+            inherited = None
             if lock is not None:
                 break
         try:
@@ -91,11 +94,14 @@ class Ledger:
                 self._host.replace(backup, File(file.content, PRIVATE))
 
     def drop_backups(self) -> None:
-        """Remove the saved bytes that no row names."""
+        """Remove the saved bytes that no row names, and directories that hold nothing any more."""
         named = {row.original.digest for row in self.held.configs if row.original}
         for name in self._host.names(self._layout.backups):
             if name not in named:
                 self._host.remove(self._layout.backups / name)
+        for directory in (self._layout.backups, self._layout.versions):
+            if not self._host.names(directory):
+                self._host.remove_directory(directory)
 
     def make_directories(self, path: PurePosixPath) -> None:
         """Make ``path`` and what is missing above it, recorded so that undo removes them again."""
@@ -111,7 +117,7 @@ class Ledger:
     @property
     def empty(self) -> bool:
         """Whether nothing but directories is held."""
-        return not (self.held.toolkit or self.held.engines or self.held.configs)
+        return not (self.held.toolkit or self.held.engines or self.held.configs or self.held.failed)
 
     def remove(self) -> None:
         """Remove the ledger and all directories of ours: nothing is held any more.

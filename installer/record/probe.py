@@ -1,6 +1,7 @@
 """The host as it is: reads only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -20,11 +21,18 @@ from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record.engines import Answer, ask, unit_obstacle
 from installer.record.ledger import original_of
+from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
 CONFIG_FLAGS: Final = {
     "docker": ("--config-file",),
     "containerd": ("--config", "-c"),
     "crio": ("--config", "-c"),
+}
+# Flag and key by which an engine is told where its state is, and what is below it.
+STATE: Final = {
+    "docker": ("--exec-root", "exec-root", "containerd/daemon"),
+    "containerd": ("--state", "state", ""),
+    "crio": ("--runroot", "", ""),
 }
 GENERATED: Final = {
     "/rancher/": "k3s or RKE2",
@@ -75,8 +83,12 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         engine = ENGINES[row.name]
         paths = tuple(config.path for config in held.configs if config.engine == row.name)
         found = EngineFacts(row.name, engine.config, None, None, paths, row.socket, row.unit)
-        engines.append(_answered(found, _ask(host, engine, found, options)))
-    return _facts(host, options, held, tuple(engines))
+        answer = _ask(host, engine, found, options)
+        found = replace(found, config=_named_config(engine, answer) or found.config)
+        engines.append(_answered(host, found, answer))
+    facts = _facts(host, options, held, tuple(engines))
+    live, idle = known_to_docker(host, held, live_containers(host, held, engines))
+    return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
 
 
 def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFacts, ...]) -> Facts:
@@ -122,7 +134,7 @@ def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tup
             if answer.disabled:
                 notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
             continue
-        facts = _answered(facts, answer)
+        facts = _answered(host, facts, answer)
         if places.config is None:
             facts = replace(facts, config=_named_config(engine, answer) or facts.config)
         _refuse_generated(facts)
@@ -151,7 +163,8 @@ def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> An
     return ask(engine, host.here(facts.socket), timeout_s=min(5.0, options.timeout_s))
 
 
-def _answered(facts: EngineFacts, answer: Answer) -> EngineFacts:
+def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
+    exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
     return replace(
         facts,
         # A process that is seen tells by itself which unit it is in, be it none.
@@ -160,16 +173,36 @@ def _answered(facts: EngineFacts, answer: Answer) -> EngineFacts:
         serving=answer.serving,
         silence=answer.silence,
         stopped=answer.stopped,
+        seen=answer.peer is not None,
+        exe=exe,
+        build=host.build_of(exe) if exe else "",
+        state=_state(host, facts, answer),
     )
+
+
+def _state(host: Host, facts: EngineFacts, answer: Answer) -> PurePosixPath | None:
+    """Return where the engine keeps the state of its containers, if told by its command line or config."""
+    flag, key, below = STATE[facts.name]
+    said: object = _flag(answer, (flag,))
+    if said is None:
+        with suppress(InstallerError):
+            said = tree_of(host.read(facts.config), facts.config).get(key)
+    return PurePosixPath(said, below) if isinstance(said, str) and said.startswith("/") else None
 
 
 def _named_config(engine: Engine, answer: Answer) -> PurePosixPath | None:
     """Return the config that the running engine was started with, from its command line."""
+    named = _flag(answer, CONFIG_FLAGS[engine.name])
+    return PurePosixPath(named) if named else None
+
+
+def _flag(answer: Answer, names: Sequence[str]) -> str | None:
+    """Return the value of a flag on the command line of the running engine."""
     words = iter(answer.peer.cmdline if answer.peer else ())
     for word in words:
         flag, equals, value = word.partition("=")
-        if flag in CONFIG_FLAGS[engine.name]:
-            return PurePosixPath(value if equals else next(words, ""))
+        if flag in names:
+            return value if equals else next(words, "")
     return None
 
 

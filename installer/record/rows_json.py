@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from installer.decide.edits import Edit, Syntax
 from installer.decide.inode import Meta
-from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved, ToolkitRow
+from installer.decide.rows import ConfigRow, EngineRow, Failure, Holdings, Saved, ToolkitRow
 
 VERSION: Final = 1
 
@@ -19,6 +19,7 @@ def dumps(held: Holdings) -> bytes:
     rows = {
         "version": VERSION,
         "finished": held.finished,
+        "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         "directories": [str(path) for path in held.directories],
         "toolkit": toolkit
         and {
@@ -64,13 +65,14 @@ def loads(text: bytes) -> Holdings:
     rows = json.loads(text)
     if rows["version"] != VERSION:
         raise ValueError(f"version {rows['version']}")
-    toolkit = rows["toolkit"]
+    toolkit, failed = rows["toolkit"], rows.get("failed")
     return Holdings(
         tuple(PurePosixPath(path) for path in rows["directories"]),
         toolkit and ToolkitRow(**toolkit),
         tuple(_engine(row) for row in rows["engines"]),
         tuple(_config(row) for row in rows["configs"]),
         finished=rows["finished"],
+        failed=failed and Failure(**failed),
     )
 
 

@@ -1,18 +1,20 @@
 """Carry a plan out: the ledger first, then step by step; what fails half way is taken back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import structlog
 
-from installer.decide.errors import InstallerError, UndoIncompleteError
+from installer.decide.errors import InstallerError, StoppedError, UndoIncompleteError
 from installer.decide.layout import Layout
 from installer.decide.plan import Plan
-from installer.decide.rows import Holdings
+from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import (
     InstallVersion,
     MakeDirectory,
+    ProveUnused,
     Reload,
     RemoveDirectory,
     RemoveVersion,
@@ -26,6 +28,7 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.engines import reload
 from installer.record.ledger import Ledger
+from installer.record.live import live_containers
 
 log = structlog.get_logger()
 
@@ -58,7 +61,7 @@ def apply(site: Site, plan: Plan, check: Callable[[], None]) -> None:
     except Exception as error:
         if done:
             log.warning("step failed", step=describe(done[-1]), error=str(error))
-        _take_back(site, plan, done, held, error)
+        _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)
         raise
 
 
@@ -79,10 +82,20 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
         site.ledger.drop_backups()
 
 
+def _failure(plan: Plan, done: list[Step], error: Exception) -> Failure | None:
+    """Return what is remembered, so that an engine is not reloaded again and again for the same outcome."""
+    reloaded = any(isinstance(step, Reload) for step in done)
+    if not reloaded or isinstance(error, StoppedError) or not isinstance(error, InstallerError):
+        return None
+    return Failure(plan.digest, error.problem)
+
+
 def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: Exception) -> None:
     try:
         carry_out(site, plan_rollback(plan, tuple(done), held), never_stop)
     except InstallerError as error:
+        with suppress(InstallerError):
+            site.ledger.write(replace(site.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
         ) from cause
@@ -106,8 +119,19 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             _switch(host, layout, after)
         case Reload(engine):
             reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
+        case ProveUnused():
+            _prove_unused(site, plan)
         case _:
             assert_never(step)
+
+
+def _prove_unused(site: Site, plan: Plan) -> None:
+    live = live_containers(site.host, site.ledger.held, plan.engines.values())
+    if live:
+        raise InstallerError(
+            f"remove the toolkit ({', '.join(each.name for each in live)} has just been started by it)",
+            remedy="run uninstall again",
+        )
 
 
 def _write_config(host: Host, step: WriteConfig) -> None:
@@ -161,6 +185,8 @@ def _past(step: Step) -> str:
             return "toolkit switched"
         case Reload():
             return "engine reloaded"
+        case ProveUnused():
+            return "no container found on our runtimes"
         case _:
             assert_never(step)
 
@@ -177,5 +203,7 @@ def _fields(step: Step) -> dict[str, str]:
             return {"target": after or "as before"}
         case Reload(engine):
             return {"engine": engine}
+        case ProveUnused():
+            return {}
         case _:
             assert_never(step)

@@ -46,7 +46,7 @@ def test_an_engine_that_serves_everything_already_is_not_reloaded() -> None:
     options = replace(CASE.options, restart_mode=RestartMode.AUTO)
     binaries = {entry.name: str(entry.binary) for entry in entries_for(options)}
 
-    served = plan_install(_facts(Serving(binaries, "gpu", {})), options)
+    served = plan_install(_facts(Serving(binaries, "gpu", dict.fromkeys(binaries, True))), options)
     unserved = plan_install(_facts(Serving({}, "runc", {})), options)
 
     assert not [step for step in served.steps if isinstance(step, Reload)]

@@ -20,6 +20,7 @@ from tests.engines.versions import EngineSet, Today, engine_sets, today
 HERE = Path(__file__).parent
 TABLE = pytest.StashKey[list[EngineSet]]()
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd"}
+ROWS = pytest.StashKey[list[str]]()
 Boot = Callable[..., AbstractContextManager[Node]]
 
 
@@ -77,6 +78,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("engines that Debian carries today")
         for row in sets:
             terminalreporter.write_line(f"{row.suite:<10}{row}")
+    if rows := config.stash.get(ROWS, None):
+        terminalreporter.section("containers on our runtime when it is taken back")
+        for line in rows:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +108,12 @@ def booted(roots: Roots) -> Boot:
         return boot(roots, engines, start=start)
 
     return boot_one
+
+
+@pytest.fixture
+def record_row(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Return how to add a line to the table of live containers that ends the report."""
+    return pytestconfig.stash.setdefault(ROWS, []).append
 
 
 def _fresh(request: pytest.FixtureRequest) -> Iterator[Node]:

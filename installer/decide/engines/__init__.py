@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.engines import containerd, crio, docker
+from installer.decide.engines import containerd, containerd_config, crio, docker
 from installer.decide.engines.model import Engine, Reload
 
 ENGINES: Final = {
@@ -18,6 +18,8 @@ ENGINES: Final = {
             unit="docker.service",
             process="dockerd",
             reload=Reload.HUP,
+            default_key=docker.DEFAULT,
+            needs_handler=lambda _: False,
             edits=docker.edits,
         ),
         Engine(
@@ -29,6 +31,8 @@ ENGINES: Final = {
             unit="containerd.service",
             process="containerd",
             reload=Reload.RESTART,
+            default_key=containerd_config.DEFAULT,
+            needs_handler=lambda version: not version or version[0] > 1,
             edits=containerd.edits,
         ),
         Engine(
@@ -40,6 +44,8 @@ ENGINES: Final = {
             unit="crio.service",
             process="crio",
             reload=Reload.RESTART,
+            default_key=crio.DEFAULT,
+            needs_handler=lambda _: True,
             edits=crio.edits,
         ),
     )

@@ -1,11 +1,22 @@
 """containerd: CRI runtimes in config.toml, schema 1 to 4, or in a drop-in where that merges."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.engines.containerd_config import (
+    DEFAULT,
+    NEW_SCHEMA,
+    OLD_DEFAULT,
+    V2_PLUGIN,
+    V3_PLUGIN,
+    Config,
+    major,
+    patterns,
+    schema_of,
+    understood,
+)
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -18,7 +29,6 @@ from installer.decide.engines.model import (
     refuse_taken_name,
     table,
     text,
-    wrong_type,
 )
 from installer.decide.errors import InstallerError
 
@@ -26,35 +36,9 @@ RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_TYPE: Final = "io.containerd.runc.v2"
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
 LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
-V2_PLUGIN: Final = "io.containerd.grpc.v1.cri"
-V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
-DEFAULT: Final = "default_runtime_name"
-OLD_DEFAULT: Final = "default"
 BUILT_IN: Final = "runc"
-NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, design consequences 2)
 # CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """The files, understood as containerd does.
-
-    ``key`` is the table that holds the runtimes. ``imported`` are the other files in the order of
-    reading, the drop-in that was asked for among them. Where ``merges`` is true (2.x), they add to
-    the root file key by key, and ``runtimes`` and ``default`` are what comes out. ``old_default``
-    tells that the default is the table that schema 1 had for it.
-    """
-
-    path: PurePosixPath
-    tree: Tree
-    schema: int
-    key: Key
-    merges: bool
-    imported: Mapping[PurePosixPath, Tree]
-    runtimes: Tree
-    default: str
-    old_default: bool
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
@@ -63,7 +47,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     Raises:
         InstallerError: containerd would not read the result, or CRI is switched off in it.
     """
-    config = _understood(files)
+    config = understood(files)
     target = (files.drop_in if config.merges else None) or config.path
     _refuse_unserved(files, config)
     _refuse_overruled(config, target, entries)
@@ -72,96 +56,25 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
     wants += [want for entry in entries for want in _entry(config, target, donor, entry)]
+    cgroups = {entry.name: _systemd_cgroup(config, donor, entry) for entry in entries}
     head = [] if config.tree else [Want(("version",), NEW_SCHEMA)]
     low_level = low_level_words(_low_level(config))
     if target == config.path:
         notes = []
         if files.drop_in is not None:
             notes.append(f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place")
-        return Decision((FileWants(target, Syntax.TOML, (*head, *wants)),), low_level, tuple(notes))
+        return Decision((FileWants(target, Syntax.TOML, (*head, *wants)),), low_level, tuple(notes), cgroups)
     out = [FileWants(target, Syntax.TOML, tuple(wants))]
-    if not any(target.match(str(pattern)) for pattern in _patterns(config.path, config.tree)):
+    if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
         # Not *.toml: files that nobody imported so far must stay dormant. Not the bare
         # name: an import of a missing file is fatal (engines.md, case L1).
         pattern = str(target.with_name(f"{target.stem}*{target.suffix}"))
         head.append(Want(("imports",), pattern, member=True))
     out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
-    return Decision(tuple(out), low_level)
+    return Decision(tuple(out), low_level, systemd_cgroup=cgroups)
 
 
-def _understood(files: ConfigFiles) -> _Config:
-    path = files.config
-    tree = files.trees.get(path, {})
-    schema = _schema(path, tree, 1 if tree else NEW_SCHEMA)
-    merges = _major(files) == 2 or (_major(files) is None and schema > 2)
-    plugins = table(tree, ("plugins",), path)
-    plugin = {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN)
-    # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
-    if schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and _major(files) != 1:
-        plugin = V3_PLUGIN
-    key = ("plugins", plugin, "containerd")
-    imported = _imported(files, tree, merges=merges)
-    cri = _cri(path, tree, key)
-    for other, below in imported.items() if merges else ():
-        cri = _merge(cri, _cri(other, below, key))
-    runtimes = table(cri, ("runtimes",), path)
-    default = text(cri, DEFAULT, path)
-    # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
-    table_of_old = table(cri, ("default_runtime",), path)
-    old_default = bool(table_of_old.get("runtime_type")) and not merges
-    if old_default:
-        runtimes, default = {**runtimes, OLD_DEFAULT: table_of_old}, OLD_DEFAULT
-    return _Config(path, tree, schema, key, merges, imported, runtimes, default, old_default)
-
-
-def _schema(path: PurePosixPath, tree: Tree, without: int) -> int:
-    schema = tree.get("version", without)
-    if isinstance(schema, bool) or not isinstance(schema, int):
-        raise wrong_type(path, ("version",), "a number", schema)
-    return schema
-
-
-def _major(files: ConfigFiles) -> int | None:
-    return files.version[0] if files.version else None
-
-
-def _patterns(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
-    """Return what a root file imports; relative names are taken from its directory."""
-    imports = tree.get("imports")
-    return [config.parent / str(pattern) for pattern in imports] if isinstance(imports, list) else []
-
-
-def _imported(files: ConfigFiles, tree: Tree, *, merges: bool) -> dict[PurePosixPath, Tree]:
-    asked = files.drop_in if merges else None
-    names = sorted({*files.trees, *([asked] if asked else [])} - {files.config})
-    order = [name for pattern in _patterns(files.config, tree) for name in names if name.match(str(pattern))]
-    return {name: files.trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
-
-
-def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
-    """Return the table of the runtimes in one file, every type that we count on checked."""
-    for name in table(tree, (*key, "runtimes"), path):
-        runtime = (*key, "runtimes", name)
-        table(tree, (*runtime, "options"), path)
-        text(table(tree, runtime, path), "runtime_type", path, runtime)
-    table(tree, (*key, "default_runtime", "options"), path)
-    cri = table(tree, key, path)
-    text(cri, DEFAULT, path, key)
-    return cri
-
-
-def _merge(under: Tree, over: Tree) -> Tree:
-    merged = dict(under)
-    for name, value in over.items():
-        below = under.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[name] = _merge(below, value)
-        else:
-            merged[name] = value
-    return merged
-
-
-def _refuse_unserved(files: ConfigFiles, config: _Config) -> None:
+def _refuse_unserved(files: ConfigFiles, config: Config) -> None:
     for path, tree in ((config.path, config.tree), *config.imported.items()):
         names = tree.get("disabled_plugins")
         off = [name for name in ("cri", V2_PLUGIN, V3_PLUGIN) if isinstance(names, list) and name in names]
@@ -170,18 +83,18 @@ def _refuse_unserved(files: ConfigFiles, config: _Config) -> None:
                 f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
                 remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
             )
-    if config.schema == 1 and _major(files) == 2:
+    if config.schema == 1 and major(files) == 2:
         raise InstallerError(
             f"configure containerd in {config.path} (2.x ignores a file of schema 1 or without a version)",
             remedy="rewrite it with containerd config migrate, then run again",
         )
-    if config.schema not in (1, 2) and (_major(files) == 1 or config.schema < 1):
+    if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
         raise InstallerError(
             f"configure containerd in {config.path} (this containerd does not read schema {config.schema})",
             remedy="set the version that the installed containerd writes in containerd config default",
         )
     for path, tree in config.imported.items():
-        version = _schema(path, tree, config.schema)
+        version = schema_of(path, tree, config.schema)
         if config.merges and version > config.schema:
             # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start (engines.md 2).
             raise InstallerError(
@@ -191,7 +104,7 @@ def _refuse_unserved(files: ConfigFiles, config: _Config) -> None:
             )
 
 
-def _refuse_overruled(config: _Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
+def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
     """Raise where something is stronger than what we write; on 1.x an import replaces the whole CRI table."""
     default = any(entry.default for entry in entries)
     if default and config.old_default:
@@ -218,7 +131,7 @@ def _refuse_overruled(config: _Config, target: PurePosixPath, entries: tuple[Run
             )
 
 
-def _needs_runc(config: _Config) -> bool:
+def _needs_runc(config: Config) -> bool:
     """Tell whether naming a runtime takes the built-in runc away and CRI down (engines.md 2, case P).
 
     A file that names runtimes and another default has lost it already, and does without.
@@ -239,32 +152,32 @@ def _spelled(options: Tree, word: str) -> list[str]:
     return [name for name in options if name.lower() == word]
 
 
-def _wrappable(config: _Config, name: str) -> bool:
+def _wrappable(config: Config, name: str) -> bool:
     runtime = table(config.runtimes, (name,), config.path)
     kind = text(runtime, "runtime_type", config.path)
     shim = not kind or kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE
     return name in config.runtimes and shim and is_oci(name, _binary(runtime, config.path))
 
 
-def _candidates(config: _Config) -> list[str]:
+def _candidates(config: Config) -> list[str]:
     """Return the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
     return [name for name in (config.default, BUILT_IN, "crun") if _wrappable(config, name)]
 
 
-def _donor(config: _Config) -> Tree:
+def _donor(config: Config) -> Tree:
     """Return the runtime whose options ours take over; one of NVIDIA's where there is no other."""
     found = [table(config.runtimes, (name,), config.path) for name in _candidates(config)]
     return next((one for one in found if not is_ours(_binary(one, config.path))), found[0] if found else {})
 
 
-def _low_level(config: _Config) -> Iterator[Value]:
+def _low_level(config: Config) -> Iterator[Value]:
     for name in _candidates(config):
         binary = _binary(table(config.runtimes, (name,), config.path), config.path)
         if not is_ours(binary):
             yield binary
 
 
-def _entry(config: _Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
     key = (*config.key, "runtimes", entry.name)
     mine = table(config.runtimes, (entry.name,), target)
     options = table(mine, ("options",), target)
@@ -284,7 +197,16 @@ def _entry(config: _Config, target: PurePosixPath, donor: Tree, entry: RuntimeEn
             yield Want((*key, name), "")
 
 
-def _has_shim(config: _Config, kind: str) -> bool:
+def _systemd_cgroup(config: Config, donor: Tree, entry: RuntimeEntry) -> bool:
+    """Return which cgroup driver an entry has in the end: its own word, or what it takes over."""
+    for runtime in (table(config.runtimes, (entry.name,), config.path), donor):
+        for name, value in table(runtime, ("options",), config.path).items():
+            if name.lower() == "systemdcgroup":
+                return value is True
+    return False
+
+
+def _has_shim(config: Config, kind: str) -> bool:
     return kind.startswith(RUNC_SHIMS) and not (config.merges and kind == RUNC_V1_TYPE)
 
 

@@ -1,7 +1,7 @@
 """What every engine's function is given, and what it says."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
@@ -20,26 +20,35 @@ STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEntry:
-    """One OCI runtime; ``binary`` is the path the host sees."""
+    """One OCI runtime; ``binary`` is the path the host sees.
+
+    ``systemd_cgroup`` is the cgroup driver it has to have, None where the engine does not tell it apart.
+    """
 
     name: str
     binary: PurePosixPath
     default: bool = False
+    systemd_cgroup: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What a running engine says it serves; ``binaries`` by runtime name, "" where it tells none."""
+    """What a running engine says it serves; ``binaries`` by runtime name, "" where it tells none.
+
+    ``ready`` is what it says of itself (CRI's RuntimeReady).
+    """
 
     binaries: Mapping[str, str]
     default: str
     systemd_cgroup: Mapping[str, bool]
+    ready: bool = True
 
     def serves(self, entries: tuple[RuntimeEntry, ...]) -> bool:
-        """Tell whether each entry is served with its binary, and the default is the one asked for."""
+        """Tell whether each entry is served as it should be, and the default is the one asked for."""
         return all(
             self.binaries.get(entry.name) == str(entry.binary)
             and (not entry.default or self.default == entry.name)
+            and entry.systemd_cgroup in (None, self.systemd_cgroup.get(entry.name, False))
             for entry in entries
         )
 
@@ -73,11 +82,13 @@ class Decision:
     """What one engine's configs should say.
 
     ``low_level`` are the runtimes that ours may wrap, preferred first; ``notes`` are for the owner.
+    ``systemd_cgroup`` holds the cgroup driver of our runtimes where the config says one.
     """
 
     files: tuple[FileWants, ...]
     low_level: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    systemd_cgroup: Mapping[str, bool] = field(default_factory=dict)
 
 
 class Reload(StrEnum):
@@ -90,7 +101,12 @@ class Reload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine: what differs from the others is in this row."""
+    """One engine: what differs from the others is in this row.
+
+    ``default_key`` is the last part of the key that names its default runtime. ``needs_handler`` tells
+    for a version whether a container cannot be used any more once its handler is not configured:
+    containerd 2.x then refuses exec, CRI-O even stop and remove (engines.md 10, 11).
+    """
 
     name: str
     config: PurePosixPath
@@ -100,6 +116,8 @@ class Engine:
     unit: str
     process: str
     reload: Reload
+    default_key: str
+    needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...]], Decision]
 
 

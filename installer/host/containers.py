@@ -1,0 +1,80 @@
+"""Containers that were started by a given binary, from what the shims and CRI-O leave on the disk.
+
+Not by the name of a handler: the default handler has none, and a config may have changed since the start.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Container
+from installer.decide.inode import Kind
+from installer.host.files import Host
+
+# containerd's own, and the one that dockerd starts where the node has none.
+STATES: Final = (PurePosixPath("/run/containerd"), PurePosixPath("/run/docker/containerd/daemon"))
+TASKS: Final = "io.containerd.runtime.v2.task"
+DOCKER_NAMESPACE: Final = "moby"
+CRIO_CONTAINERS: Final = PurePosixPath("/run/containers/storage/overlay-containers")
+SHORT_ID: Final = 12
+
+
+def of_shims(
+    host: Host, states: Iterable[PurePosixPath], binaries: frozenset[PurePosixPath]
+) -> Iterator[Container]:
+    """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
+
+    A shim records the path in its bundle (engines.md 10; containerd 1.6 to 2.1, dockerd 20.10 to 28.5).
+    """
+    for tasks in dict.fromkeys(host.resolve(state / TASKS) for state in states):
+        for namespace in host.names(tasks):
+            for name in host.names(tasks / namespace):
+                bundle = tasks / namespace / name
+                binary = _binary(host, bundle)
+                if binary in binaries:
+                    engine = "docker" if namespace == DOCKER_NAMESPACE else "containerd"
+                    yield Container(engine, name, _pod(host, bundle) or name[:SHORT_ID], binary)
+
+
+def of_crio(host: Host, handlers: frozenset[str], binary: PurePosixPath) -> Iterator[Container]:
+    """Yield CRI-O's containers whose handler is one of ``handlers``; "" is the default.
+
+    CRI does not tell the handler, the annotations of the bundle do (engines.md 11; CRI-O 1.37).
+    """
+    for name in host.names(CRIO_CONTAINERS):
+        bundle = CRIO_CONTAINERS / name / "userdata"
+        annotations = _json(host, bundle / "config.json").get("annotations") or {}
+        if annotations.get("io.kubernetes.cri-o.RuntimeHandler", "") in handlers and annotations:
+            pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
+            space = annotations.get("io.kubernetes.pod.namespace", "-")
+            yield Container("crio", name, f"{space}/{pod}", binary)
+
+
+def _binary(host: Host, bundle: PurePosixPath) -> PurePosixPath:
+    path = _json(host, bundle / "options.json").get("binary_name")
+    return PurePosixPath(str(path or _read(host, bundle / "runtime").strip()))
+
+
+def _pod(host: Host, bundle: PurePosixPath) -> str:
+    """Return namespace and name of the pod, "" for a container that is in none."""
+    annotations = _json(host, bundle / "config.json").get("annotations") or {}
+    pod = annotations.get("io.kubernetes.cri.sandbox-name", "")
+    return f"{annotations.get('io.kubernetes.cri.sandbox-namespace', '-')}/{pod}" if pod else ""
+
+
+def _json(host: Host, path: PurePosixPath) -> dict[str, Any]:
+    try:
+        said = json.loads(_read(host, path) or "{}")
+    except ValueError:  # being written in this moment
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _read(host: Host, path: PurePosixPath) -> str:
+    try:
+        file = host.read(path) if host.kind(path) is Kind.FILE else None
+    except InstallerError:  # the container has gone meanwhile
+        return ""
+    return file.content.decode(errors="replace") if file else ""

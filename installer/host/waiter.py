@@ -1,0 +1,31 @@
+"""The program image in which ``run`` waits: a bare interpreter that nothing of ours is loaded into.
+
+It is started as a script with the arguments COUNT, then COUNT numbers of signals, then the command that
+is to be executed, in the same process, when one of them comes. Pid, locks and the signal mask stay.
+"""
+
+import posix
+import sys
+from _signal import sigwait  # type: ignore[import-not-found]  # signal itself loads enum and more: half a megabyte to wait with
+
+WOKEN_BY = b"_TOOLKIT_INSTALLER_WOKEN_BY"
+UNDO_INCOMPLETE = 4  # as decide.errors.Exit
+
+
+def main(arguments: list[str]) -> int:
+    """Wait for one of the signals; return an exit code where the full program cannot be started any more."""
+    count = int(arguments[0])
+    numbers = [int(word) for word in arguments[1 : 1 + count]]
+    command = arguments[1 + count :]
+    woken_by = sigwait(numbers)
+    environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
+    try:
+        posix.execve(command[0], command, environment)
+    except OSError as error:
+        reason = f"toolkit-installer: cannot start {command[0]} again ({error.strerror})"
+        sys.stderr.write(f"{reason}; put it back and run uninstall\n")
+    return UNDO_INCOMPLETE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

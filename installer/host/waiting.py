@@ -1,0 +1,47 @@
+"""``run`` waits in a bare interpreter (waiter.py), a fifth of the full program, and comes back as itself."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from installer.host import waiter
+
+WOKEN_BY: Final = waiter.WOKEN_BY.decode()
+LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
+SCRIPT: Final = Path(waiter.__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """What the waiter left: the signal that woke it, and the file descriptors of the locks it held."""
+
+    number: signal.Signals
+    fds: tuple[int, ...]
+
+
+def woken() -> Woken | None:
+    """Return how this process was woken, once; None where it was started afresh."""
+    number, fds = os.environ.pop(WOKEN_BY, ""), os.environ.pop(LOCKS, "")
+    if not number:
+        return None
+    return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
+
+
+def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int]) -> None:
+    """Wait for one of the blocked signals ``numbers`` in another program image, holding ``fds``.
+
+    It comes back as this program, started anew and told by ``woken``. This returns only where that
+    image cannot be started.
+    """
+    words = [str(int(number)) for number in numbers]
+    again = [sys.executable, *sys.orig_argv[1:]]
+    command = [sys.executable, "-I", "-S", str(SCRIPT), str(len(words)), *words, *again]
+    os.environ[LOCKS] = ",".join(map(str, fds))
+    with suppress(OSError):
+        os.execv(sys.executable, command)  # noqa: S606 - no shell is meant to be there
+    del os.environ[LOCKS]

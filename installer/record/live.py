@@ -1,0 +1,70 @@
+"""The containers that run on our runtimes, whichever engine started them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Container, EngineFacts
+from installer.decide.inode import Kind
+from installer.decide.rows import EngineRow, Holdings
+from installer.decide.toolkit_config import low_level_words
+from installer.host import dockerd
+from installer.host.containers import STATES, of_crio, of_shims
+from installer.host.files import Host
+
+PATH: Final = tuple(
+    PurePosixPath(path)
+    for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+)
+ASK_S: Final = 3.0
+
+
+def live_containers(host: Host, held: Holdings, engines: Iterable[EngineFacts]) -> tuple[Container, ...]:
+    """Return the containers that were started by the runtimes in the ledger and are not removed yet."""
+    binaries = frozenset(binary for row in held.engines for _, binary in row.runtimes)
+    if not binaries:
+        return ()
+    states = (*STATES, *(engine.state for engine in engines if engine.state is not None))
+    found = [*of_shims(host, states, binaries)]
+    for row in held.engines:
+        if row.name == "crio":
+            found += of_crio(host, _crio_handlers(row, held), row.runtimes[0][1])
+    return tuple(found)
+
+
+def _crio_handlers(row: EngineRow, held: Holdings) -> frozenset[str]:
+    """Return our handlers; the nameless one is among them where we are the default."""
+    keys = {edit.key[-1] for config in held.configs if config.engine == row.name for edit in config.edits}
+    default = {""} if ENGINES[row.name].default_key in keys else set()
+    return frozenset(name for name, _ in row.runtimes) | default
+
+
+def known_to_docker(
+    host: Host, held: Holdings, live: Sequence[Container]
+) -> tuple[tuple[Container, ...], tuple[str, ...]]:
+    """Return ``live`` with the names that Docker gives them, and the stopped ones that name our runtimes."""
+    row = next((row for row in held.engines if row.name == "docker"), None)
+    if row is None:
+        return tuple(live), ()
+    try:
+        found = dockerd.containers(host.here(row.socket), timeout_s=ASK_S)
+    except InstallerError:
+        return tuple(live), ()
+    names = {each.id: each.name for each in found}
+    ours = {name for name, _ in row.runtimes}
+    idle = tuple(sorted(each.name for each in found if each.runtime in ours and not each.running))
+    return tuple(replace(each, name=names.get(each.id, each.name)) for each in live), idle
+
+
+def low_level_runtime(host: Host, held: Holdings) -> PurePosixPath | None:
+    """Return the path of the runtime that ours wrap, as the host finds it; None where there is none."""
+    words = low_level_words(held.toolkit.rendered) if held.toolkit else ()
+    for word in (*words, "runc", "crun"):
+        paths = (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)
+        for path in paths:
+            if host.kind(path) is Kind.FILE:
+                return path
+    return None

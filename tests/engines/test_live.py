@@ -1,0 +1,189 @@
+"""Containers that run on our runtime: they can be used, stopped and removed whatever an undo is told to do."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.engines.cri import Pod
+from tests.engines.images import IMAGE
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+
+SOURCE = ("--toolkit-source", ARTIFACTS)
+RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+
+
+@dataclass
+class Live:
+    """A container that was started through the handler nvidia, and what its owner does with it."""
+
+    node: Node
+    id: str
+    name: str
+    pod: Pod | None = None
+
+    def exec(self) -> str:
+        if self.pod is None:
+            return self.node.run(["docker", "exec", self.id, "echo", "alive"]).stdout
+        return self.node.cri.exec(self.id, "echo", "alive").stdout
+
+    def stop(self) -> None:
+        if self.pod is None:
+            self.node.run(["docker", "stop", "--time", "1", self.id])
+        else:
+            self.node.cri.stop_container(self.id)
+
+    def remove(self) -> None:
+        if self.pod is None:
+            self.node.run(["docker", "rm", self.id])
+        else:
+            self.node.cri.remove_container(self.id)
+            self.node.cri.remove_pod(self.pod)
+
+
+def start(node: Node, handler: str = "nvidia") -> Live:
+    if node.engine == "docker":
+        runtime = ("--runtime", handler) if handler else ()
+        command = ["docker", "run", "--detach", "--net", "none", "--name", "trainer", *runtime, IMAGE]
+        return Live(node, node.run(command).stdout.strip(), "trainer")
+    pod = node.cri.run_pod(handler, "trainer")
+    return Live(node, node.cri.start_container(pod), "default/trainer", pod)
+
+
+def served(node: Node) -> tuple[set[str], str]:
+    if node.engine == "docker":
+        line = "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}|{{.DefaultRuntime}}"
+        names, default = node.run(["docker", "info", "--format", line]).stdout.strip().split("|")
+        return {name for name in names.split() if not name.startswith("io.containerd.")}, default
+    containerd = node.cri.status().config["containerd"]
+    return set(containerd["runtimes"]), containerd["defaultRuntimeName"]
+
+
+def sentence(stderr: str) -> str:
+    said = json.loads(stderr.splitlines()[-1])
+    return f"cannot {said['problem']}; {said['remedy']}"
+
+
+@pytest.mark.parametrize("in_use", ["keep", "wait", "force"])
+def test_a_live_container_outlives_an_undo(
+    node: Node, in_use: str, record_row: Callable[[str], None]
+) -> None:
+    files, before = snapshot(node), served(node)
+    node.installer("install", *SOURCE, check=True)
+    idle = node.installer("uninstall", "--in-use", in_use)
+    node.installer("install", *SOURCE, check=True)
+    live = start(node)
+
+    undone = node.installer("uninstall", "--in-use", in_use)
+
+    done = []
+    assert live.exec() == "alive\n"
+    done.append("exec")
+    link = (node.root / RUNTIME.lstrip("/")).is_symlink()
+    live.stop()
+    done.append("stop")
+    live.remove()
+    done.append("remove")
+    record_row(
+        f"{node.engines!s:<40}{in_use:<7}none: exit {idle.returncode}   "
+        f"live: exit {undone.returncode}, {', '.join(done)}"
+    )
+    assert (idle.returncode, undone.returncode) == (0, 4)
+    assert f"{live.name} (" in sentence(undone.stderr)
+    assert link == (in_use == "force")
+    assert served(node)[1] == before[1]
+    again = node.installer("uninstall", "--in-use", in_use)
+    assert again.returncode == 0, again.stderr
+    assert snapshot(node) == files
+    assert served(node) == before
+
+
+def test_a_live_container_of_the_default_runtime_outlives_it(node: Node) -> None:
+    files, before = snapshot(node), served(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    live = start(node, handler="")
+
+    kept = node.installer("uninstall", "--in-use", "keep")
+
+    assert kept.returncode == 4, kept.stderr
+    assert served(node) == (before[0] | {"nvidia", "nvidia-cdi", "nvidia-legacy"}, before[1])
+    assert live.exec() == "alive\n"
+    pid = node.pid_of(f"{node.engine}.service")
+    again = node.installer("uninstall", "--in-use", "keep")
+    assert (again.returncode, node.pid_of(f"{node.engine}.service")) == (4, pid)
+    forced = node.installer("uninstall", "--in-use", "force")
+    assert forced.returncode == 4, forced.stderr
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    assert node.installer("uninstall").returncode == 0
+    assert snapshot(node) == files
+    assert served(node) == before
+
+
+def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
+    files = snapshot(node)
+    process = node.start_installer("run", *SOURCE)
+    process.wait_for("waiting for a signal")
+    live = start(node)
+    process.terminate()
+    process.wait_for("waiting for containers")
+
+    live.stop()
+    live.remove()
+
+    assert process.wait() == 0, process.log
+    assert snapshot(node) == files
+
+
+def test_an_install_takes_over_what_an_undo_had_to_leave(node: Node) -> None:
+    files = snapshot(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    live = start(node)
+    for in_use in ("force", "keep"):
+        assert node.installer("uninstall", "--in-use", in_use).returncode == 4
+
+        node.installer("install", *SOURCE, "--set-as-default", check=True)
+
+        assert served(node)[1] == "nvidia"
+        assert not (node.root / RUNTIME.lstrip("/")).is_symlink()
+        assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+def test_stopped_containers_that_need_our_runtime_are_named(docker_node: Node) -> None:
+    docker_node.installer("install", *SOURCE, check=True)
+    live = start(docker_node)
+    live.stop()
+
+    done = docker_node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert "stopped containers that need our runtime to start again: trainer" in done.stderr
+
+
+def test_a_stop_that_keeps_hands_the_node_to_the_next_instance_untouched(node: Node) -> None:
+    process = node.start_installer("run", *SOURCE, "--on-exit", "keep")
+    process.wait_for("waiting for a signal")
+    process.terminate()
+    first = process.wait()
+    files, pid = snapshot(node, times=True), node.pid_of(f"{node.engine}.service")
+
+    following = node.start_installer("run", *SOURCE, "--on-exit", "keep")
+    following.wait_for("waiting for a signal")
+
+    assert (first, "nothing changed" in following.log) == (0, True)
+    assert node.pid_of(f"{node.engine}.service") == pid
+    assert (node.root / "run/nvidia/toolkit/ready").exists()
+    after = snapshot(node, times=True)
+    assert {path: after[path] for path in files if path.startswith(("/etc", "/usr/local"))} == {
+        path: text for path, text in files.items() if path.startswith(("/etc", "/usr/local"))
+    }
+    following.kill()
+    following.wait()
