@@ -19,11 +19,11 @@ from installer.host.files import Host
 from installer.host.locks import Lock, lock_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready
-from installer.record.engines import buses
 from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.live import live_containers
 from installer.record.probe import probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
+from installer.record.units import buses
 
 log = structlog.get_logger()
 

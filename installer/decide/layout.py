@@ -46,6 +46,11 @@ class Layout:
         return self.home / "backups"
 
     @property
+    def check(self) -> PurePosixPath:
+        """Where CRI-O's drop-ins are put together for its own program to read."""
+        return self.home / "check"
+
+    @property
     def replaced(self) -> PurePosixPath:
         """A toolkit directory of another installer, kept for undo."""
         return self.home / "replaced"

@@ -14,7 +14,7 @@ from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
-from installer.decide.steps import MakeDirectory, Reload, Step, WriteConfig
+from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig
 from installer.decide.toolkit_plan import plan_toolkit
 
 MODES: Final = ("", ".cdi", ".legacy")
@@ -86,6 +86,10 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     ]
     directories = _directories(facts, [write for part in parts for write in part.writes])
     steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories)]
+    for part in parts:
+        if part.reload and part.writes:
+            texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
+            steps.append(Preflight(part.row.name, texts))
     for part in parts:
         steps += [*part.writes, *part.reload]
     steps += toolkit.afterwards

@@ -24,6 +24,14 @@ class RemoveDirectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Preflight:
+    """Let the engine's own program read its config as it is going to be."""
+
+    engine: str
+    files: tuple[tuple[PurePosixPath, File], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WriteConfig:
     """Put ``after`` in the place of ``before``; None is no file."""
 
@@ -90,6 +98,7 @@ class ProveUnused:
 Step: TypeAlias = (
     MakeDirectory
     | RemoveDirectory
+    | Preflight
     | WriteConfig
     | InstallVersion
     | RemoveVersion
@@ -106,6 +115,8 @@ def describe(step: Step) -> str:
             return f"make the directory {path}"
         case RemoveDirectory(path):
             return f"remove the directory {path}"
+        case Preflight(engine):
+            return f"let {engine}'s own program read the new config"
         case WriteConfig(_, path, before, after):
             verb = "create" if before is None else "remove" if after is None else "edit"
             return f"{verb} {path}"
@@ -139,7 +150,7 @@ def inverse(step: Step) -> Step | None:
             return RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
-        case RemoveVersion() | Reload() | ProveUnused():
+        case Preflight() | RemoveVersion() | Reload() | ProveUnused():
             return None
         case _:
             assert_never(step)

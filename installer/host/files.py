@@ -170,6 +170,16 @@ class Host:
                 raise
             sync_directory(here.parent)
 
+    def stage(self, path: PurePosixPath, file: File) -> PurePosixPath:
+        """Put ``file`` where ``replace`` would stage it, for somebody to look at; ``sweep`` removes it."""
+        with translated("stage", path):
+            here = self.here(path)
+            staged = staged_name(here)
+            staged.unlink(missing_ok=True)
+            write_synced(staged, file.content, file.meta)
+            up = len(here.parent.parts) - len(staged.parent.parts)
+            return self.resolve(path).parents[up] / staged.name
+
     def sweep(self, path: PurePosixPath) -> None:
         """Remove what a killed ``replace`` or ``link`` of ``path`` left beside it."""
         with suppress(OSError):

@@ -16,6 +16,8 @@ _MANAGER = f"{_SYSTEMD}.Manager"
 _UNIT = f"{_SYSTEMD}.Unit"
 _SERVICE = f"{_SYSTEMD}.Service"
 
+_CHECK_S = 0.1
+
 T = TypeVar("T")
 
 
@@ -34,7 +36,9 @@ class UnitState:
     can_reload: bool
 
 
-def restart_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
+def restart_unit(
+    buses: Sequence[Path], unit: str, *, timeout_s: float, check: Callable[[], None] = lambda: None
+) -> None:
     """Restart a unit and return when its start is done, which is when the service said it is ready.
 
     systemd's count of recent starts is reset before: a few quick restarts otherwise leave the unit dead.
@@ -43,6 +47,7 @@ def restart_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
         buses: sockets of the system bus or of systemd itself (``private``), the preferred first.
         unit: its full name, such as ``containerd.service``.
         timeout_s: for everything together; the restart goes on when it is over.
+        check: called now and then while waiting; what it raises ends the wait, the restart goes on.
 
     Raises:
         NoBusError: no bus can be reached; nothing was done.
@@ -51,18 +56,38 @@ def restart_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
 
     def restart(bus: _Bus) -> None:
         path = _known(bus, unit)
-        bus.listen("JobRemoved")
         _forget_failures(bus, unit)
-        job = bus.call(_ROOT, _MANAGER, "RestartUnit", "ss", (unit, "replace"))[0]
-        result = bus.removed(job)
-        if result != "done":
-            state = _state(bus, path, unit)
-            raise InstallerError(
-                f"restart {unit} (job {result}, unit {state.active}/{state.sub})",
-                remedy=f"see journalctl -u {unit} on the node",
-            )
+        bus.check = check
+        _do(bus, "RestartUnit", unit, path, f"restart {unit}")
 
     _ask(buses, restart, purpose=f"restart {unit}", timeout_s=timeout_s)
+
+
+def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
+    """Let a unit reload its config in its own way, and return when that is done.
+
+    Raises:
+        NoBusError: no bus can be reached; nothing was done.
+        InstallerError: the unit is unknown, cannot reload, or not in time.
+    """
+
+    def reload(bus: _Bus) -> None:
+        _do(bus, "ReloadUnit", unit, _known(bus, unit), f"reload {unit}")
+
+    _ask(buses, reload, purpose=f"reload {unit}", timeout_s=timeout_s)
+
+
+def _do(bus: "_Bus", method: str, unit: str, path: str, purpose: str) -> None:
+    """Queue a job for a unit and wait for its end."""
+    bus.listen("JobRemoved")
+    job = bus.call(_ROOT, _MANAGER, method, "ss", (unit, "replace"))[0]
+    result = bus.removed(job)
+    if result != "done":
+        state = _state(bus, path, unit)
+        raise InstallerError(
+            f"{purpose} (job {result}, unit {state.active}/{state.sub})",
+            remedy=f"see journalctl -u {unit} on the node",
+        )
 
 
 def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitState:
@@ -173,6 +198,7 @@ class _Bus:
         from jeepney.bus_messages import message_bus  # type: ignore[import-untyped]  # ships no types
 
         self.deadline = time.monotonic() + timeout_s
+        self.check: Callable[[], None] = lambda: None
         self._peer_to_peer = path.name == "private"  # no daemon between: no Hello, no match rules
         self._parser = Parser()
         self._serial = 0
@@ -254,10 +280,16 @@ class _Bus:
         return message
 
     def _read(self) -> bytes:
-        self._socket.settimeout(self._left())
-        if not (content := self._socket.recv(65536)):
-            raise ConnectionResetError("closed by the other side")
-        return content
+        while True:
+            self._socket.settimeout(min(self._left(), _CHECK_S))
+            try:
+                content = self._socket.recv(65536)
+            except TimeoutError:
+                self.check()
+                continue
+            if not content:
+                raise ConnectionResetError("closed by the other side")
+            return content
 
     def _left(self) -> float:
         left_s = self.deadline - time.monotonic()

@@ -4,22 +4,28 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
+
+import structlog
 
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine, Serving
 from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.layout import SYSTEM_BUSES
 from installer.decide.steps import Reload
-from installer.host import cri, dockerd, processes, systemd
+from installer.host import cri, dockerd, processes
 from installer.host.files import Host
 from installer.host.processes import NotServing, Peer, Silent, Unseen
+from installer.record import units
+
+log = structlog.get_logger()
 
 ASK_S: Final = 5.0
 POLL_S: Final = 0.01
+SETTLE_S: Final = 10.0
+SETTLE_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,8 @@ class Answer:
     """What was found behind an engine's socket.
 
     ``serving`` is None, and ``silence`` says why, where there is no usable answer; ``stopped``
-    that nobody listens, ``disabled`` that it runs without CRI on purpose.
+    that nobody listens, ``disabled`` that it runs without CRI on purpose, ``failed`` that its CRI
+    did not load and will not.
     """
 
     peer: Peer | None = None
@@ -36,6 +43,7 @@ class Answer:
     silence: str = ""
     stopped: bool = False
     disabled: bool = False
+    failed: bool = False
 
 
 def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
@@ -57,7 +65,9 @@ def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
     try:
         serving, version = _serving(engine, socket, timeout_s)
     except cri.CriDisabledError as error:
-        return Answer(seen, silence=error.problem, disabled=True)
+        return Answer(seen, silence=error.problem, disabled=True, failed=True)
+    except cri.CriFailedError as error:
+        return Answer(seen, silence=error.problem, failed=True)
     except InstallerError as error:
         return Answer(seen, silence=error.problem)
     return Answer(seen, serving, version)
@@ -74,6 +84,7 @@ def _serving(engine: Engine, socket: Path, timeout_s: float) -> tuple[Serving, t
             {handler.name: handler.binary for handler in handlers},
             status.default,
             {handler.name: bool(handler.systemd_cgroup) for handler in handlers},
+            status.ready,
         ),
         numbers(status.version),
     )
@@ -90,32 +101,32 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def buses(host: Host) -> tuple[Path, ...]:
-    """Return where systemd may be reached, under the host's root."""
-    return tuple(host.here(path) for path in SYSTEM_BUSES)
-
-
-def unit_obstacle(host: Host, engine: Engine, unit: str) -> InstallerError | None:
-    """Return why ``unit`` could not be restarted, before anything is changed; None where it could."""
-    if engine.reload is not How.RESTART:
+def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
+    """Return why an engine could not be reloaded, before anything is changed; None where it could."""
+    by_signal = ENGINES[facts.name].reload is How.HUP
+    if by_signal and facts.seen:
         return None
-    if not unit:
-        return _without_unit(engine.name, "it runs outside any systemd service")
+    if not facts.unit:
+        return _without_unit(facts, "it runs outside any systemd service")
     try:
-        state = systemd.unit_state(buses(host), unit, timeout_s=ASK_S)
+        state = units.state(host, facts.unit)
     except InstallerError as error:
-        return error
+        return _without_unit(facts, error.problem) if by_signal else error
     # Restarting a unit that is not the one that serves would start a second engine beside it.
     if state.active != "active":
-        return _without_unit(engine.name, f"its unit {unit} is {state.active}, so something else serves")
+        return _without_unit(facts, f"its unit {facts.unit} is {state.active}, so something else serves")
+    if by_signal and not state.can_reload:
+        return _without_unit(facts, f"its unit {facts.unit} has no ExecReload")
     return None
 
 
-def _without_unit(name: str, reason: str) -> InstallerError:
-    return InstallerError(
-        f"restart {name} ({reason})",
-        remedy="run it as a systemd service, or configure it unproven with --restart-mode none",
-    )
+def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
+    verb = "reload" if ENGINES[facts.name].reload is How.HUP else "restart"
+    if facts.seen:
+        remedy = "run it as a systemd service, or configure it unproven with --restart-mode none"
+    else:
+        remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
+    return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy)
 
 
 def reload(
@@ -129,25 +140,55 @@ def reload(
         InstallerError: it cannot be reloaded, or does not serve that within ``timeout_s``.
     """
     engine = ENGINES[facts.name]
-    deadline = time.monotonic() + timeout_s
     socket = host.here(facts.socket)
-    began = time.time()
+    if engine.reload is How.RESTART:
+        _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
+    began, deadline = time.time(), time.monotonic() + timeout_s
     if engine.reload is How.HUP:
-        _hang_up(engine, socket, facts.socket)
+        _hang_up(host, facts, socket, timeout_s)
     elif facts.unit:
-        systemd.restart_unit(buses(host), facts.unit, timeout_s=timeout_s)
+        units.restart(host, facts.unit, timeout_s=timeout_s, check=check)
     else:
-        raise _without_unit(facts.name, "it runs outside any systemd service")
+        raise _without_unit(facts, "it runs outside any systemd service")
     while True:
         left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         answer = ask(engine, socket, timeout_s=left_s)
-        served = answer.serving is not None and step.satisfied_by(answer.serving)
+        served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
         if served and _taken_up(engine, socket, began, left_s):
             return
-        if time.monotonic() > deadline:
-            raise _unproven(facts.name, answer, step, timeout_s)
+        over = time.monotonic() > deadline
+        if over or _hopeless(host, facts, answer):
+            found = _found(host, facts, answer, step, began)
+            raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         check()
         time.sleep(POLL_S)
+
+
+def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[], None]) -> None:
+    """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
+
+    Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
+    is stuck already, and no reason to wait for ever.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            waiting = cri.unready_containers(socket, timeout_s=ASK_S)
+        except InstallerError:  # CRI is down: there is nothing that a restart could disturb
+            return
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            log.warning("containers left half-made", engine=name, containers=[each[:12] for each in waiting])
+            return
+        check()
+        time.sleep(SETTLE_POLL_S)
+
+
+def _hopeless(host: Host, facts: EngineFacts, answer: Answer) -> bool:
+    """Tell whether waiting longer cannot help: CRI did not load, or the engine's process has ended."""
+    restarted = ENGINES[facts.name].reload is How.RESTART
+    return restarted and (answer.failed or (answer.stopped and bool(units.died(host, facts.unit))))
 
 
 def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> bool:
@@ -158,29 +199,41 @@ def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> b
     return engine.reload is not How.HUP or dockerd.reloads_since(socket, since, timeout_s=timeout_s) > 0
 
 
-def _hang_up(engine: Engine, socket: Path, named: PurePosixPath) -> None:
+def _hang_up(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
+    """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
+    engine = ENGINES[facts.name]
     peer = processes.peer_of(socket, greeting=processes.HTTP_PING, timeout_s=ASK_S)
     if isinstance(peer, Peer):
         processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.process}))
     elif isinstance(peer, Unseen):
-        raise InstallerError(
-            f"reload {engine.name} (it runs in a pid namespace that cannot be seen from here)",
-            remedy="run with the host's pid namespace (hostPID: true)",
-        )
+        if obstacle := unit_obstacle(host, facts):
+            raise obstacle
+        units.reload(host, facts.unit, timeout_s=timeout_s)
     else:
         raise InstallerError(
-            f"reload {engine.name} (nobody answers on {named})", remedy=f"check that {engine.name} is well"
+            f"reload {engine.name} (nobody answers on {facts.socket})",
+            remedy=f"check that {engine.name} is well",
         )
 
 
-def _unproven(name: str, answer: Answer, step: Reload, timeout_s: float) -> InstallerError:
-    if answer.serving is None:
-        found = answer.silence
-    else:
-        listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
-        found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
+def _unproven(facts: EngineFacts, step: Reload, found: str, when: str) -> InstallerError:
     wanted = "serves our runtimes" if step.present else "has let go of our runtimes"
     return InstallerError(
-        f"prove that {name} {wanted} within {timeout_s:g} s ({found})",
-        remedy=f"look at the log of {name}, and give --timeout more seconds if it is slow",
+        f"prove that {facts.name} {wanted}{when} ({found})",
+        remedy=f"look at the log of {facts.name}, and give --timeout more seconds if it is slow",
     )
+
+
+def _found(host: Host, facts: EngineFacts, answer: Answer, step: Reload, began_s: float) -> str:
+    """Return what is wrong with an engine, in its own words where it has said some."""
+    if answer.serving is None:
+        said = (units.died(host, facts.unit), units.last_words(host, facts.unit, began_s))
+        return (answer.stopped and ": ".join(filter(None, said))) or answer.silence
+    listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
+    found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
+    drivers = answer.serving.systemd_cgroup
+    wrong = [
+        each.name for each in step.present if each.systemd_cgroup not in (None, drivers.get(each.name, False))
+    ]
+    found += f", with another cgroup driver for {', '.join(wrong)}" if wrong else ""
+    return found if answer.serving.ready else f"{found}, and calls itself not ready"

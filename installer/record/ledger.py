@@ -78,6 +78,7 @@ class Ledger:
         layout = self._layout
         for path in (layout.toolkit, layout.ledger, *(row.path for row in self.held.configs)):
             self._host.sweep(path)
+        remove_tree(self._host, layout.check)
 
     def write(self, held: Holdings) -> None:
         """Put the rows on the disk; the same rows again cost nothing."""

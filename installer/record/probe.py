@@ -1,7 +1,6 @@
 """The host as it is: reads only."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -19,21 +18,11 @@ from installer.decide.rows import Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
+from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
 from installer.record.engines import Answer, ask, unit_obstacle
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
-CONFIG_FLAGS: Final = {
-    "docker": ("--config-file",),
-    "containerd": ("--config", "-c"),
-    "crio": ("--config", "-c"),
-}
-# Flag and key by which an engine is told where its state is, and what is below it.
-STATE: Final = {
-    "docker": ("--exec-root", "exec-root", "containerd/daemon"),
-    "containerd": ("--state", "state", ""),
-    "crio": ("--runroot", "", ""),
-}
 GENERATED: Final = {
     "/rancher/": "k3s or RKE2",
     "/k3s/": "k3s or RKE2",
@@ -51,7 +40,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     """
     # Hashing the payload and asking the engines wait for different things.
     with found_artifacts(options.toolkit_source) as artifacts:
-        engines, notes = _engines(host, options)
+        engines, notes, overruled = _engines(host, options)
         facts = _facts(host, options, held, engines)
         targets = {path for engine in engines for path in _targets(engine)}
         for path in targets:
@@ -66,6 +55,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             obstacles=(
                 *host.install_obstacles(options.install_dir),
                 *_unit_obstacles(host, options, engines),
+                *overruled,
             ),
             notes=(*notes, *_driver_note(host, options)),
             artifacts=artifacts(),
@@ -84,7 +74,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         paths = tuple(config.path for config in held.configs if config.engine == row.name)
         found = EngineFacts(row.name, engine.config, None, None, paths, row.socket, row.unit)
         answer = _ask(host, engine, found, options)
-        found = replace(found, config=_named_config(engine, answer) or found.config)
+        found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
         engines.append(_answered(host, found, answer))
     facts = _facts(host, options, held, tuple(engines))
     live, idle = known_to_docker(host, held, live_containers(host, held, engines))
@@ -115,8 +105,11 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
     )
 
 
-def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tuple[str, ...]]:
+def _engines(
+    host: Host, options: Options
+) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
     found, notes = [], []
+    overruled: list[InstallerError] = []
     for name in options.engine_names:
         engine = ENGINES[name]
         places = options.places.get(name, Places())
@@ -135,8 +128,13 @@ def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tup
                 notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
             continue
         facts = _answered(host, facts, answer)
+        overruled += overruling(name, _cmdline(answer), options)
         if places.config is None:
-            facts = replace(facts, config=_named_config(engine, answer) or facts.config)
+            facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
+        if name == "crio" and places.drop_in is None:
+            directory = path_of(_cmdline(answer), DROP_INS)
+            drop_in = directory / facts.drop_in.name if directory and facts.drop_in else facts.drop_in
+            facts = replace(facts, drop_in=drop_in)
         _refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))
     if not found:
@@ -145,7 +143,7 @@ def _engines(host: Host, options: Options) -> tuple[tuple[EngineFacts, ...], tup
             f"find a running engine (nobody listens on {sockets})",
             remedy="start one, or name it with --runtime and its socket with --socket",
         )
-    return tuple(found), tuple(notes)
+    return tuple(found), tuple(notes), tuple(overruled)
 
 
 def _refuse_generated(facts: EngineFacts) -> None:
@@ -163,6 +161,10 @@ def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> An
     return ask(engine, host.here(facts.socket), timeout_s=min(5.0, options.timeout_s))
 
 
+def _cmdline(answer: Answer) -> tuple[str, ...]:
+    return answer.peer.cmdline if answer.peer else ()
+
+
 def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
     exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
     return replace(
@@ -176,34 +178,8 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         seen=answer.peer is not None,
         exe=exe,
         build=host.build_of(exe) if exe else "",
-        state=_state(host, facts, answer),
+        state=state_of(host, facts.name, _cmdline(answer), facts.config),
     )
-
-
-def _state(host: Host, facts: EngineFacts, answer: Answer) -> PurePosixPath | None:
-    """Return where the engine keeps the state of its containers, if told by its command line or config."""
-    flag, key, below = STATE[facts.name]
-    said: object = _flag(answer, (flag,))
-    if said is None:
-        with suppress(InstallerError):
-            said = tree_of(host.read(facts.config), facts.config).get(key)
-    return PurePosixPath(said, below) if isinstance(said, str) and said.startswith("/") else None
-
-
-def _named_config(engine: Engine, answer: Answer) -> PurePosixPath | None:
-    """Return the config that the running engine was started with, from its command line."""
-    named = _flag(answer, CONFIG_FLAGS[engine.name])
-    return PurePosixPath(named) if named else None
-
-
-def _flag(answer: Answer, names: Sequence[str]) -> str | None:
-    """Return the value of a flag on the command line of the running engine."""
-    words = iter(answer.peer.cmdline if answer.peer else ())
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag in names:
-            return value if equals else next(words, "")
-    return None
 
 
 def _targets(engine: EngineFacts) -> Iterator[PurePosixPath]:
@@ -265,7 +241,7 @@ def _unit_obstacles(
 ) -> tuple[InstallerError, ...]:
     if options.restart_mode is RestartMode.NONE:
         return ()
-    found = (unit_obstacle(host, ENGINES[engine.name], engine.unit) for engine in engines if engine.serving)
+    found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
     return tuple(obstacle for obstacle in found if obstacle is not None)
 
 

@@ -14,6 +14,7 @@ from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import (
     InstallVersion,
     MakeDirectory,
+    Preflight,
     ProveUnused,
     Reload,
     RemoveDirectory,
@@ -29,6 +30,7 @@ from installer.host.trees import install_tree, remove_tree
 from installer.record.engines import reload
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers
+from installer.record.preflight import preflight
 
 log = structlog.get_logger()
 
@@ -108,6 +110,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             host.make_directory(path)
         case RemoveDirectory(path):
             host.remove_directory(path)
+        case Preflight(engine):
+            preflight(host, layout, plan.engines[engine], step)
         case WriteConfig():
             _write_config(host, step)
         case InstallVersion(version, files):
@@ -175,6 +179,8 @@ def _past(step: Step) -> str:
             return "directory made"
         case RemoveDirectory():
             return "directory given back"
+        case Preflight():
+            return "new config looked at"
         case WriteConfig(_, _, _, after):
             return "config written" if after else "config removed"
         case InstallVersion():
@@ -201,7 +207,7 @@ def _fields(step: Step) -> dict[str, str]:
             return {"version": version}
         case SwitchToolkit(_, after):
             return {"target": after or "as before"}
-        case Reload(engine):
+        case Reload(engine) | Preflight(engine):
             return {"engine": engine}
         case ProveUnused():
             return {}

@@ -1,0 +1,68 @@
+"""systemd by way of the host's own systemctl, where none of its sockets can be reached from here."""
+
+from pathlib import Path
+from typing import Final
+
+from installer.decide.errors import InstallerError
+from installer.host.programs import Ran, run_in
+from installer.host.systemd import NoBusError, UnitState
+
+# Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
+UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
+PROPERTIES: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload")
+
+
+def restart(root: Path, unit: str, *, timeout_s: float) -> None:
+    """Restart a unit, its count of recent starts forgotten before, and return when that is done.
+
+    Raises:
+        NoBusError: systemd cannot be reached this way either; nothing was done.
+        InstallerError: it failed.
+    """
+    _systemctl(root, ["reset-failed", unit], timeout_s)
+    done = _systemctl(root, ["restart", unit], timeout_s)
+    if done.returncode:
+        raise InstallerError(
+            f"restart {unit} ({done.last_line})", remedy=f"see journalctl -u {unit} on the node"
+        )
+
+
+def reload(root: Path, unit: str, *, timeout_s: float) -> None:
+    """Let a unit reload its config.
+
+    Raises:
+        InstallerError: as ``restart``.
+    """
+    done = _systemctl(root, ["reload", unit], timeout_s)
+    if done.returncode:
+        raise InstallerError(
+            f"reload {unit} ({done.last_line})", remedy=f"see journalctl -u {unit} on the node"
+        )
+
+
+def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
+    """Return the state of a unit.
+
+    Raises:
+        InstallerError: as ``restart``.
+    """
+    done = _systemctl(root, ["show", f"--property={','.join(PROPERTIES)}", unit], timeout_s)
+    said = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    try:
+        load, active, sub, main_pid, can_reload = (said[name] for name in PROPERTIES)
+        return UnitState(load, active, sub, int(main_pid), can_reload == "yes")
+    except (KeyError, ValueError) as error:
+        raise InstallerError(
+            f"look at {unit} ({done.last_line})", remedy="check the unit on the node"
+        ) from error
+
+
+def _systemctl(root: Path, words: list[str], timeout_s: float) -> Ran:
+    done = run_in(root, ["systemctl", *words], timeout_s=timeout_s)
+    if done is None or (done.returncode and any(text in done.stderr for text in UNREACHABLE)):
+        reason = done.last_line if done else "the host's systemctl cannot be run"
+        raise NoBusError(
+            f"reach systemd ({reason})",
+            remedy="mount the node's /run/dbus into the container (the directory, not the socket)",
+        )
+    return done

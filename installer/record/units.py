@@ -1,0 +1,109 @@
+"""An engine's systemd unit: over D-Bus, or by the host's systemctl where no bus can be reached."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeVar
+
+from installer.decide.errors import InstallerError
+from installer.decide.layout import SYSTEM_BUSES
+from installer.host import systemctl, systemd
+from installer.host.files import Host
+from installer.host.programs import run_in
+from installer.host.systemd import NoBusError, UnitState
+
+ASK_S: Final = 5.0
+ROOT: Final = PurePosixPath("/")
+GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
+
+T = TypeVar("T")
+
+
+def buses(host: Host) -> tuple[Path, ...]:
+    """Return where systemd may be reached, under the host's root."""
+    return tuple(host.here(path) for path in SYSTEM_BUSES)
+
+
+def state(host: Host, unit: str) -> UnitState:
+    """Return the state of a unit.
+
+    Raises:
+        InstallerError: systemd cannot be reached, or does not answer.
+    """
+    return _either(
+        lambda: systemd.unit_state(buses(host), unit, timeout_s=ASK_S),
+        lambda: systemctl.state(host.here(ROOT), unit, timeout_s=ASK_S),
+    )
+
+
+def restart(host: Host, unit: str, *, timeout_s: float, check: Callable[[], None]) -> None:
+    """Restart a unit; it is active, with another process than before, when this returns.
+
+    ``check`` is called while it waits and may raise.
+
+    Raises:
+        InstallerError: it did not come up; the error has the words of the unit's own log.
+    """
+    before = state(host, unit)
+    began = time.time()
+    try:
+        _either(
+            lambda: systemd.restart_unit(buses(host), unit, timeout_s=timeout_s, check=check),
+            lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=timeout_s),
+        )
+    except NoBusError:
+        raise
+    except InstallerError as error:
+        if words := last_words(host, unit, began):
+            raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy) from error
+        raise
+    after = state(host, unit)
+    if after.main_pid and after.main_pid == before.main_pid:
+        raise InstallerError(
+            f"restart {unit} (pid {after.main_pid} still runs as before)",
+            remedy=f"see systemctl status {unit} on the node",
+        )
+
+
+def reload(host: Host, unit: str, *, timeout_s: float) -> None:
+    """Let a unit reload its config in the way that its owner wrote down (ExecReload).
+
+    Raises:
+        InstallerError: it cannot, or systemd cannot be reached.
+    """
+    _either(
+        lambda: systemd.reload_unit(buses(host), unit, timeout_s=timeout_s),
+        lambda: systemctl.reload(host.here(ROOT), unit, timeout_s=timeout_s),
+    )
+
+
+def died(host: Host, unit: str) -> str:
+    """Return how a unit is if its service has come to an end, "" where it runs or nobody knows."""
+    try:
+        now = state(host, unit)
+    except InstallerError:
+        return ""
+    ended = now.active in {"failed", "inactive"} or now.sub == "auto-restart"
+    return f"{unit} is {now.active}/{now.sub}" if ended else ""
+
+
+def last_words(host: Host, unit: str, since_s: float) -> str:
+    """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
+    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.0f}", "--lines=20", "--output=cat"]
+    ran = run_in(host.here(ROOT), [*words, "--no-pager", "--quiet"], timeout_s=ASK_S)
+    lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()] if ran else []
+    for mark in GRAVE:
+        for line in reversed(lines):
+            if mark in line.lower():
+                return line[:300]
+    return lines[-1][:300] if lines else ""
+
+
+def _either(over_bus: Callable[[], T], by_program: Callable[[], T]) -> T:
+    try:
+        return over_bus()
+    except NoBusError as error:
+        try:
+            return by_program()
+        except NoBusError:
+            raise error from None
