@@ -9,7 +9,7 @@ import structlog
 
 from installer import signals
 from installer.decide.errors import Exit, InstallerError, StoppedError, UndoIncompleteError
-from installer.decide.facts import Container, Facts
+from installer.decide.facts import Facts, names_of
 from installer.decide.options import InUse, OnExit, Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
@@ -30,7 +30,6 @@ log = structlog.get_logger()
 UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
 IN_USE_S: Final = 10.0
 IN_USE_POLL_S: Final = 0.1
-SHOWN: Final = 8  # containers in one sentence
 
 
 def install(options: Options) -> Exit:
@@ -179,8 +178,8 @@ def _undo(host: Host, options: Options, ledger: Ledger) -> None:
         raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
     if plan.in_use:
         raise UndoIncompleteError(
-            f"give everything back ({_named(plan.in_use)} on our runtime)",
-            remedy="run uninstall again when they are gone",
+            f"give everything back (our runtime runs {names_of(plan.in_use)})",
+            remedy="run uninstall again when that has ended",
         )
     log.info("everything given back", steps=len(plan.steps))
 
@@ -192,13 +191,6 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     while time.monotonic() < deadline and live_containers(host, ledger.held, facts.engines):
         time.sleep(IN_USE_POLL_S)
     return probe_undo(host, options, ledger.held)
-
-
-def _named(containers: tuple[Container, ...]) -> str:
-    names = sorted({f"{each.name} ({each.engine})" for each in containers})
-    shown, more = names[:SHOWN], len(names) - SHOWN
-    listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-    return f"{listed} {'runs' if len(names) == 1 else 'run'}"
 
 
 def _withdraw(host: Host, options: Options) -> None:

@@ -1,14 +1,17 @@
 """What was found on the host: everything a decision may depend on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Final
 
 from installer.decide.engines.model import Serving
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
 from installer.decide.rows import Holdings
 from installer.decide.toolkit import Artifact
+
+NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,20 @@ class Container:
     binary: PurePosixPath
 
 
+def names_of(containers: Iterable[Container]) -> str:
+    """Return the containers as part of a sentence, the first few of many."""
+    names = sorted({f"{each.name} ({each.engine})" for each in containers})
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """One engine of this run: where it is configured, and what the running one says.
 
     ``files`` are the configs it reads, in that order, by the host's path. ``serving`` is
     None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all.
-    ``seen`` tells that its process is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
+    ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
     usual place.
     """
@@ -46,7 +56,7 @@ class EngineFacts:
     serving: Serving | None = None
     silence: str = ""
     stopped: bool = False
-    seen: bool = False
+    pid: int | None = None
     exe: PurePosixPath | None = None
     build: str = ""
     state: PurePosixPath | None = None

@@ -89,7 +89,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     for part in parts:
         if part.reload and part.writes:
             texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
-            steps.append(Preflight(part.row.name, texts))
+            steps.append(Preflight(part.row.name, texts, tuple(path for _, path in part.row.runtimes)))
     for part in parts:
         steps += [*part.writes, *part.reload]
     steps += toolkit.afterwards

@@ -25,10 +25,11 @@ class RemoveDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """Let the engine's own program read its config as it is going to be."""
+    """Let the engine's own program read its future config; ``binaries`` must be there for it."""
 
     engine: str
     files: tuple[tuple[PurePosixPath, File], ...]
+    binaries: tuple[PurePosixPath, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts, Facts
+from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File, Meta
 from installer.decide.options import InUse, Options, RestartMode
 from installer.decide.plan import Plan
@@ -200,15 +200,21 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError
     ]
 
 
-def plan_rollback(plan: Plan, done: tuple[Step, ...], held: Holdings) -> Plan:
+def plan_rollback(
+    plan: Plan, done: tuple[Step, ...], held: Holdings, live: tuple[Container, ...] = ()
+) -> Plan:
     """Return the steps that take ``done``, the last of which may be half done, back to ``held``.
 
     An engine whose reload was tried is reloaded again, and proven to serve what it served before.
+    Where nothing was held before, ``live`` containers keep their engine and the payload as they are.
     """
+    used = {container.engine for container in live} if held.toolkit is None else set()
     tried = {step.engine: step for step in done if isinstance(step, Reload)}
     steps: list[Step] = []
     for name in dict.fromkeys(
-        step.engine for step in reversed(done) if isinstance(step, WriteConfig | Reload)
+        step.engine
+        for step in reversed(done)
+        if isinstance(step, WriteConfig | Reload) and step.engine not in used
     ):
         writes = [
             WriteConfig(name, step.path, before=step.after, after=step.before)
@@ -221,11 +227,11 @@ def plan_rollback(plan: Plan, done: tuple[Step, ...], held: Holdings) -> Plan:
     steps += [
         back
         for step in reversed(done)
-        if not isinstance(step, WriteConfig | Reload) and (back := inverse(step)) is not None
+        if not isinstance(step, WriteConfig | Reload) and not used and (back := inverse(step)) is not None
     ]
     rows = {row.path: row for row in plan.during.configs}
     during = replace(plan.during, configs=tuple(_knowing(rows, steps)), finished=False)
-    return Plan(tuple(steps), during, held, plan.engines)
+    return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
 
 def _again(engine: EngineFacts, tried: Reload) -> Reload:

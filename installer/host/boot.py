@@ -1,6 +1,7 @@
 """Which boot this is, and which process: what tells a fresh claim from one left by a reboot."""
 
 import os
+import sys
 from pathlib import Path
 
 
@@ -21,8 +22,10 @@ def runs(pid: int) -> bool:
 
 def open_standard_streams() -> None:
     """Open those of the three that are closed: a log line would go to the next file of ours."""
-    for fd in range(3):
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - no name to give it
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))

@@ -104,7 +104,7 @@ def numbers(version: str) -> tuple[int, ...]:
 def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
     """Return why an engine could not be reloaded, before anything is changed; None where it could."""
     by_signal = ENGINES[facts.name].reload is How.HUP
-    if by_signal and facts.seen:
+    if by_signal and facts.pid is not None:
         return None
     if not facts.unit:
         return _without_unit(facts, "it runs outside any systemd service")
@@ -122,7 +122,7 @@ def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
 
 def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
     verb = "reload" if ENGINES[facts.name].reload is How.HUP else "restart"
-    if facts.seen:
+    if facts.pid is not None:
         remedy = "run it as a systemd service, or configure it unproven with --restart-mode none"
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"

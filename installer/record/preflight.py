@@ -1,5 +1,6 @@
 """The engine's own program reads what its config is going to be, before the config is there."""
 
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -35,6 +36,7 @@ def preflight(host: Host, layout: Layout, engine: EngineFacts, step: Preflight) 
     Raises:
         InstallerError: it refuses the config; nothing was changed.
     """
+    _refuse_unseen(engine, step.binaries)
     program = _program(host, engine)
     files = dict(step.files)
     if program is None:
@@ -60,8 +62,23 @@ def preflight(host: Host, layout: Layout, engine: EngineFacts, step: Preflight) 
             f"configure {engine.name} ({program} refuses the new config: {ran.last_line})",
             remedy="correct the config it has now, then run again",
         )
-    else:
-        log.info("config checked", engine=engine.name, program=str(program))
+
+
+def _refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> None:
+    """Raise where the engine would not find our runtimes: nobody complains before a container is started."""
+    if engine.pid is None:
+        return
+    theirs = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
+    for path in binaries:
+        try:
+            there = not theirs.names(ROOT) or theirs.kind(path) is Kind.FILE
+        except InstallerError:  # without CAP_SYS_PTRACE nobody looks into another process's root
+            return
+        if not there:
+            raise InstallerError(
+                f"configure {engine.name} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
+                remedy="make --install-dir, or the mount that holds it, the directory that the host sees",
+            )
 
 
 def _program(host: Host, engine: EngineFacts) -> PurePosixPath | None:

@@ -175,7 +175,7 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         serving=answer.serving,
         silence=answer.silence,
         stopped=answer.stopped,
-        seen=answer.peer is not None,
+        pid=answer.peer.pid if answer.peer else None,
         exe=exe,
         build=host.build_of(exe) if exe else "",
         state=state_of(host, facts.name, _cmdline(answer), facts.config),

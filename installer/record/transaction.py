@@ -8,6 +8,7 @@ from typing import assert_never
 import structlog
 
 from installer.decide.errors import InstallerError, StoppedError, UndoIncompleteError
+from installer.decide.facts import names_of
 from installer.decide.layout import Layout
 from installer.decide.plan import Plan
 from installer.decide.rows import Failure, Holdings
@@ -93,13 +94,20 @@ def _failure(plan: Plan, done: list[Step], error: Exception) -> Failure | None:
 
 
 def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: Exception) -> None:
+    live = live_containers(site.host, plan.during, plan.engines.values())
+    back = plan_rollback(plan, tuple(done), held, live)
     try:
-        carry_out(site, plan_rollback(plan, tuple(done), held), never_stop)
+        carry_out(site, back, never_stop)
     except InstallerError as error:
         with suppress(InstallerError):
             site.ledger.write(replace(site.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
+        ) from cause
+    if back.in_use:
+        raise UndoIncompleteError(
+            f"bring the host back after a failure ({cause}): our runtime runs {names_of(back.in_use)}",
+            remedy="run install or uninstall again",
         ) from cause
 
 
@@ -133,8 +141,7 @@ def _prove_unused(site: Site, plan: Plan) -> None:
     live = live_containers(site.host, site.ledger.held, plan.engines.values())
     if live:
         raise InstallerError(
-            f"remove the toolkit ({', '.join(each.name for each in live)} has just been started by it)",
-            remedy="run uninstall again",
+            f"remove the toolkit (it has just started {names_of(live)})", remedy="run uninstall again"
         )
 
 

@@ -13,6 +13,7 @@ from installer.host.programs import run_in
 from installer.host.systemd import NoBusError, UnitState
 
 ASK_S: Final = 5.0
+SYNC_S: Final = 1.0  # the engine is down meanwhile
 ROOT: Final = PurePosixPath("/")
 GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
@@ -89,8 +90,10 @@ def died(host: Host, unit: str) -> str:
 
 def last_words(host: Host, unit: str, since_s: float) -> str:
     """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
-    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.0f}", "--lines=20", "--output=cat"]
-    ran = run_in(host.here(ROOT), [*words, "--no-pager", "--quiet"], timeout_s=ASK_S)
+    root = host.here(ROOT)
+    run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
+    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--lines=20", "--output=cat"]
+    ran = run_in(root, [*words, "--no-pager", "--quiet"], timeout_s=SYNC_S)
     lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()] if ran else []
     for mark in GRAVE:
         for line in reversed(lines):

@@ -51,6 +51,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     target = (files.drop_in if config.merges else None) or config.path
     _refuse_unserved(files, config)
     _refuse_overruled(config, target, entries)
+    _refuse_unknown_default(config, entries)
     donor = _donor(config)
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
     if _needs_runc(config):
@@ -102,6 +103,18 @@ def _refuse_unserved(files: ConfigFiles, config: Config) -> None:
                 f"the root file {config.schema})",
                 remedy="give both the same version",
             )
+
+
+def _refuse_unknown_default(config: Config, entries: tuple[RuntimeEntry, ...]) -> None:
+    """Raise where a restart would leave CRI down, which no program of containerd's finds out before."""
+    known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in entries)}
+    nested = any("imports" in tree for tree in config.imported.values())  # which are not read here
+    if config.default not in known and not nested and not any(entry.default for entry in entries):
+        raise InstallerError(
+            f'configure containerd in {config.path} (its default_runtime_name "{config.default}" is not '
+            "defined: CRI would not load)",
+            remedy="define that runtime, or correct default_runtime_name",
+        )
 
 
 def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:

@@ -1,0 +1,272 @@
+"""A reload that goes wrong, and stops at any moment: the engine serves and the files are as promised."""
+
+import json
+import random
+import time
+from collections.abc import Callable
+
+from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.cri import Cri
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.test_live import sentence, served
+
+SOURCE = ("--toolkit-source", ARTIFACTS)
+DROP_IN = "/run/systemd/system/containerd.service.d/other.conf"
+STOPS = 9  # on each of six kinds of nodes
+
+
+def starts(node: Node, unit: str = "containerd") -> int:
+    """Return how often systemd has started a unit since boot."""
+    node.run(["journalctl", "--sync"])
+    lines = node.journal(unit).splitlines()
+    return len([line for line in lines if line.startswith("Started ")])
+
+
+def serve_from(node: Node, config: str, cri: Cri) -> None:
+    """Let containerd run from another config file than the one at the usual place."""
+    node.write(DROP_IN, f"[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {config}\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("containerd")
+    cri.wait()
+
+
+def test_the_config_on_the_command_line_of_the_running_engine_is_the_one_that_is_edited(
+    containerd_node: Node, cri: Cri
+) -> None:
+    containerd_node.run(["cp", CONTAINERD, "/opt/mine.toml"])
+    serve_from(containerd_node, "/opt/mine.toml", cri)
+    files = snapshot(containerd_node)
+
+    containerd_node.installer("install", *SOURCE, check=True)
+
+    assert "nvidia-container-runtime" in containerd_node.read("/opt/mine.toml")
+    assert "nvidia-container-runtime" not in containerd_node.read(CONTAINERD)
+    assert set(cri.status().runtimes) == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+
+
+def test_a_config_that_the_engine_itself_refuses_never_reaches_its_place(
+    containerd_node: Node, cri: Cri
+) -> None:
+    text = containerd_node.read(CONTAINERD)
+    broken = text.replace('root = "/var', 'imports = ["/opt/gone.toml"]\nroot = "/var')
+    broken = broken.replace("root = '/var", "imports = ['/opt/bad.toml']\nroot = '/var")
+    containerd_node.write(CONTAINERD, broken)
+    containerd_node.write("/opt/bad.toml", "version = 3\nroot = [1]\n")  # 2.x lets a missing file pass
+    count = starts(containerd_node)
+
+    done = containerd_node.installer("install", *SOURCE)
+
+    assert done.returncode == 1, done.stderr
+    assert "cannot configure containerd (/usr/bin/containerd refuses the new config: " in sentence(
+        done.stderr
+    )
+    assert containerd_node.read(CONTAINERD) == broken
+    assert starts(containerd_node) == count
+    assert set(cri.status().runtimes) == {"runc"}
+
+
+def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
+    containerd_node: Node,
+) -> None:
+    # What dies is not the program that has read the config before: the roll-back has to cope.
+    files, before = snapshot(containerd_node), served(containerd_node)
+    containerd_node.write(
+        DROP_IN,
+        "[Service]\nExecStartPre=/bin/sh -c '! grep -q nvidia-container-runtime /etc/containerd/config.toml"
+        " || { echo level=fatal the disk is on strike; exit 1; }'\n",
+    )
+    containerd_node.run(["systemctl", "daemon-reload"])
+    count = starts(containerd_node)
+
+    first = containerd_node.installer("install", *SOURCE)
+    after = starts(containerd_node)
+    later = [containerd_node.installer("install", *SOURCE) for _ in range(19)]
+
+    assert [done.returncode for done in (first, *later)] == [1] * 20
+    assert "the disk is on strike" in sentence(first.stderr)
+    for done in later:
+        assert sentence(done.stderr).startswith(
+            "cannot configure again what failed before (restart containerd"
+        )
+    assert (after - count, starts(containerd_node) - after) == (1, 0)  # the try never came to be started
+    assert served(containerd_node) == before
+    assert containerd_node.installer("status").returncode == 1
+    containerd_node.run(["rm", DROP_IN])
+    containerd_node.run(["systemctl", "daemon-reload"])
+    retried = containerd_node.installer("install", *SOURCE, "--retry")
+    assert retried.returncode == 0, retried.stderr
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+
+
+def test_a_config_that_takes_cri_down_is_rolled_back_with_the_reason(containerd_node: Node) -> None:
+    files, before = snapshot(containerd_node), served(containerd_node)
+    lost = containerd_node.read(CONTAINERD).replace('= "runc"', '= "gone"').replace("= 'runc'", "= 'gone'")
+    containerd_node.write("/run/lost.toml", lost)
+    # A real containerd whose CRI really does not load, as soon as our config is in its place.
+    start = f"grep -q nvidia-container-runtime {CONTAINERD} && exec containerd --config /run/lost.toml"
+    containerd_node.write(
+        DROP_IN, f"[Service]\nExecStart=\nExecStart=/bin/sh -c '{start}; exec containerd'\n"
+    )
+    containerd_node.run(["systemctl", "daemon-reload"])
+    count, began = starts(containerd_node), time.monotonic()
+
+    done = containerd_node.installer("install", *SOURCE, "--timeout", "20")
+    took_s = time.monotonic() - began
+    again = containerd_node.installer("install", *SOURCE, "--timeout", "20")
+
+    assert (done.returncode, again.returncode) == (1, 1)
+    assert "no corresponding runtime configured" in sentence(done.stderr)
+    assert 'default_runtime_name = \\"gone\\"' in done.stderr
+    assert took_s < 15  # what is hopeless is not waited for
+    assert starts(containerd_node) - count == 2
+    assert served(containerd_node) == before
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+
+
+def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) -> None:
+    files, pid = snapshot(node), node.pid_of(f"{node.engine}.service")
+    installer = f"/usr/bin/python3 -m installer install --toolkit-source {ARTIFACTS}"
+    hidden = f"mkdir /usr/local/nvidia && mount -t tmpfs none /usr/local/nvidia && {installer}"
+
+    done = node.run(["unshare", "--mount", "sh", "-c", hidden], check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert "/usr/local/nvidia/toolkit/nvidia-container-runtime is not there for pid" in sentence(done.stderr)
+    assert node.pid_of(f"{node.engine}.service") == pid
+    node.run(["rmdir", "/usr/local/nvidia"])
+    assert snapshot(node) == files
+
+
+def test_a_run_that_failed_before_is_refused_without_a_write(containerd_node: Node, cri: Cri) -> None:
+    containerd_node.run(["cp", CONTAINERD, "/opt/frozen.toml"])
+    serve_from(containerd_node, "/opt/frozen.toml", cri)
+    options = ("--config", f"containerd={CONTAINERD}", "--runtime", "containerd", "--timeout", "2")
+    assert containerd_node.installer("run", *SOURCE, *options).returncode == 1
+    files, count = snapshot(containerd_node, times=True), starts(containerd_node)
+
+    again = containerd_node.installer("run", *SOURCE, *options)
+    other = containerd_node.installer("plan", *SOURCE, *options, "--runtime-name", "gpu")
+
+    assert "cannot configure again what failed before (prove that containerd" in sentence(again.stderr)
+    assert snapshot(containerd_node, times=True) == files
+    assert starts(containerd_node) == count
+    assert "failed before" not in other.stdout
+    containerd_node.installer("uninstall", check=True)
+    assert not (containerd_node.root / "usr/local/nvidia").exists()
+
+
+def test_dockerd_started_with_runtimes_on_its_command_line_is_reported_not_fought(docker_node: Node) -> None:
+    docker_node.write(
+        "/run/systemd/system/docker.service.d/flags.conf",
+        "[Service]\nExecStart=\nExecStart=/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock"
+        " $DOCKER_OPTS --add-runtime other=/usr/sbin/runc\n",
+    )
+    docker_node.run(["systemctl", "daemon-reload"])
+    docker_node.restart("docker")
+    text = docker_node.read(DOCKER)
+
+    done = docker_node.installer("install", *SOURCE)
+
+    assert done.returncode == 1
+    assert "started with --add-runtime" in sentence(done.stderr)
+    assert docker_node.read(DOCKER) == text
+    assert "other" in served(docker_node)[0]
+
+
+def test_a_bus_that_is_gone_leaves_systemctl(containerd_node: Node, cri: Cri) -> None:
+    files = snapshot(containerd_node)
+    # systemctl finds systemd where its own library looks, the installer where the mounts are.
+    hidden = ("--mount", "/run/dbus=/run/nothing", "--mount", "/run/systemd=/run/nothing")
+
+    containerd_node.installer("install", *SOURCE, *hidden, check=True)
+
+    assert set(cri.status().runtimes) == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
+    containerd_node.installer("uninstall", *hidden, check=True)
+    assert snapshot(containerd_node) == files
+
+
+def test_a_stop_at_any_moment_leaves_an_engine_that_serves_and_files_as_promised(node: Node) -> None:
+    files, before = snapshot(node), served(node)
+    chance = random.Random(20261121)  # noqa: S311 - moments, not secrets
+    outcomes: list[int] = []
+    for turn in range(STOPS):
+        verb = ("run", "install")[turn % 2]
+        process = node.start_installer(verb, *SOURCE, "--set-as-default")
+        time.sleep(chance.uniform(0.0, 0.9))  # the moment is the point
+        for _ in range(1 + turn % 3):
+            if process.running:
+                process.terminate()
+        code = process.wait(30)
+        outcomes.append(code)
+        kept = code == 0 and verb == "install"
+
+        assert code in {0, 1, -15}, process.log  # -15: before its first line, nothing was done
+        assert served(node)[1] == ("nvidia" if kept else before[1]), process.log
+        if kept:
+            node.installer("uninstall", check=True)
+        assert snapshot(node) == files, (verb, process.log)
+        assert served(node) == before
+    assert node.show(f"{node.engine}.service", "ActiveState") == "active"
+
+
+def test_a_stop_while_the_undo_is_at_work_changes_nothing(node: Node) -> None:
+    files, before = snapshot(node), served(node)
+    for event in ("stop requested", "config written", "engine reloaded"):
+        process = node.start_installer("run", *SOURCE)
+        process.wait_for("waiting for a signal")
+        process.terminate()
+        _again(process.wait_for, event)
+        if process.running:
+            process.terminate()
+
+        assert process.wait() == 0, process.log
+        assert snapshot(node) == files
+        assert served(node) == before
+
+
+def _again(wait_for: Callable[[str], None], event: str) -> None:
+    try:
+        wait_for(event)
+    except AssertionError:  # it was quicker than we look
+        return
+
+
+def test_a_hangup_reconciles_and_closed_streams_are_survived(node: Node) -> None:
+    files = snapshot(node)
+    command = "exec /usr/bin/python3 -m installer run --toolkit-source /artifacts >&- 2>&- <&-"
+    process = node.start(["/bin/sh", "-c", command])
+    ready = node.root / "run/nvidia/toolkit/ready"
+    _until(ready.exists)
+    first = json.loads(ready.read_text())
+    path = DOCKER if node.engine == "docker" else CONTAINERD
+    original = node.read(path)
+    node.run(["sh", "-c", f"rm {path}; cp -a /usr/local/nvidia/.toolkit-installer/backups/* {path}"])
+
+    _hang_up(process.signal)
+    _until(lambda: ready.exists() and json.loads(ready.read_text()) != first)
+
+    assert node.read(path) == original
+    process.terminate()
+    assert process.wait() == 0
+    assert {name: text for name, text in snapshot(node).items() if name != path} == {
+        name: text for name, text in files.items() if name != path
+    }
+
+
+def _hang_up(send: Callable[..., None]) -> None:
+    import signal
+
+    send(signal.SIGHUP)
+
+
+def _until(done: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
