@@ -37,8 +37,8 @@ def live_containers(host: Host, held: Holdings, engines: Iterable[EngineFacts]) 
 
 def _crio_handlers(row: EngineRow, held: Holdings) -> frozenset[str]:
     """Return our handlers; the nameless one is among them where we are the default."""
-    keys = {edit.key[-1] for config in held.configs if config.engine == row.name for edit in config.edits}
-    default = {""} if ENGINES[row.name].default_key in keys else set()
+    keys = {edit.key[-1:] for config in held.configs if config.engine == row.name for edit in config.edits}
+    default = {""} if (ENGINES[row.name].default_key,) in keys else set()
     return frozenset(name for name, _ in row.runtimes) | default
 
 

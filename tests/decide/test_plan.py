@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from installer.decide.facts import Facts
 from installer.decide.inode import Entry
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import entries_for, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
 from tests.decide.golden import Case, cases
 
@@ -96,3 +97,55 @@ def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
 
     assert [present.satisfied_by(each) for each in (ours, theirs, stuck)] == [True, False, False]
     assert [absent.satisfied_by(each) for each in (ours, theirs, stuck)] == [False, True, False]
+
+
+FAILURE = "prove that containerd serves our runtimes (it serves runc, default runc)"
+
+
+def _failed(facts: Facts, options: Options) -> Facts:
+    """Return the facts of a node on which the plan for ``facts`` has failed."""
+    digest = plan_install(facts, options).digest
+    return replace(facts, held=replace(facts.held, failed=Failure(digest, FAILURE)))
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "refused"),
+    [
+        pytest.param({}, {}, True, id="nothing has changed"),
+        pytest.param({"retry": True}, {}, False, id="asked to try again"),
+        pytest.param({"timeout_s": 60.0}, {}, False, id="more time"),
+        pytest.param({"runtime_name": "gpu2"}, {}, False, id="another name"),
+        pytest.param({}, {"build": "1 2"}, False, id="another engine binary"),
+        pytest.param({}, {"version": (1, 7, 25)}, False, id="another engine version"),
+        pytest.param({"driver_root": "/"}, {}, False, id="another payload"),
+        pytest.param({}, {"serving": "ours"}, False, id="the engine serves it by now"),
+    ],
+)
+def test_what_failed_is_refused_until_something_it_depends_on_changes(
+    options: dict[str, Any], facts: dict[str, Any], *, refused: bool
+) -> None:
+    asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
+    found = _failed(_facts(Serving({}, "runc", {})), asked)
+    if facts.get("serving"):
+        binaries = {entry.name: str(entry.binary) for entry in entries_for(asked)}
+        facts = {"serving": Serving(binaries, "gpu", dict.fromkeys(binaries, True))}
+    found = replace(found, engines=tuple(replace(engine, **facts) for engine in found.engines))
+
+    plan = plan_install(found, replace(asked, **options))
+
+    assert any(FAILURE in obstacle.problem for obstacle in plan.obstacles) is refused
+    assert plan.settled is not None
+    assert plan.settled.failed is None
+
+
+def test_a_config_that_somebody_edited_is_a_reason_to_try_again() -> None:
+    asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
+    found = _failed(_facts(Serving({}, "runc", {})), asked)
+    contents = {
+        path: replace(file, content=file.content + b"# edited\n") if file else None
+        for path, file in found.contents.items()
+    }
+
+    plan = plan_install(replace(found, contents=contents), asked)
+
+    assert plan.obstacles == ()

@@ -1,0 +1,159 @@
+"""An undo while containers run on our runtimes: what they need stays, and goes when they are gone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.configs import tree_of
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import Serving, leaves
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Container, Facts, names_of
+from installer.decide.inode import Kind
+from installer.decide.options import InUse, RestartMode
+from installer.decide.plan import entries_for, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import (
+    InstallVersion,
+    ProveUnused,
+    Reload,
+    RemoveVersion,
+    SwitchToolkit,
+)
+from installer.decide.toolkit import Symlink
+from installer.decide.undo import plan_rollback, plan_undo
+from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
+
+ACCEPTED = [
+    case
+    for engine in ENGINES
+    for case in cases(engine)
+    if not case.said.get("refused") and not case.said.get("hook")
+]
+OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+
+
+def _live(engine: str) -> tuple[Container, ...]:
+    return (Container(engine, "3f6c0d5e8a9b", "train/bert-0", OURS),)
+
+
+def _defaults(engine: str, disk: Disk) -> Iterator[object]:
+    for path, file in sorted(disk.items()):
+        for key, value in leaves(tree_of(file, path)):
+            if key[-1] == ENGINES[engine].default_key:
+                yield path, value
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: f"{case.engine} {case.path.name}")
+def test_our_runtime_is_the_default_no_more_and_later_every_byte_comes_back(case: Case) -> None:
+    options = replace(case.options, set_as_default=True, in_use=InUse.KEEP)
+    try:
+        plan = plan_install(case.facts(case.before, Holdings(), {}), options)
+    except InstallerError:  # one of the cases in which we cannot be the default
+        plan, _ = installed(case, case.before, Holdings())
+    disk = written(case.before, plan)
+    assert plan.settled is not None
+
+    kept = plan_undo(replace(undo_facts(case, disk, plan.settled), live=_live(case.engine)), options)
+
+    after = written(disk, kept)
+    assert list(_defaults(case.engine, after)) == list(_defaults(case.engine, case.before))
+    assert kept.in_use
+    assert kept.settled is not None
+    assert kept.settled.toolkit == plan.settled.toolkit
+    handlers = [path for path, file in after.items() if str(OURS).encode() in (file.content if file else b"")]
+    assert handlers
+    again = plan_undo(replace(undo_facts(case, after, kept.settled), live=_live(case.engine)), options)
+    assert again.steps == ()
+    full = plan_undo(undo_facts(case, after, kept.settled), options)
+    assert written(after, full) == case.before
+    assert full.settled is None
+
+
+CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+CRIO = next(case for case in ACCEPTED if case.engine == "crio")
+DOCKER = next(case for case in ACCEPTED if case.engine == "docker")
+
+
+def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    assert plan.settled.toolkit is not None
+    facts = undo_facts(case, disk, plan.settled)
+    names = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
+    engines = tuple(
+        replace(engine, version=version, serving=Serving(names, "", {})) for engine in facts.engines
+    )
+    link = f".toolkit-installer/versions/{plan.settled.toolkit.version}"
+    return replace(
+        facts,
+        engines=engines,
+        live=_live(case.engine),
+        low_level=PurePosixPath(low_level) if low_level else None,
+        toolkit=replace(
+            facts.toolkit, kind=Kind.LINK, link=link, versions={plan.settled.toolkit.version: {}}
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "version", "stays"),
+    [
+        pytest.param(DOCKER, (28, 5), False, id="Docker"),
+        pytest.param(CONTAINERD, (1, 7), False, id="containerd 1.x"),
+        pytest.param(CONTAINERD, (2, 1), True, id="containerd 2.x, for exec"),
+        pytest.param(CRIO, (1, 31), True, id="CRI-O, for stop and remove"),
+    ],
+)
+def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are_needed(
+    case: Case, version: tuple[int, ...], *, stays: bool
+) -> None:
+    facts = _in_use(case, version)
+
+    plan = plan_undo(facts, replace(case.options, in_use=InUse.FORCE, restart_mode=RestartMode.AUTO))
+
+    stand_in = next(step for step in plan.steps if isinstance(step, InstallVersion))
+    assert stand_in.files == (Symlink(PurePosixPath("nvidia-container-runtime"), "/usr/sbin/runc"),)
+    order = [
+        type(step) for step in plan.steps if isinstance(step, InstallVersion | SwitchToolkit | RemoveVersion)
+    ]
+    assert order == [InstallVersion, SwitchToolkit, RemoveVersion]
+    assert plan.settled is not None
+    assert [row.name for row in plan.settled.engines] == ([case.engine] if stays else [])
+
+
+def test_force_without_any_low_level_runtime_is_refused() -> None:
+    facts = _in_use(CONTAINERD, (1, 7), low_level=None)
+
+    plan = plan_undo(facts, replace(CONTAINERD.options, in_use=InUse.FORCE))
+
+    assert "neither runc nor crun was found" in plan.obstacles[0].problem
+
+
+def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
+    facts = replace(_in_use(CONTAINERD, (1, 7)), live=())
+
+    plan = plan_undo(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
+
+    kinds = [type(step) for step in plan.steps]
+    assert kinds.index(Reload) < kinds.index(ProveUnused) < kinds.index(SwitchToolkit)
+
+
+def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_need() -> None:
+    plan, _ = installed(CONTAINERD, CONTAINERD.before, Holdings())
+
+    back = plan_rollback(plan, plan.steps, Holdings(), _live("containerd"))
+
+    assert back.steps == ()
+    assert back.settled == back.during
+    assert back.in_use
+    assert plan_rollback(plan, plan.steps, Holdings()).steps
+
+
+def test_many_containers_are_not_all_named() -> None:
+    containers = [Container("docker", str(number), f"c{number:02}", OURS) for number in range(20)]
+
+    assert names_of(containers[:2]) == "c00 (docker), c01 (docker)"
+    assert names_of(containers).endswith("c07 (docker) and 12 more")
