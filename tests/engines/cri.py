@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,22 +112,36 @@ class Cri:
                 handlers.append(_text(value, 1))
         return Status(conditions, json.loads(info.get("config", "{}")), tuple(handlers))
 
-    def run_pod(self, handler: str = "", name: str = "") -> Pod:
+    def run_pod(self, handler: str = "", name: str = "", *, pid: int = CONTAINER) -> Pod:
         """Run a pod on the node's network; an empty handler is the default runtime."""
         name = name or f"pod-{uuid.uuid4().hex[:8]}"
         metadata = _bytes(1, name) + _bytes(2, f"uid-{name}") + _bytes(3, "default")
-        namespaces = _number(1, NODE) + _number(2, CONTAINER)
-        config = _bytes(1, metadata) + _bytes(3, "/run/podlogs") + _bytes(8, _bytes(2, _bytes(1, namespaces)))
+        security = _bytes(1, _number(1, NODE) + _number(2, pid))
+        config = _bytes(1, metadata) + _bytes(3, "/run/podlogs") + _bytes(8, _bytes(2, security))
         request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
         return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler)
 
-    def start_container(self, pod: Pod, *command: str) -> str:
-        """Create and start a container in ``pod`` and return its id; it sleeps unless told otherwise."""
+    def start_container(
+        self,
+        pod: Pod,
+        *command: str,
+        mounts: Mapping[str, str] | None = None,
+        pid: int = CONTAINER,
+        log: str = "",
+    ) -> str:
+        """Create and start a container in ``pod`` and return its id; it sleeps unless told otherwise.
+
+        ``mounts`` tells by a path in the container which one of the node it is; ``log`` is a name below
+        /run/podlogs.
+        """
         name = f"container-{uuid.uuid4().hex[:8]}"
         words = b"".join(_bytes(3, word) for word in command or ("/bin/sleep", "100000"))
-        namespaces = _bytes(2, _bytes(3, _number(1, NODE) + _number(2, CONTAINER)))
-        config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, IMAGE)) + words
-        config += _bytes(11, f"{name}.log") + _bytes(15, namespaces)
+        binds = b"".join(
+            _bytes(7, _bytes(1, here) + _bytes(2, there)) for here, there in (mounts or {}).items()
+        )
+        security = _bytes(3, _number(1, NODE) + _number(2, pid))
+        config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, IMAGE)) + words + binds
+        config += _bytes(11, log or f"{name}.log") + _bytes(15, _bytes(2, security))
         request = _bytes(1, pod.id) + _bytes(2, config) + _bytes(3, pod.config)
         container = _text(self.call("RuntimeService/CreateContainer", request), 1)
         self.call("RuntimeService/StartContainer", _bytes(1, container))
@@ -140,9 +154,15 @@ class Cri:
         code = dict(_fields(answer)).get(3, 0)
         return Executed(int(code), _text(answer, 1), _text(answer, 2))
 
-    def stop_container(self, container: str) -> None:
-        """Stop a container without grace."""
-        self.call("RuntimeService/StopContainer", _bytes(1, container) + _number(2, 0))
+    def stop_container(self, container: str, grace_s: int = 0) -> None:
+        """Stop a container, after ``grace_s`` the hard way."""
+        self.call("RuntimeService/StopContainer", _bytes(1, container) + _number(2, grace_s))
+
+    def container_state(self, container: str) -> tuple[int, int]:
+        """Return the state of a container (1 runs, 2 has exited) and its exit code."""
+        status = dict(_fields(self.call("RuntimeService/ContainerStatus", _bytes(1, container))))[1]
+        said = dict(_fields(status))
+        return int(said.get(3, 0)), int(said.get(7, 0))
 
     def remove_container(self, container: str) -> None:
         """Remove a container."""

@@ -1,0 +1,128 @@
+"""The installer in a container of the engine that it restarts or signals: it lives, and gives everything back."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.engines.cri import CONTAINER, NODE, Cri, CriError
+from tests.engines.images import IMAGE
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.test_live import served, start
+
+PROJECT = str(Path(__file__).parent.parent.parent)
+# The test image is a busybox: the node's own Python and the project come in as mounts.
+MOUNTS = {
+    "/host": "/",
+    "/usr": "/usr",
+    "/lib": "/usr/lib",
+    "/lib64": "/usr/lib64",
+    PROJECT: PROJECT,
+    ARTIFACTS: ARTIFACTS,
+}
+RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", "--toolkit-source", ARTIFACTS)
+LOG = "installer.log"
+GRACE_S = 30
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+
+
+def _until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.05)
+
+
+def _stop(cri: Cri, container: str) -> None:
+    """Stop a container as the kubelet does: its call ends with the containerd that took it, so it asks again."""
+    with suppress(CriError):
+        cri.stop_container(container, GRACE_S)
+    cri.wait()
+    cri.stop_container(container, GRACE_S)
+
+
+@pytest.mark.parametrize("pid", [NODE, CONTAINER], ids=["hostPID", "without hostPID"])
+def test_a_pod_restarts_the_containerd_it_runs_under_and_lives(
+    containerd_node: Node, cri: Cri, pid: int
+) -> None:
+    node = containerd_node
+    files, before = snapshot(node), served(node)
+    log, ready = node.root / f"run/podlogs/{LOG}", node.root / "run/nvidia/toolkit/ready"
+    old = node.pid_of("containerd")
+
+    pod = cri.run_pod(name="toolkit", pid=pid)
+    container = cri.start_container(pod, *RUN, mounts=MOUNTS, pid=pid, log=LOG)
+    _until(ready.exists, log.read_text)
+
+    assert node.pid_of("containerd") != old
+    assert cri.container_state(container)[0] == 1
+    assert served(node) == (before[0] | OURS, before[1])
+    live = start(node)
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    assert cri.exec(container, PYTHON, "-m", "installer", "status", "--host-root", "/host").returncode == 0
+    _stop(cri, container)
+    assert cri.container_state(container) == (2, 0), log.read_text()
+    assert served(node) == before
+    cri.remove_container(container)
+    cri.remove_pod(pod)
+    assert snapshot(node) == files
+
+
+def test_a_pod_that_is_created_again_touches_nothing(containerd_node: Node, cri: Cri) -> None:
+    node = containerd_node
+    files = snapshot(node)
+    ready = node.root / "run/nvidia/toolkit/ready"
+    pids = []
+    for turn in ("first", "second"):
+        log = node.root / f"run/podlogs/{turn}"
+        pod = cri.run_pod(name="toolkit", pid=NODE)
+        container = cri.start_container(pod, *RUN, mounts=MOUNTS, pid=NODE, log=turn)
+        _until(lambda log=log: "waiting for a signal" in log.read_text(), log.read_text)  # type: ignore[misc]
+        pids.append(node.pid_of("containerd"))
+        assert ready.exists()
+        if turn == "first":
+            cri.stop_container(container)  # at once: SIGKILL, as after an out-of-memory
+            cri.remove_pod(pod)
+
+    assert "nothing changed" in log.read_text()
+    assert pids[0] == pids[1]
+    _stop(cri, container)
+    cri.remove_pod(pod)
+    assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("namespace", ["host", ""], ids=["hostPID", "without hostPID"])
+def test_a_container_of_docker_reloads_the_dockerd_it_runs_under(docker_node: Node, namespace: str) -> None:
+    files, before = snapshot(docker_node), served(docker_node)
+    mounts = [word for here, there in MOUNTS.items() for word in ("--volume", f"{there}:{here}")]
+    where = ["--pid", namespace] if namespace else []
+    command = [
+        "docker",
+        "run",
+        "--detach",
+        "--name",
+        "toolkit",
+        "--net",
+        "none",
+        *where,
+        *mounts,
+    ]
+
+    docker_node.run([*command, IMAGE, *RUN])
+    _until(
+        (docker_node.root / "run/nvidia/toolkit/ready").exists,
+        lambda: docker_node.run(["docker", "logs", "toolkit"]).stderr,
+    )
+
+    assert served(docker_node) == (before[0] | OURS, before[1])
+    docker_node.run(["docker", "stop", "--time", str(GRACE_S), "toolkit"])
+    code = docker_node.run(["docker", "inspect", "--format", "{{.State.ExitCode}}", "toolkit"]).stdout
+    assert code == "0\n", docker_node.run(["docker", "logs", "toolkit"]).stderr
+    assert snapshot(docker_node) == files
+    assert served(docker_node) == before
