@@ -40,7 +40,7 @@ def preflight(host: Host, layout: Layout, engine: EngineFacts, step: Preflight) 
     program = _program(host, engine)
     files = dict(step.files)
     if program is None:
-        log.warning("config not checked", engine=engine.name, reason="its program was not found")
+        log.warning("config not checked", engine=engine.name, reason="its program is not known here")
         return
     try:
         match engine.name:
@@ -82,9 +82,11 @@ def _refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> No
 
 
 def _program(host: Host, engine: EngineFacts) -> PurePosixPath | None:
+    """Return what the engine runs, if it goes by its name: others would take the words differently."""
     name = ENGINES[engine.name].process
-    places = [*([engine.exe] if engine.exe else []), *(place / name for place in PATH)]
-    return next((path for path in places if host.kind(path) is Kind.FILE), None)
+    if engine.exe is not None:
+        return engine.exe if engine.exe.name == name and host.kind(engine.exe) is Kind.FILE else None
+    return next((path for path in (place / name for place in PATH) if host.kind(path) is Kind.FILE), None)
 
 
 def _docker(host: Host, files: dict[PurePosixPath, File]) -> list[str]:

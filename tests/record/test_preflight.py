@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
@@ -36,7 +37,7 @@ class Engine:
         self, directory: Path, name: str, config: str, drop_in: str = "", end: str = "exit 0"
     ) -> None:
         self.directory = directory
-        self.program = directory / name
+        self.program = directory / ENGINES[name].process
         self.program.write_text(SCRIPT.format(seen=directory, end=end))
         self.program.chmod(0o755)
         self.config = PurePosixPath(directory, config)
@@ -146,3 +147,12 @@ def test_a_program_for_another_machine_is_no_reason_to_stop(tmp_path: Path) -> N
     engine.look(config="version = 2\n")
 
     assert engine.names() == []
+
+
+def test_a_program_of_another_name_is_not_given_words_it_may_take_differently(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, "containerd", "etc/config.toml")
+    engine.program = engine.program.rename(tmp_path / "k3s")
+
+    engine.look(config="version = 2\n")
+
+    assert not (tmp_path / "words").exists()

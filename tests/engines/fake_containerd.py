@@ -1,0 +1,120 @@
+"""A containerd that goes wrong as real ones rarely do; started as the unit containerd.service of a node.
+
+The first line of /run/fake/behaviour says how it goes wrong, as soon as its config names our runtime; until
+then it is well. It speaks as much CRI as the installer asks for.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc  # noqa: TID253 - a program of its own
+
+SOCKET = "/run/containerd/containerd.sock"
+CONFIG = "/etc/containerd/config.toml"
+PLUGIN = "io.containerd.grpc.v1.cri"
+PR_SET_NAME = 15
+SLOW_S = 3.0
+HALF_MADE_S = 2.0
+
+
+def number(field: int, value: int) -> bytes:
+    return bytes([field << 3, value])
+
+
+def text(field: int, value: bytes | str) -> bytes:
+    content = value.encode() if isinstance(value, str) else value
+    size = len(content)
+    length = bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    return bytes([field << 3 | 2, *length, size]) + content
+
+
+class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+    """Answers with what the config said at the start, changed as the behaviour has it."""
+
+    def __init__(self, behaviour: str, containerd: dict[str, Any]) -> None:
+        self.behaviour = behaviour
+        self.containerd = containerd
+        self.began = time.monotonic()
+
+    def service(self, details: Any) -> Any:
+        method = details.method.rsplit("/", 1)[1]
+        if not hasattr(self, method):
+            return None
+        return grpc.unary_unary_rpc_method_handler(lambda _, context: self.answer(method, context))
+
+    def answer(self, method: str, context: Any) -> bytes:
+        if self.behaviour == "hang":
+            time.sleep(60)
+        if self.behaviour == "slow" and time.monotonic() - self.began < SLOW_S:
+            context.abort(grpc.StatusCode.UNKNOWN, "server is not initialized yet")
+        if self.behaviour == "cri-down" and method != "Plugins":
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service runtime.v1.RuntimeService")
+        said: bytes = getattr(self, method)()
+        return said
+
+    def Version(self) -> bytes:  # noqa: N802 - CRI's name
+        return text(1, "0.1.0") + text(2, "containerd") + text(3, "1.7.24") + text(4, "v1")
+
+    def Status(self) -> bytes:  # noqa: N802
+        ready = text(1, text(1, "RuntimeReady") + number(2, int(self.behaviour != "unready")))
+        config = {
+            "containerd": {"runtimes": {}, "defaultRuntimeName": self.containerd["default_runtime_name"]}
+        }
+        for name, runtime in self.containerd["runtimes"].items():
+            if self.behaviour == "lie" and name != "runc":
+                continue
+            options = dict(runtime.get("options") or {})
+            if self.behaviour == "other-binary" and name == "nvidia":
+                options["BinaryName"] = "/usr/bin/nvidia-container-runtime"
+            if self.behaviour == "other-cgroups" and name != "runc":
+                options["SystemdCgroup"] = not options.get("SystemdCgroup", False)
+            config["containerd"]["runtimes"][name] = {"runtimeType": "", "options": options}
+        return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
+
+    def ListContainers(self) -> bytes:  # noqa: N802
+        if Path("/run/fake/starting").exists():
+            return text(1, text(1, "feedbeef" * 8))
+        return b""
+
+    def Plugins(self) -> bytes:  # noqa: N802
+        error = (
+            text(7, number(1, 2) + text(2, "the stars are wrong")) if self.behaviour == "cri-down" else b""
+        )
+        return text(1, text(1, "io.containerd.grpc.v1") + text(2, "cri") + error)
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"containerd", 0, 0, 0)
+    config = tomllib.loads(Path(CONFIG).read_text())["plugins"][PLUGIN]["containerd"]
+    behaviour = Path("/run/fake/behaviour").read_text().strip() if "nvidia" in config["runtimes"] else ""
+    if behaviour == "die":
+        sys.exit("level=fatal the fake has had enough")
+    Path(SOCKET).unlink(missing_ok=True)
+    server = grpc.server(ThreadPoolExecutor(8), handlers=[Fake(behaviour, config)])
+    server.add_insecure_port(f"unix:{SOCKET}")
+    server.start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+    if behaviour == "die-later":
+        sys.stderr.write("level=fatal the fake thought better of it\n")
+        sys.stderr.flush()
+        os._exit(1)
+    signal.sigwait({signal.SIGTERM})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    main()

@@ -1,0 +1,152 @@
+"""What real engines do rarely: a fake containerd under a real systemd hangs, dies, lies or is slow."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.configs import CONTAINERD, VERSION_2
+from tests.engines.conftest import Boot
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.test_live import sentence
+from tests.engines.test_restart import starts
+from tests.engines.versions import EngineSet
+
+FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
+BEHAVIOUR = "/run/fake/behaviour"
+INSTALL = ("install", "--runtime", "containerd", "--toolkit-source", ARTIFACTS, "--timeout", "5")
+LEFT = {
+    "/usr/local/nvidia",
+    "/usr/local/nvidia/.toolkit-installer",
+    "/usr/local/nvidia/.toolkit-installer/ledger",
+}
+
+
+@pytest.fixture(scope="module")
+def fake_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot one node, its containerd replaced by the fake."""
+    with booted(next(engines for engines in engines_today if not engines.docker), start=False) as node:
+        node.write("/run/fake/containerd.py", FAKE)
+        node.write(BEHAVIOUR, "")
+        node.write(CONTAINERD, VERSION_2)
+        node.run(["mkdir", "-p", "/run/containerd"])
+        node.write(
+            "/run/systemd/system/containerd.service.d/fake.conf",
+            f"[Service]\nExecStartPre=\nExecStart=\nExecStart={PYTHON} /run/fake/containerd.py\nRestartSec=60\n",
+        )
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "start", "containerd"])
+        yield node
+
+
+@pytest.fixture
+def faked(fake_node: Node) -> Iterator[Node]:
+    """Return the node of the fake, well and as it was."""
+    files = snapshot(fake_node)
+    yield fake_node
+    fake_node.write(BEHAVIOUR, "")
+    fake_node.installer("uninstall", check=True)
+    assert snapshot(fake_node) == files
+    assert fake_node.show("containerd", "ActiveState") == "active"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words", "restarts"),
+    [
+        pytest.param("hang", "within 5 s", 2, id="it accepts and never answers"),
+        pytest.param(
+            "die",
+            "job failed, unit activating/auto-restart): level=fatal the fake has had",
+            1,
+            id="it dies at its start",
+        ),
+        pytest.param(
+            "die-later", "level=fatal the fake thought better of it", 2, id="it dies right after it"
+        ),
+        pytest.param("lie", "it serves runc=(built in), default runc)", 2, id="it serves what it served"),
+        pytest.param(
+            "other-binary", "nvidia=/usr/bin/nvidia-container-runtime", 2, id="it serves another binary"
+        ),
+        pytest.param(
+            "other-cgroups",
+            "another cgroup driver for nvidia, nvidia-cdi, nvidia-legacy",
+            2,
+            id="another cgroup driver",
+        ),
+        pytest.param("unready", "calls itself not ready", 2, id="it is not ready"),
+        pytest.param("cri-down", "the stars are wrong", 2, id="its CRI did not load"),
+    ],
+)
+def test_an_engine_that_goes_wrong_is_brought_back_and_left_alone_from_then_on(
+    faked: Node, behaviour: str, words: str, restarts: int
+) -> None:
+    files, count = snapshot(faked), starts(faked)
+    faked.write(BEHAVIOUR, behaviour)
+    began = time.monotonic()
+
+    first = faked.installer(*INSTALL)
+
+    took_s = time.monotonic() - began
+    assert first.returncode == 1, first.stderr
+    assert words in sentence(first.stderr)
+    assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
+    assert faked.show("containerd", "ActiveState") == "active"
+    assert starts(faked) - count == restarts
+    assert took_s < (5 if behaviour in {"die", "die-later", "cri-down"} else 15)
+    after = snapshot(faked, times=True)
+    again = [faked.installer(*INSTALL) for _ in range(3)]
+    assert [done.returncode for done in again] == [1, 1, 1]
+    assert sentence(again[-1].stderr).startswith("cannot configure again what failed before (")
+    assert (snapshot(faked, times=True), starts(faked) - count) == (after, restarts)
+    faked.write(BEHAVIOUR, "")
+    assert faked.installer(*INSTALL, "--retry").returncode == 0
+
+
+def test_an_engine_that_is_slow_is_waited_for(faked: Node) -> None:
+    faked.write(BEHAVIOUR, "slow")
+
+    done = faked.installer(*INSTALL)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_container_that_is_being_started_is_waited_for_before_a_restart(faked: Node) -> None:
+    faked.write("/run/fake/starting", "")
+    count = starts(faked)
+    process = faked.start_installer(*INSTALL, "--timeout", "20")
+    process.wait_for("config written")
+    time.sleep(1)  # in which nothing may happen
+
+    during = starts(faked)
+    faked.run(["rm", "/run/fake/starting"])
+
+    assert during == count
+    assert process.wait() == 0, process.log
+    assert starts(faked) == count + 1
+
+
+def test_a_container_that_stays_half_made_is_named_and_not_waited_for_for_ever(faked: Node) -> None:
+    faked.write("/run/fake/starting", "")
+
+    done = faked.installer(*INSTALL)
+
+    faked.run(["rm", "/run/fake/starting"])
+    assert done.returncode == 0, done.stderr
+    assert '"containers": ["feedbeeffeed"]' in done.stderr
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "lie"])
+def test_a_stop_during_the_proof_is_obeyed_at_once(faked: Node, behaviour: str) -> None:
+    files = snapshot(faked)
+    faked.write(BEHAVIOUR, behaviour)
+    process = faked.start_installer("run", *INSTALL[1:-1], "60")
+    process.wait_for("config written")
+    began = time.monotonic()
+    process.terminate()
+
+    assert process.wait() == 0, process.log
+    assert time.monotonic() - began < 25
+    assert snapshot(faked) == files
