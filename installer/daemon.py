@@ -3,6 +3,7 @@
 import signal
 import time
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Final
 
 import structlog
@@ -28,6 +29,7 @@ from installer.record.units import buses
 log = structlog.get_logger()
 
 UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
+INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 IN_USE_S: Final = 10.0
 IN_USE_POLL_S: Final = 0.1
 
@@ -213,4 +215,8 @@ def _node_stops(host: Host) -> bool:
     try:
         return systemd.system_state(buses(host), timeout_s=1.0) == "stopping"
     except InstallerError:
+        # The last processes are told to stop when systemd has already given way to its own last program.
+        with suppress(InstallerError):
+            init = host.read(INIT_NAME)
+            return init is not None and init.content.startswith(b"systemd-shutdow")
         return False

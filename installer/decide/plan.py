@@ -10,7 +10,7 @@ from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
 from installer.decide.errors import InstallerError
-from installer.decide.facts import Container, EngineFacts, Facts
+from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
@@ -116,6 +116,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             *facts.obstacles,
             *toolkit.obstacles,
             *_silent(facts.engines, options),
+            *_needed(facts, entries),
         ),
         notes=(
             *facts.notes,
@@ -213,6 +214,18 @@ def _engine(
         () if quiet else (reload,),
         tuple(change.original for change in changes if change.step and change.original is not None),
     )
+
+
+def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerError, ...]:
+    """Return why a runtime cannot go by another name: containers that it started need the one it has."""
+    names = {entry.name for entry in entries}
+    for row in facts.held.engines:
+        for name, binary in row.runtimes:
+            used = [each for each in facts.live if (each.engine, each.binary) == (row.name, binary)]
+            if name not in names and used:
+                problem = f"take the runtime {name} away from {row.name} (it runs {names_of(used)})"
+                return (InstallerError(problem, remedy="stop them first, or keep --runtime-name as it was"),)
+    return ()
 
 
 def _directories(facts: Facts, writes: Iterable[WriteConfig]) -> tuple[PurePosixPath, ...]:

@@ -42,6 +42,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     with found_artifacts(options.toolkit_source) as artifacts:
         engines, notes, overruled = _engines(host, options)
         facts = _facts(host, options, held, engines)
+        live = live_containers(host, held, engines)
         targets = {path for engine in engines for path in _targets(engine)}
         for path in targets:
             host.refuse_unreplaceable(path)
@@ -58,6 +59,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
                 *overruled,
             ),
             notes=(*notes, *_driver_note(host, options)),
+            live=known_to_docker(host, held, live)[0] if live else (),
             artifacts=artifacts(),
         )
 

@@ -136,12 +136,19 @@ class Node:
         """Return what the unit logged since boot."""
         return self.run(["journalctl", "--no-pager", "--output=cat", "--unit", unit]).stdout
 
+    def shut_down_and_boot(self) -> None:
+        """Reboot in order: every unit is stopped, every process told to."""
+        self._reboot("systemctl", "reboot")
+
     def reboot(self) -> None:
         """Cut the power and boot again: /run is empty, pids and boot_id are new, disks are as they were."""
+        self._reboot("systemctl", "reboot", "--force", "--force")
+
+    def _reboot(self, *command: str) -> None:
         import psutil
 
         before = psutil.Process(self.leader)
-        self.run(["systemctl", "reboot", "--force", "--force"], check=False)
+        self.run(command, check=False)
         before.wait(timeout=BOOT_S)
         self.leader = self._booted()
 

@@ -157,6 +157,23 @@ def test_an_install_takes_over_what_an_undo_had_to_leave(node: Node) -> None:
     assert snapshot(node) == files
 
 
+def test_a_runtime_keeps_its_name_while_containers_run_on_it(node: Node) -> None:
+    node.installer("install", *SOURCE, check=True)
+    live = start(node)
+    pid = node.pid_of(f"{node.engine}.service")
+
+    refused = node.installer("install", *SOURCE, "--runtime-name", "gpu")
+
+    assert refused.returncode == 1
+    assert f"(it runs {live.name} (" in sentence(refused.stderr)
+    assert node.pid_of(f"{node.engine}.service") == pid
+    live.stop()
+    live.remove()
+    node.installer("install", *SOURCE, "--runtime-name", "gpu", check=True)
+    assert {"gpu", "nvidia-cdi"} < served(node)[0]
+    assert "nvidia" not in served(node)[0]
+
+
 def test_stopped_containers_that_need_our_runtime_are_named(docker_node: Node) -> None:
     docker_node.installer("install", *SOURCE, check=True)
     live = start(docker_node)

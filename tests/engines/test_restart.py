@@ -48,6 +48,53 @@ def test_the_config_on_the_command_line_of_the_running_engine_is_the_one_that_is
     assert snapshot(containerd_node) == files
 
 
+def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_node: Node, cri: Cri) -> None:
+    node = containerd_node
+    config = node.read(CONTAINERD).replace("/var/lib/containerd", "/var/lib/other")
+    node.write(
+        "/etc/other/config.toml", f'state = "/run/other"\n{config}'.replace("# Written", "# Also written")
+    )
+    node.write(
+        "/run/systemd/system/other.service",
+        "[Service]\nType=notify\nExecStart=/usr/bin/containerd --config /etc/other/config.toml"
+        " --address /run/other/containerd.sock\nDelegate=yes\nKillMode=process\nRestart=always\n",
+    )
+    node.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "start", "other"])
+    files, pids = snapshot(node), (node.pid_of("containerd"), node.pid_of("other"))
+    socket = ("--socket", "containerd=/run/other/containerd.sock")
+
+    node.installer("install", *SOURCE, "--runtime", "containerd", *socket, check=True)
+
+    assert node.pid_of("containerd") == pids[0]
+    assert node.pid_of("other") != pids[1]
+    assert "nvidia-container-runtime" in node.read("/etc/other/config.toml")
+    assert set(cri.status().runtimes) == {"runc"}
+    assert "nvidia" in Cri(node.root / "run/other/containerd.sock").status().runtimes
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+    assert node.pid_of("containerd") == pids[0]
+
+
+def test_a_node_that_goes_down_keeps_everything(node: Node) -> None:
+    unit = f"[Service]\nExecStart=/usr/bin/python3 -m installer run --toolkit-source {ARTIFACTS}\n"
+    node.write("/run/systemd/system/toolkit.service", unit)
+    before = snapshot(node)
+    node.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "start", "toolkit"])
+    _until((node.root / "run/nvidia/toolkit/ready").exists)
+    files = {path: text for path, text in snapshot(node).items() if not path.startswith("/run")}
+
+    node.shut_down_and_boot()
+
+    assert {path: text for path, text in snapshot(node).items() if not path.startswith("/run")} == files
+    if node.engine == "containerd":
+        node.cri.wait()
+    assert "nvidia" in served(node)[0]
+    node.installer("uninstall", check=True)
+    assert {path: text for path, text in before.items() if not path.startswith("/run")} == snapshot(node)
+
+
 def test_a_config_that_the_engine_itself_refuses_never_reaches_its_place(
     containerd_node: Node, cri: Cri
 ) -> None:
