@@ -58,7 +58,9 @@ def run(options: Options) -> Exit:
         write_pid(pidfile)
         try:
             if woken is None:
-                _publish(host, options, ledger, _install(host, options, ledger))
+                undo_follows = options.on_exit is OnExit.UNDO
+                plan = _install(host, options, ledger, undo_follows=undo_follows)
+                _publish(host, options, ledger, plan)
             _wait(host, options, ledger, pidfile, woken)
         except StoppedError:
             log.info("stop requested")
@@ -98,7 +100,7 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     return plan
 
 
-def _install(host: Host, options: Options, ledger: Ledger) -> Plan:
+def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
     plan = _planned(host, options, ledger)
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
@@ -111,7 +113,8 @@ def _install(host: Host, options: Options, ledger: Ledger) -> Plan:
     if any(isinstance(step, Reload) for step in plan.steps):
         host.remove(options.ready_file)
     if plan.steps or plan.settled != ledger.held:
-        apply(Site(host, options.layout, ledger, options.timeout_s), plan, signals.check)
+        site = Site(host, options.layout, ledger, options.timeout_s)
+        apply(site, plan, signals.check, undo_follows=undo_follows)
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:
@@ -143,7 +146,8 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
 
 def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     try:
-        _publish(host, options, ledger, _install(host, options, ledger))
+        undo_follows = options.on_exit is OnExit.UNDO
+        _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
     except StoppedError:
         raise
     except InstallerError as error:
@@ -190,7 +194,7 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     """Return what is found when the containers on our runtimes are gone, or have had their time."""
     log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
     deadline = time.monotonic() + IN_USE_S
-    while time.monotonic() < deadline and live_containers(host, ledger.held, facts.engines):
+    while time.monotonic() < deadline and live_containers(host, options.layout, ledger.held, facts.engines):
         time.sleep(IN_USE_POLL_S)
     return probe_undo(host, options, ledger.held)
 

@@ -35,6 +35,7 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
         _until_it_sleeps(child.pid)
 
         words = _command_line(child.pid)
+        fds = sorted(int(path.name) for path in Path(f"/proc/{child.pid}/fd").iterdir())
         maps = Path(f"/proc/{child.pid}/maps").read_text()
         other = site.call("install")
         elsewhere = site.call("run", "--install-dir", "/opt/other")
@@ -43,6 +44,7 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
         assert child.wait(30) == 0
     assert words[1:3] == ["-I", "-S"]
     assert "ssl" not in maps
+    assert len(fds) == 5  # the three streams and two locks
     assert (other.returncode, elsewhere.returncode) == (3, 3)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
@@ -167,12 +167,11 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
     reloads = any(isinstance(step, Reload) for step in plan.steps)
     if failed is None or not reloads or options.retry or failed.digest != plan.digest:
         return ()
-    return (
-        InstallerError(
-            f"configure again what failed before ({failed.problem})",
-            remedy="change the config, the payload, the engine or the options, or try once more with --retry",
-        ),
-    )
+    problem = f"configure again what failed before ({failed.problem})"
+    if not held.finished and held.toolkit is not None:
+        return (UndoIncompleteError(problem, remedy="say uninstall: the roll-back of it did not end well"),)
+    remedy = "change the config, the payload, the engine or the options, or try once more with --retry"
+    return (InstallerError(problem, remedy=remedy),)
 
 
 def _decision(engine: EngineFacts, facts: Facts, entries: tuple[RuntimeEntry, ...]) -> Decision:

@@ -141,13 +141,14 @@ def reload(
     """
     engine = ENGINES[facts.name]
     socket = host.here(facts.socket)
+    deadline = time.monotonic() + timeout_s
     if engine.reload is How.RESTART:
         _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
-    began, deadline = time.time(), time.monotonic() + timeout_s
+    began, left_s = time.time(), deadline - time.monotonic()
     if engine.reload is How.HUP:
-        _hang_up(host, facts, socket, timeout_s)
+        _hang_up(host, facts, socket, left_s)
     elif facts.unit:
-        units.restart(host, facts.unit, timeout_s=timeout_s, check=check)
+        units.restart(host, facts.unit, timeout_s=left_s, check=check)
     else:
         raise _without_unit(facts, "it runs outside any systemd service")
     while True:

@@ -6,9 +6,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.model import OUR_BINARIES
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.inode import Kind
+from installer.decide.layout import Layout
 from installer.decide.rows import EngineRow, Holdings
 from installer.decide.toolkit_config import low_level_words
 from installer.host import dockerd
@@ -22,11 +24,16 @@ PATH: Final = tuple(
 ASK_S: Final = 3.0
 
 
-def live_containers(host: Host, held: Holdings, engines: Iterable[EngineFacts]) -> tuple[Container, ...]:
-    """Return the containers that were started by the runtimes in the ledger and are not removed yet."""
-    binaries = frozenset(binary for row in held.engines for _, binary in row.runtimes)
-    if not binaries:
+def live_containers(
+    host: Host, layout: Layout, held: Holdings, engines: Iterable[EngineFacts]
+) -> tuple[Container, ...]:
+    """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
+
+    An engine that has been given back may still run some: a forced undo leaves them links.
+    """
+    if held.toolkit is None:
         return ()
+    binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
     states = (*STATES, *(engine.state for engine in engines if engine.state is not None))
     found = [*of_shims(host, states, binaries)]
     for row in held.engines:

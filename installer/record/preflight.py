@@ -22,7 +22,7 @@ from installer.record.live import PATH
 
 log = structlog.get_logger()
 
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 5.0
 PRIVATE: Final = 0o600
 ROOT: Final = PurePosixPath("/")
 UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate (engines.md 8)

@@ -42,7 +42,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     with found_artifacts(options.toolkit_source) as artifacts:
         engines, notes, overruled = _engines(host, options)
         facts = _facts(host, options, held, engines)
-        live = live_containers(host, held, engines)
+        live = live_containers(host, options.layout, held, engines)
         targets = {path for engine in engines for path in _targets(engine)}
         for path in targets:
             host.refuse_unreplaceable(path)
@@ -79,7 +79,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
         engines.append(_answered(host, found, answer))
     facts = _facts(host, options, held, tuple(engines))
-    live, idle = known_to_docker(host, held, live_containers(host, held, engines))
+    live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
 
 

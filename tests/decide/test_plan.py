@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.errors import Exit
 from installer.decide.facts import Facts
 from installer.decide.inode import Entry
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import entries_for, plan_install
-from installer.decide.rows import Failure, Holdings
+from installer.decide.rows import Failure, Holdings, ToolkitRow
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
 from tests.decide.golden import Case, cases
 
@@ -136,6 +137,17 @@ def test_what_failed_is_refused_until_something_it_depends_on_changes(
     assert any(FAILURE in obstacle.problem for obstacle in plan.obstacles) is refused
     assert plan.settled is not None
     assert plan.settled.failed is None
+
+
+def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:
+    asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
+    found = _failed(_facts(Serving({}, "runc", {})), asked)
+    held = replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False)
+    found = replace(found, held=held)
+
+    obstacle = next(each for each in plan_install(found, asked).obstacles if FAILURE in each.problem)
+
+    assert obstacle.exit is Exit.UNDO_INCOMPLETE
 
 
 def test_a_config_that_somebody_edited_is_a_reason_to_try_again() -> None:

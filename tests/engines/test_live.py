@@ -82,6 +82,8 @@ def test_a_live_container_outlives_an_undo(
     done = []
     assert live.exec() == "alive\n"
     done.append("exec")
+    stays = node.installer("uninstall", "--in-use", "keep").returncode  # as often as one likes
+    assert live.exec() == "alive\n"
     link = (node.root / RUNTIME.lstrip("/")).is_symlink()
     live.stop()
     done.append("stop")
@@ -93,7 +95,7 @@ def test_a_live_container_outlives_an_undo(
     )
     assert (idle.returncode, undone.returncode) == (0, 4)
     assert f"{live.name} (" in sentence(undone.stderr)
-    assert link == (in_use == "force")
+    assert (link, stays) == (in_use == "force", 4)
     assert served(node)[1] == before[1]
     again = node.installer("uninstall", "--in-use", in_use)
     assert again.returncode == 0, again.stderr

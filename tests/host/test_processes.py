@@ -29,7 +29,8 @@ from installer.host.processes import (
 from tests.host.servers import answer, hang, hang_up, serving
 
 DOCKERD = """
-import socket, sys
+import signal, socket, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may stand above us
 open("/proc/self/comm", "w").write("dockerd")
 listener = socket.socket(fileno=int(sys.argv[1]))
 while True:
