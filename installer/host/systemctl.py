@@ -9,7 +9,7 @@ from installer.host.systemd import NoBusError, UnitState
 
 # Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
-PROPERTIES: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload")
+PROPERTIES: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload", "Job")
 
 
 def restart(root: Path, unit: str, *, timeout_s: float) -> None:
@@ -49,8 +49,9 @@ def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
     done = _systemctl(root, ["show", f"--property={','.join(PROPERTIES)}", unit], timeout_s)
     said = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     try:
-        load, active, sub, main_pid, can_reload = (said[name] for name in PROPERTIES)
-        return UnitState(load, active, sub, int(main_pid), can_reload == "yes")
+        load, active, sub, main_pid, can_reload = (said[name] for name in PROPERTIES[:-1])
+        job = int(said.get(PROPERTIES[-1]) or 0)
+        return UnitState(load, active, sub, int(main_pid), can_reload == "yes", job)
     except (KeyError, ValueError) as error:
         raise InstallerError(
             f"look at {unit} ({done.last_line})", remedy="check the unit on the node"

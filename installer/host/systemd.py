@@ -27,13 +27,17 @@ class NoBusError(InstallerError):
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """A unit as systemd sees it, in its words; ``main_pid`` is in systemd's pid namespace, 0 if none runs."""
+    """A unit as systemd sees it, in its words.
+
+    ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it.
+    """
 
     load: str
     active: str
     sub: str
     main_pid: int
     can_reload: bool
+    job: int = 0
 
 
 def restart_unit(
@@ -142,6 +146,7 @@ def _state(bus: "_Bus", path: str, unit: str) -> UnitState:
         sub=bus.get(path, _UNIT, "SubState"),
         main_pid=bus.get(path, _SERVICE, "MainPID") if unit.endswith(".service") else 0,
         can_reload=bus.get(path, _UNIT, "CanReload"),
+        job=bus.get(path, _UNIT, "Job")[0],
     )
 
 

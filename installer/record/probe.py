@@ -9,6 +9,7 @@ from typing import Final
 from installer.decide.configs import text_of, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine
+from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
@@ -18,8 +19,9 @@ from installer.decide.rows import Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
+from installer.record import units
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
-from installer.record.engines import Answer, ask, unit_obstacle
+from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
@@ -75,7 +77,12 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         engine = ENGINES[row.name]
         paths = tuple(config.path for config in held.configs if config.engine == row.name)
         found = EngineFacts(row.name, engine.config, None, None, paths, row.socket, row.unit)
+        if engine.reload is How.RESTART and not held.finished:
+            # A restart that was asked for before a crash, or before a stop, may be going on.
+            units.await_no_job(host, row.unit, timeout_s=ASK_S)
         answer = _ask(host, engine, found, options)
+        if answer.stopped and engine.reload is How.RESTART and row.unit:
+            answer = replace(answer, stopped=units.at_rest(host, row.unit))
         found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
         engines.append(_answered(host, found, answer))
     facts = _facts(host, options, held, tuple(engines))
@@ -160,7 +167,7 @@ def _refuse_generated(facts: EngineFacts) -> None:
 
 
 def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    return ask(engine, host.here(facts.socket), timeout_s=min(5.0, options.timeout_s))
+    return ask(engine, host.here(facts.socket), timeout_s=min(ASK_S, options.timeout_s))
 
 
 def _cmdline(answer: Answer) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, StoppedError
 from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd
 from installer.host.files import Host
@@ -14,6 +15,7 @@ from installer.host.systemd import NoBusError, UnitState
 
 ASK_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
+JOB_POLL_S: Final = 0.02
 ROOT: Final = PurePosixPath("/")
 GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
@@ -52,7 +54,7 @@ def restart(host: Host, unit: str, *, timeout_s: float, check: Callable[[], None
             lambda: systemd.restart_unit(buses(host), unit, timeout_s=timeout_s, check=check),
             lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=timeout_s),
         )
-    except NoBusError:
+    except (NoBusError, StoppedError):
         raise
     except InstallerError as error:
         if words := last_words(host, unit, began):
@@ -76,6 +78,23 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
         lambda: systemd.reload_unit(buses(host), unit, timeout_s=timeout_s),
         lambda: systemctl.reload(host.here(ROOT), unit, timeout_s=timeout_s),
     )
+
+
+def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
+    """Wait until systemd is done with what it was told to do to a unit, be it by somebody who is gone."""
+    deadline = time.monotonic() + timeout_s
+    with suppress(InstallerError):  # without systemd nothing is being done
+        while state(host, unit).job and time.monotonic() < deadline:
+            time.sleep(JOB_POLL_S)
+
+
+def at_rest(host: Host, unit: str) -> bool:
+    """Tell whether a unit is stopped and stays so; one that systemd starts again in a moment is not."""
+    try:
+        now = state(host, unit)
+    except InstallerError:
+        return True
+    return now.active in {"inactive", "failed"} and not now.job
 
 
 def died(host: Host, unit: str) -> str:

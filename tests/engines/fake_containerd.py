@@ -105,6 +105,9 @@ def main() -> None:
     server = grpc.server(ThreadPoolExecutor(8), handlers=[Fake(behaviour, config)])
     server.add_insecure_port(f"unix:{SOCKET}")
     server.start()
+    if behaviour == "never-ready":
+        signal.sigwait({signal.SIGTERM})
+        os._exit(0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
     if behaviour == "die-later":

@@ -150,3 +150,17 @@ def test_a_stop_during_the_proof_is_obeyed_at_once(faked: Node, behaviour: str) 
     assert process.wait() == 0, process.log
     assert time.monotonic() - began < 25
     assert snapshot(faked) == files
+
+
+def test_a_stop_while_systemd_waits_for_the_engine_is_obeyed_at_once_and_not_a_failure(faked: Node) -> None:
+    files = snapshot(faked)
+    faked.write(BEHAVIOUR, "never-ready")
+    process = faked.start_installer(*INSTALL, "--timeout", "60")
+    process.wait_for("config written")
+    faked.wait_for("start", ["systemctl", "list-jobs"])
+    began = time.monotonic()
+    process.terminate()
+
+    assert process.wait() == 1, process.log
+    assert time.monotonic() - began < 25
+    assert snapshot(faked) == files

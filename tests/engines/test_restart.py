@@ -262,6 +262,24 @@ def test_a_stop_at_any_moment_leaves_an_engine_that_serves_and_files_as_promised
     assert node.show(f"{node.engine}.service", "ActiveState") == "active"
 
 
+def test_an_uninstall_right_after_a_kill_is_not_fooled_by_a_restart_that_is_still_going_on(
+    node: Node,
+) -> None:
+    files, before = snapshot(node), served(node)
+    for turn in range(6):
+        process = node.start_installer("install", *SOURCE)
+        process.wait_for("config written")
+        time.sleep(0.015 * turn)  # the restart takes some 80 ms
+        process.kill()
+        process.wait()
+
+        done = node.installer("uninstall")
+
+        assert done.returncode == 0, done.stderr
+        assert snapshot(node) == files
+        assert served(node) == before, done.stderr
+
+
 def test_a_stop_while_the_undo_is_at_work_changes_nothing(node: Node) -> None:
     files, before = snapshot(node), served(node)
     for event in ("stop requested", "config written", "engine reloaded"):

@@ -269,6 +269,7 @@ class FakeSystemd:
             "SubState": ("s", unit.sub),
             "MainPID": ("u", unit.main_pid),
             "CanReload": ("b", unit.can_reload),
+            "Job": ("(uo)", (0, "/")),
         }[key]
 
 
