@@ -25,6 +25,7 @@ log = structlog.get_logger()
 ASK_S: Final = 5.0
 POLL_S: Final = 0.01
 SETTLE_S: Final = 10.0
+SETTLE_ASK_S: Final = 1.0
 SETTLE_POLL_S: Final = 0.1
 
 
@@ -174,8 +175,8 @@ def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[]
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            waiting = cri.unready_containers(socket, timeout_s=ASK_S)
-        except InstallerError:  # CRI is down: there is nothing that a restart could disturb
+            waiting = cri.unready_containers(socket, timeout_s=SETTLE_ASK_S)
+        except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
             return
         if not waiting:
             return
