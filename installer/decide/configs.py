@@ -1,7 +1,7 @@
 """One config: what it would be without us, what it should be with us, and the row that leads back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from installer.decide.edits import Edit, Key, Syntax, Tree, Want, apply, parse, undo
@@ -69,6 +69,8 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
 def pristine(path: PurePosixPath, facts: Facts) -> Pristine:
     """Return the file at ``path`` without us: the saved one, or the present one less our keys.
 
+    Mode, owner and labels are those of the present file: we never change them, so a change is somebody's.
+
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
     """
@@ -76,7 +78,8 @@ def pristine(path: PurePosixPath, facts: Facts) -> Pristine:
     if row is None or now is None:
         return Pristine(now)
     if now.digest in row.ours:
-        return Pristine(facts.originals[path])
+        original = facts.originals[path]
+        return Pristine(original and replace(original, meta=now.meta))
     text, overruled = undo(text_of(now, path), row.edits, row.syntax, name=str(path))
     if row.original is None and not text.strip():
         return Pristine(None, overruled)
@@ -107,7 +110,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     saved = Saved(original.digest, original.meta) if original else None
     return ConfigChange(
         WriteConfig(engine, path, now, after),
-        ConfigRow(engine, path, syntax, saved, (after.digest,), total),
+        ConfigRow(engine, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
         taken_back=bool(stale),
     )

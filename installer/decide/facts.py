@@ -84,7 +84,8 @@ class Facts:
 
     ``contents`` holds each config that was read, ``originals`` the saved text of those in
     the ledger, ``missing`` the directories that would have to be made. ``obstacles`` are
-    reasons for which an install could not end well. ``live`` are the containers on our runtimes,
+    reasons for which an install could not end well. ``targets`` tells of each config that is reached
+    through a symbolic link where it is. ``live`` are the containers on our runtimes,
     ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
     runtime of the host that can take the place of ours.
     """
@@ -102,6 +103,7 @@ class Facts:
     machine: str = "x86_64"
     obstacles: tuple[InstallerError, ...] = ()
     notes: tuple[str, ...] = ()
+    targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
     live: tuple[Container, ...] = ()
     idle: tuple[str, ...] = ()
     low_level: PurePosixPath | None = None

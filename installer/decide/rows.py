@@ -21,7 +21,7 @@ class ConfigRow:
 
     ``original`` is None where there was no file. ``ours`` are the digests of every text we
     wrote there, so that a file nobody touched since is known; ``edits`` are for one that
-    somebody did.
+    somebody did. ``target`` is where a symbolic link led when we wrote: it may lead elsewhere by now.
     """
 
     engine: str
@@ -30,6 +30,7 @@ class ConfigRow:
     original: Saved | None
     ours: tuple[str, ...]
     edits: tuple[Edit, ...]
+    target: PurePosixPath | None = None
 
 
 @dataclass(frozen=True, slots=True)

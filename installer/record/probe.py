@@ -15,7 +15,7 @@ from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS
 from installer.decide.options import Options, Places, RestartMode
-from installer.decide.rows import Holdings
+from installer.decide.rows import ConfigRow, Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
@@ -52,6 +52,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             facts,
             missing=frozenset(_missing(host, targets)),
             machine=machine(),
+            targets={path: real for path in targets if (real := host.resolve(path)) != path},
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=_is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
@@ -72,6 +73,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
+    held = replace(held, configs=tuple(_wherever(host, held.configs)))
     engines = []
     for row in held.engines:
         engine = ENGINES[row.name]
@@ -88,6 +90,14 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     facts = _facts(host, options, held, tuple(engines))
     live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
+
+
+def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
+    """Yield the rows, and one more for each file that a link has led away from since we wrote it."""
+    for row in rows:
+        yield row
+        if row.target is not None and host.resolve(row.path) != row.target:
+            yield replace(row, path=row.target, target=None)
 
 
 def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFacts, ...]) -> Facts:

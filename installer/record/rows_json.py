@@ -45,6 +45,7 @@ def dumps(held: Holdings) -> bytes:
                 "syntax": str(row.syntax),
                 "original": row.original and _saved_out(row.original),
                 "ours": list(row.ours),
+                "target": row.target and str(row.target),
                 "edits": [
                     {"key": list(edit.key), "before": edit.before, "after": edit.after, "member": edit.member}
                     for edit in row.edits
@@ -93,6 +94,7 @@ def _config(row: Mapping[str, Any]) -> ConfigRow:
         row["original"] and _saved_in(row["original"]),
         tuple(row["ours"]),
         edits,
+        PurePosixPath(row["target"]) if row.get("target") else None,
     )
 
 

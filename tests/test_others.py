@@ -1,0 +1,160 @@
+"""Others write too: what somebody does between install and undo is there afterwards as if we had never been."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_verbs import DAEMON_JSON, Site
+
+CONTAINERD = "etc/containerd/config.toml"
+DROP_INS = "etc/crio/crio.conf.d"
+OWNER = (12, 34) if os.geteuid() == 0 else (os.getuid(), os.getgid())
+Act = Callable[[Path], object]
+
+
+def _append(path: str, text: str) -> Act:
+    return lambda root: (root / path).write_text((root / path).read_text() + text)
+
+
+def _retarget(root: Path) -> None:
+    """Let a link lead to another file, the former one stays."""
+    (root / "etc/docker/other.json").write_text('{"debug": true}\n')
+    (root / DAEMON_JSON).unlink()
+    (root / DAEMON_JSON).symlink_to("other.json")
+
+
+def _link_away(root: Path) -> None:
+    """Move the file and leave a link in its place."""
+    (root / "srv").mkdir()
+    (root / DAEMON_JSON).rename(root / "srv/daemon.json")
+    (root / DAEMON_JSON).symlink_to("/srv/daemon.json")
+
+
+def _add_drop_in(root: Path) -> None:
+    (root / DROP_INS).mkdir(exist_ok=True)
+    (root / DROP_INS / "50-mine.conf").write_text("[crio]\n")
+
+
+def _json(root: Path, change: Callable[[dict[str, object]], object]) -> None:
+    tree = json.loads((root / DAEMON_JSON).read_text())
+    change(tree)
+    (root / DAEMON_JSON).write_text(json.dumps(tree, indent=7))
+
+
+# Done to a node without us or to one with us: the node has to be the same in the end.
+ACTS: dict[str, Act] = {
+    "appends a comment": _append(CONTAINERD, "# mine\n"),
+    "appends a table": _append(CONTAINERD, "\n[proxy_plugins.mine]\ntype = 'snapshot'\n"),
+    "replaces a config": lambda root: (root / DAEMON_JSON).write_text('{"debug": true}\n'),
+    "deletes a config": lambda root: (root / DAEMON_JSON).unlink(),
+    "deletes a directory with its configs": lambda root: shutil.rmtree(root / "etc/docker"),
+    "makes a config private": lambda root: (root / DAEMON_JSON).chmod(0o600),
+    "gives a config away": lambda root: os.chown(root / CONTAINERD, *OWNER),
+    "labels a config": lambda root: os.setxattr(root / CONTAINERD, "user.mine", b"1"),
+    "moves a config and links to it": _link_away,
+    "links to another file": _retarget,
+    "adds a drop-in": _add_drop_in,
+    "adds a file to a directory of the engine's": lambda root: (root / "etc/containerd/mine").write_text(
+        "1\n"
+    ),
+}
+
+
+def _tree(root: Path) -> dict[str, object]:
+    return {str(path.relative_to(root)): _is(path) for path in sorted(root.rglob("*"))}
+
+
+def _is(path: Path) -> object:
+    status = path.lstat()
+    xattrs = {
+        name: os.getxattr(path, name, follow_symlinks=False)
+        for name in os.listxattr(path, follow_symlinks=False)
+    }
+    content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""  # noqa: PTH115
+    return f"{status.st_mode:o}", status.st_uid, status.st_gid, xattrs, content
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_what_somebody_does_meanwhile_is_all_that_is_left(site: Site, act: str) -> None:
+    untouched = site.root.with_name("untouched")
+    shutil.copytree(site.root, untouched, symlinks=True)
+    assert site.call("install", "--set-as-default").returncode == 0
+
+    ACTS[act](site.root)
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    ACTS[act](untouched)
+    assert _tree(site.root) == _tree(untouched)
+
+
+def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Site) -> None:
+    config = site.root / DAEMON_JSON
+    original = config.read_bytes()
+    config.rename(config.with_name("first.json"))
+    config.symlink_to("first.json")
+    assert site.call("install").returncode == 0
+    config.unlink()
+    (config.with_name("second.json")).write_text('{"debug": true}\n')
+    config.symlink_to("second.json")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert config.with_name("first.json").read_bytes() == original
+    assert config.with_name("second.json").read_text() == '{"debug": true}\n'
+
+
+@pytest.mark.parametrize(
+    ("change", "left", "told"),
+    [
+        pytest.param(
+            lambda tree: tree.update({"default-runtime": "mine"}),
+            {"default-runtime": "mine"},
+            "left default-runtime in /etc/docker/daemon.json",
+            id="another default",
+        ),
+        pytest.param(
+            lambda tree: tree["runtimes"].pop("nvidia-cdi"), {}, "", id="removes one of our runtimes"
+        ),
+        pytest.param(
+            lambda tree: tree["runtimes"].update({"mine": {"path": "/mine"}}),
+            {"runtimes": {"mine": {"path": "/mine"}}},
+            "",
+            id="adds a runtime beside ours",
+        ),
+        pytest.param(
+            lambda tree: tree["runtimes"]["nvidia"].update({"path": "/mine"}),
+            {"runtimes": {"nvidia": {"path": "/mine"}}},
+            "left runtimes.nvidia.path in /etc/docker/daemon.json",
+            id="gives our runtime another binary",
+        ),
+        pytest.param(
+            lambda tree: tree.update({"labels": ["nvidia=runtimes"], "nvidia": {"path": "/x"}}),
+            {"labels": ["nvidia=runtimes"], "nvidia": {"path": "/x"}},
+            "",
+            id="uses our names elsewhere",
+        ),
+    ],
+)
+def test_of_a_rewritten_config_only_what_is_still_ours_goes(
+    site: Site, change: Callable[[dict[str, object]], object], left: dict[str, object], told: str
+) -> None:
+    before = json.loads((site.root / DAEMON_JSON).read_text())
+    assert site.call("install", "--set-as-default").returncode == 0
+
+    _json(site.root, change)
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((site.root / DAEMON_JSON).read_text()) == before | left
+    assert told in done.stderr
