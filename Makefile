@@ -26,7 +26,7 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 	$(BIN)/python -m pytest -q --ignore=tests/engines tests
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(BIN)/python -m pytest -q -rs tests/engines
+	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks

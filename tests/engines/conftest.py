@@ -18,9 +18,8 @@ from tests.engines.roots import Roots, prepared
 from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent
-TABLE = pytest.StashKey[list[EngineSet]]()
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd"}
-ROWS = pytest.StashKey[list[str]]()
+ROW = "row of the table of live containers"
 Boot = Callable[..., AbstractContextManager[Node]]
 
 
@@ -68,19 +67,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
             continue
         sets = engine_sets(on_the_day())
-        metafunc.config.stash[TABLE] = sets
         wanted = [row for row in sets if NODES[name] in {None, row.name}]
         metafunc.parametrize(name, wanted, ids=str, indirect=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if sets := config.stash.get(TABLE, None):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Tests run in other processes: what they have to tell comes with their reports.
+    told = [
+        line
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, line in report.user_properties
+        if name == ROW
+    ]
+    if missing() is None:
         terminalreporter.section("engines that Debian carries today")
-        for row in sets:
+        for row in engine_sets(on_the_day()):
             terminalreporter.write_line(f"{row.suite:<10}{row}")
-    if rows := config.stash.get(ROWS, None):
+    if told:
         terminalreporter.section("containers on our runtime when it is taken back")
-        for line in rows:
+        for line in sorted(told):
             terminalreporter.write_line(line)
 
 
@@ -111,9 +118,9 @@ def booted(roots: Roots) -> Boot:
 
 
 @pytest.fixture
-def record_row(pytestconfig: pytest.Config) -> Callable[[str], None]:
+def record_row(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Return how to add a line to the table of live containers that ends the report."""
-    return pytestconfig.stash.setdefault(ROWS, []).append
+    return lambda line: record_property(ROW, line)
 
 
 def _fresh(request: pytest.FixtureRequest) -> Iterator[Node]:
