@@ -1,75 +1,28 @@
 """The power is cut before each effect in turn; what then stands must work, and go back or go on.
 
-A child process is forked for every point and leaves by ``os._exit`` at the n-th audited call
-that would change the disk: nothing is cleaned up behind it, as after SIGKILL.
+Or a disk fails there: full, read-only, broken. One that could not be served says so and has changed nothing.
 """
 
+import errno
 import json
 import os
 import shutil
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer import daemon, signals
-from installer.decide.errors import InstallerError
+from installer import daemon
 from installer.decide.options import Options, RestartMode
 from installer.decide.toolkit import EXECUTABLES
 from installer.demo import CONFIGS, stand_in_payload
+from tests.faults import KILLED, Fault, Verb, call
 from tests.test_verbs import DAEMON_JSON, LEDGER
 
-EFFECTS = frozenset(
-    {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod"}
-)
-KILLED = 77
 # Each point is a few forks; a run that has hours may take every one of them.
 STRIDE = int(os.environ.get("CRASH_STRIDE", "4"))
-Verb = Callable[[Options], object]
-
-_countdown = -1
-
-
-def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    global _countdown  # noqa: PLW0603 - an audit hook cannot be given a state of its own
-    if _countdown < 0:
-        return
-    changes = event in EFFECTS or (event == "open" and _writes(arguments[2]))
-    if event == "ctypes.call_function" or changes:
-        if _countdown == 0:
-            os._exit(KILLED)
-        _countdown -= 1
-
-
-def _writes(flags: object) -> bool:
-    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-
-
-sys.addaudithook(_audit)
-
-
-def _call(verb: Verb, options: Options, *, kill_at: int = -1) -> int:
-    """Run a verb in a child; return its exit code, ``KILLED`` if it was killed at its n-th effect."""
-    global _countdown  # noqa: PLW0603 - as above
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    code = 1
-    try:
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        signals.block()
-        _countdown = kill_at
-        verb(options)
-        code = 0
-    except InstallerError as error:
-        code = error.exit
-    finally:
-        _countdown = -1
-        os._exit(code)
+FAULT_STRIDE = 4 * STRIDE + 1
+LAST_FAULT = 100
 
 
 def _options(root: Path, source: Path) -> Options:
@@ -117,7 +70,7 @@ def nodes(tmp_path: Path) -> Path:
     program = tmp_path / "two/usr/local/sbin/nvidia-ctk"
     program.write_bytes(program.read_bytes() + b"newer")
     shutil.copytree(tmp_path / "untouched", tmp_path / "installed", symlinks=True)
-    assert _call(daemon.install, _options(tmp_path / "installed", tmp_path / "one")) == 0
+    assert call(daemon.install, _options(tmp_path / "installed", tmp_path / "one")) == 0
     return tmp_path
 
 
@@ -140,16 +93,16 @@ def test_a_kill_at_any_effect_leaves_a_node_that_works_and_can_go_both_ways(
     while True:
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(nodes / start, root, symlinks=True)
-        code = _call(verb, options, kill_at=point)
+        code = call(verb, options, Fault(point))
         if code != KILLED:
             assert code == 0
             break
         _assert_works(root)
         if points % 2:
-            assert _call(daemon.install, options) == 0, (scene, point)
+            assert call(daemon.install, options) == 0, (scene, point)
             _assert_works(root)
             assert (root / LEDGER).exists()
-        assert _call(daemon.uninstall, options) == 0, (scene, point)
+        assert call(daemon.uninstall, options) == 0, (scene, point)
         assert _tree(root) == before, (scene, point)
         points += 1
         point += STRIDE
@@ -157,3 +110,41 @@ def test_a_kill_at_any_effect_leaves_a_node_that_works_and_can_go_both_ways(
     with capsys.disabled():
         print(f"\n{scene}: killed at {points} of about {point} effects")  # noqa: T201 - the count is the result
     assert points > 5
+
+
+FAULTS = [
+    pytest.param(errno.ENOSPC, True, id="the disk is full from then on"),
+    pytest.param(errno.EDQUOT, True, id="the quota is used up from then on"),
+    pytest.param(errno.EROFS, True, id="the disk is read-only from then on"),
+    pytest.param(errno.EIO, False, id="the disk fails once"),
+    pytest.param(errno.EPERM, False, id="something is immutable"),
+]
+
+
+@pytest.mark.parametrize(("number", "stays"), FAULTS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_disk_that_fails_at_any_effect_costs_nobody_anything(
+    scene: str, number: int, *, stays: bool, nodes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, verb, source = SCENES[scene]
+    untouched, root = _tree(nodes / "untouched"), nodes / "node"
+    options = _options(root, nodes / source)
+    codes: list[int] = []
+    for point in range(0, LAST_FAULT, FAULT_STRIDE):
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(nodes / start, root, symlinks=True)
+        before = _tree(root)
+
+        codes.append(call(verb, options, Fault(point, number, stays)))
+
+        _assert_works(root)
+        assert codes[-1] in {0, 1, 4}, point
+        if codes[-1] == 1:
+            assert _tree(root) == before, point
+        assert call(daemon.uninstall, options) == 0, point
+        assert _tree(root) == untouched, point
+
+    told = f"{codes.count(1)} refused, {codes.count(4)} to be finished, of {len(codes)}"
+    with capsys.disabled():
+        print(f"\n{scene}, {errno.errorcode[number]}: {told}")  # noqa: T201 - the count is the result
+    assert codes.count(1) + codes.count(4) > 0
