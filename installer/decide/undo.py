@@ -101,8 +101,6 @@ def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
         rows.append(row)
         writes.append(WriteConfig(engine.name, row.path, now, after))
     reload = _reload(engine, writes) if stays else Reload(engine.name, (), _entries(engine))
-    if stays and all(write.before == write.after for write in writes):
-        return _Part([], engine, rows, backups, notes)
     steps = _give_back(writes, reload, found, facts, options.restart_mode)
     return _Part(steps, engine if stays else None, rows, backups, notes)
 
@@ -123,15 +121,16 @@ def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
 
 
 def _reload(engine: EngineRow, writes: Iterable[WriteConfig]) -> Reload:
-    """Return the reload after which our handlers are served as before, and none of them by default."""
-    wanted = {
-        value
-        for write in writes
-        for key, value in leaves(tree_of(write.after, write.path))
-        if key[-1] == ENGINES[engine.name].default_key
-    }
+    """Return the reload after which our handlers that are left are served, and none of them by default."""
+    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    wanted = {value for key, value in said if key[-1] == ENGINES[engine.name].default_key}
+    there = [
+        entry
+        for entry in _entries(engine)
+        if any(entry.name in key and value == str(entry.binary) for key, value in said)
+    ]
     names = frozenset(name for name, _ in engine.runtimes)
-    return Reload(engine.name, _entries(engine), demoted=names - wanted)
+    return Reload(engine.name, tuple(there), demoted=names - wanted)
 
 
 def _left(path: PurePosixPath, key: tuple[str, ...]) -> str:

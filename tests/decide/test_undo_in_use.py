@@ -124,6 +124,37 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
     assert [row.name for row in plan.settled.engines] == ([case.engine] if stays else [])
 
 
+@pytest.mark.parametrize(
+    ("default", "reloads"),
+    [
+        pytest.param("nvidia", True, id="the engine was not told before the crash"),
+        pytest.param("runc", False, id="it was told"),
+    ],
+)
+def test_what_a_crash_interrupted_is_finished_although_the_file_is_right_already(
+    default: str, *, reloads: bool
+) -> None:
+    options = replace(
+        CONTAINERD.options,
+        set_as_default=True,
+        runtime_name="nvidia",
+        in_use=InUse.KEEP,
+        restart_mode=RestartMode.AUTO,
+    )
+    plan = plan_install(CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), options)
+    assert plan.settled is not None
+    disk = written(CONTAINERD.before, plan)
+    first = plan_undo(replace(undo_facts(CONTAINERD, disk, plan.settled), live=_live("containerd")), options)
+    after = written(disk, first)
+    facts = replace(undo_facts(CONTAINERD, after, first.during), live=_live("containerd"))
+    serving = Serving({entry.name: str(entry.binary) for entry in entries_for(options)}, default, {})
+    facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
+
+    again = plan_undo(facts, options)
+
+    assert any(isinstance(step, Reload) for step in again.steps) is reloads
+
+
 def test_force_without_any_low_level_runtime_is_refused() -> None:
     facts = _in_use(CONTAINERD, (1, 7), low_level=None)
 
