@@ -133,14 +133,18 @@ def plan_install(facts: Facts, options: Options) -> Plan:
 
 
 def _during(held: Holdings, settled: Holdings) -> Holdings:
-    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it."""
+    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
+
+    So both are known, and the edits that lead back from either, for somebody may write to it before we end.
+    """
     if settled == held:
         return held
     configs = []
     for row in settled.configs:
         before = held.config(row.path)
         texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
-        configs.append(replace(row, ours=tuple(texts)))
+        edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
+        configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
     return replace(settled, configs=tuple(configs), finished=False, failed=held.failed)
 
 

@@ -47,7 +47,8 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
         # The directories that hold the ledger go with it, after all else.
         made = [path for path in held.directories if path not in options.layout.home.parents]
         steps += [RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts))]
-    rows = {row.path: row for part in parts for row in part.rows}
+    edits = {row.path: row.edits for row in held.configs}
+    rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
     settled = Holdings(
         directories=held.directories,

@@ -1,0 +1,133 @@
+"""Random lives of a node: install, upgrade, edits by others, kills, uninstall; in the end only the edits are left.
+
+Each foreign act is done to the node and to a copy that never saw us. When we are gone the two must be the same.
+"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer import daemon
+from installer.decide.options import Options, RestartMode
+from installer.demo import CONFIGS, stand_in_payload
+from tests.faults import KILLED, Fault, call
+
+SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
+SEED = int(os.environ.get("SEED", "20261121"))
+STEPS = (3, 9)
+LAST_EFFECT = 70
+CONFIG = {
+    "docker": "etc/docker/daemon.json",
+    "containerd": "etc/containerd/config.toml",
+    "crio": "etc/crio/crio.conf",
+}
+Act = Callable[[Path, str, int], None]
+
+
+def _adds_a_key(root: Path, engine: str, turn: int) -> None:
+    path = root / CONFIG[engine]
+    if not path.exists():
+        return
+    text = path.read_text()
+    if engine == "docker":
+        path.write_text(text.replace("{", f'{{"mine-{turn}": {turn}, ', 1) if text.strip() else "")
+    else:
+        path.write_text(f"{text}# mine {turn}\n")
+
+
+def _replaces_the_inode(root: Path, engine: str, turn: int) -> None:
+    path = root / CONFIG[engine]
+    if path.exists():
+        copy = path.with_name(f"copy-{turn}")
+        shutil.copy(path, copy)
+        copy.rename(path)
+
+
+def _changes_the_mode(root: Path, engine: str, turn: int) -> None:
+    path = root / CONFIG[engine]
+    if path.exists():
+        path.chmod((0o600, 0o644, 0o640)[turn % 3])
+
+
+def _starts_again(root: Path, engine: str, turn: int) -> None:
+    path = root / CONFIG[engine]
+    path.write_text(f'{{"fresh": {turn}}}\n' if engine == "docker" else f"# fresh {turn}\nversion = 2\n")
+
+
+def _adds_a_neighbour(root: Path, engine: str, turn: int) -> None:
+    (root / CONFIG[engine]).with_name(f"neighbour-{turn}").write_text("1\n")
+
+
+ACTS: tuple[Act, ...] = (
+    _adds_a_key,
+    _adds_a_key,
+    _replaces_the_inode,
+    _changes_the_mode,
+    _starts_again,
+    _adds_a_neighbour,
+)
+
+
+def _tree(root: Path) -> dict[str, tuple[str, bytes | str]]:
+    return {str(path.relative_to(root)): _is(path) for path in sorted(root.rglob("*"))}
+
+
+def _is(path: Path) -> tuple[str, bytes | str]:
+    content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+    return f"{path.lstat().st_mode:o}", content
+
+
+@pytest.mark.parametrize("engine", CONFIG)
+def test_however_a_node_has_lived_only_what_others_did_is_left(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version in ("one", "two"):
+        stand_in_payload(tmp_path / version)
+    program = tmp_path / "two/usr/local/sbin/nvidia-ctk"
+    program.write_bytes(program.read_bytes() + b"newer")
+    kills = acts = verbs = 0
+    for sequence in range(SEQUENCES):
+        chance = random.Random(f"{SEED} {engine} {sequence}")  # noqa: S311 - lives, not secrets
+        node, pure = tmp_path / "node", tmp_path / "pure"
+        for root in (node, pure):
+            shutil.rmtree(root, ignore_errors=True)
+            for name, text in CONFIGS.items():
+                (root / name).parent.mkdir(parents=True)
+                (root / name).write_text(text)
+        story: list[str] = []
+        for turn in range(chance.randint(*STEPS)):
+            if chance.random() < 0.4:
+                act = chance.choice(ACTS)
+                for root in (node, pure):
+                    act(root, engine, turn)
+                story.append(act.__name__)
+                acts += 1
+                continue
+            options = Options(
+                runtimes=(engine,),
+                toolkit_source=PurePosixPath(tmp_path / chance.choice(["one", "two"])),
+                host_root=PurePosixPath(node),
+                restart_mode=RestartMode.NONE,
+                set_as_default=chance.random() < 0.5,
+            )
+            verb = chance.choice([daemon.install, daemon.install, daemon.uninstall])
+            fault = Fault(chance.randrange(LAST_EFFECT)) if chance.random() < 0.5 else None
+            code = call(verb, options, fault)
+            story.append(f"{verb.__name__} {code}")
+            assert code in ({0, KILLED} if fault else {0}), story
+            verbs += 1
+            kills += code == KILLED
+
+        done = call(daemon.uninstall, Options(host_root=PurePosixPath(node), restart_mode=RestartMode.NONE))
+
+        assert done == 0, story
+        left, wanted = _tree(node), _tree(pure)
+        differs = {name: (left.get(name), wanted.get(name)) for name in {*left, *wanted}}
+        assert {name: pair for name, pair in differs.items() if pair[0] != pair[1]} == {}, story
+    with capsys.disabled():
+        told = f"{SEQUENCES} lives, {verbs} verbs, {kills} of them killed, {acts} acts of others"
+        print(f"\n{engine}: {told}, seed {SEED}")  # noqa: T201 - the count is the result
