@@ -20,11 +20,7 @@ def restart(root: Path, unit: str, *, timeout_s: float) -> None:
         InstallerError: it failed.
     """
     _systemctl(root, ["reset-failed", unit], timeout_s)
-    done = _systemctl(root, ["restart", unit], timeout_s)
-    if done.returncode:
-        raise InstallerError(
-            f"restart {unit} ({done.last_line})", remedy=f"see journalctl -u {unit} on the node"
-        )
+    _do(root, "restart", unit, timeout_s)
 
 
 def reload(root: Path, unit: str, *, timeout_s: float) -> None:
@@ -33,11 +29,7 @@ def reload(root: Path, unit: str, *, timeout_s: float) -> None:
     Raises:
         InstallerError: as ``restart``.
     """
-    done = _systemctl(root, ["reload", unit], timeout_s)
-    if done.returncode:
-        raise InstallerError(
-            f"reload {unit} ({done.last_line})", remedy=f"see journalctl -u {unit} on the node"
-        )
+    _do(root, "reload", unit, timeout_s)
 
 
 def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
@@ -56,6 +48,14 @@ def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
         raise InstallerError(
             f"look at {unit} ({done.last_line})", remedy="check the unit on the node"
         ) from error
+
+
+def _do(root: Path, verb: str, unit: str, timeout_s: float) -> None:
+    done = _systemctl(root, [verb, unit], timeout_s)
+    if done.returncode:
+        raise InstallerError(
+            f"{verb} {unit} ({done.last_line})", remedy=f"see journalctl -u {unit} on the node"
+        )
 
 
 def _systemctl(root: Path, words: list[str], timeout_s: float) -> Ran:

@@ -12,7 +12,8 @@ from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.test_live import served, start
+from tests.engines.test_live import start
+from tests.engines.told import served
 
 PROJECT = str(Path(__file__).parent.parent.parent)
 # The test image is a busybox: the node's own Python and the project come in as mounts.

@@ -1,8 +1,6 @@
 """The main job on real engines: install, run a container through us, take it all back."""
 
-import json
 import signal
-import subprocess
 
 from tests.engines.configs import DOCKER
 from tests.engines.cri import Cri
@@ -10,6 +8,7 @@ from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
+from tests.engines.told import sentence, served
 
 LEDGER = "/usr/local/nvidia/.toolkit-installer/ledger"
 READY = "/run/nvidia/toolkit/ready"
@@ -36,35 +35,24 @@ def _run_through_us(node: Node) -> str:
     return said
 
 
-def _served(node: Node) -> tuple[set[str], str]:
-    """Return the runtimes and the default that the running engine names."""
-    if node.engine == "docker":
-        line = "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}|{{.DefaultRuntime}}"
-        names, default = node.run(["docker", "info", "--format", line]).stdout.strip().split("|")
-        # 20.10 lists its containerd shims at its start only, and no more after its first reload.
-        return {name for name in names.split() if not name.startswith("io.containerd.")}, default
-    containerd = node.cri.status().config["containerd"]
-    return set(containerd["runtimes"]), containerd["defaultRuntimeName"]
-
-
 def test_run_serves_our_runtime_and_a_stop_gives_everything_back(node: Node) -> None:
-    files, served = snapshot(node), _served(node)
+    files, before = snapshot(node), served(node)
 
     process = node.start_installer("run", *SOURCE, "--set-as-default")
     process.wait_for("waiting for a signal")
     ready = (node.root / READY.lstrip("/")).exists()
-    names, default = _served(node)
+    names, default = served(node)
     said = _run_through_us(node)
     marks = node.marks()
     process.terminate()
 
     assert process.wait() == 0, process.log
     assert ready
-    assert names == served[0] | {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert names == before[0] | {"nvidia", "nvidia-cdi", "nvidia-legacy"}
     assert default == "nvidia"
     assert said == "alive\n"
     assert [mark for mark in marks if mark.startswith("nvidia-container-runtime.real ")]
-    assert _served(node) == served
+    assert served(node) == before
     assert snapshot(node) == files
 
 
@@ -83,7 +71,7 @@ def test_a_second_install_touches_signals_and_restarts_nothing(node: Node) -> No
 
 
 def test_uninstall_after_a_killed_run_leaves_nothing_of_ours(node: Node) -> None:
-    files, served = snapshot(node), _served(node)
+    files, before = snapshot(node), served(node)
     process = node.start_installer("run", *SOURCE)
     process.wait_for("waiting for a signal")
     process.kill()
@@ -93,7 +81,7 @@ def test_uninstall_after_a_killed_run_leaves_nothing_of_ours(node: Node) -> None
 
     assert done.returncode == 0, done.stderr
     assert snapshot(node) == files
-    assert _served(node) == served
+    assert served(node) == before
 
 
 def test_an_upgrade_of_the_payload_restarts_nothing(node: Node) -> None:
@@ -113,7 +101,7 @@ def test_an_upgrade_of_the_payload_restarts_nothing(node: Node) -> None:
 
 
 def test_a_stop_in_the_middle_of_an_install_gives_everything_back(node: Node) -> None:
-    files, served = snapshot(node), _served(node)
+    files, before = snapshot(node), served(node)
 
     for event in ("toolkit installed", "toolkit switched", "config written"):
         process = node.start_installer("run", *SOURCE)
@@ -122,11 +110,11 @@ def test_a_stop_in_the_middle_of_an_install_gives_everything_back(node: Node) ->
 
         assert process.wait() == 0, process.log
         assert snapshot(node) == files
-        assert _served(node) == served
+        assert served(node) == before
 
 
 def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
-    files, served, pid = snapshot(node), _served(node), node.pid_of(_unit(node))
+    files, before, pid = snapshot(node), served(node), node.pid_of(_unit(node))
     marks = ["/opt/elsewhere/etc/docker/daemon.json", "/opt/elsewhere/etc/containerd/config.toml"]
     for path in marks:
         node.write(path, "{}\n" if path.endswith("json") else "version = 2\n")
@@ -138,7 +126,7 @@ def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
     undone = node.installer("uninstall", *arguments, "--restart-mode", "none")
 
     assert [each.returncode for each in (plan, refused, installed, undone)] == [10, 1, 0, 0]
-    assert _served(node) == served
+    assert served(node) == before
     assert node.pid_of(_unit(node)) == pid
     after = {path: text for path, text in snapshot(node).items() if not path.startswith("/opt/elsewhere")}
     assert after == files
@@ -150,11 +138,11 @@ def test_a_default_that_was_not_ours_comes_back(docker_node: Node) -> None:
     docker_node.restart("docker")
 
     docker_node.installer("install", *SOURCE, "--set-as-default", check=True)
-    _, ours = _served(docker_node)
+    _, ours = served(docker_node)
     docker_node.installer("uninstall", check=True)
 
     assert ours == "nvidia"
-    assert _served(docker_node)[1] == "other"
+    assert served(docker_node)[1] == "other"
     assert docker_node.read(DOCKER) == text
 
 
@@ -166,7 +154,7 @@ def test_a_containerd_that_does_not_serve_us_is_brought_back(containerd_node: No
     done = containerd_node.installer("install", *SOURCE, *FROZEN)
 
     assert done.returncode == 1, done.stderr
-    assert "cannot prove that containerd serves our runtimes" in _sentence(done)
+    assert "cannot prove that containerd serves our runtimes" in sentence(done.stderr)
     left = snapshot(containerd_node).keys() - files.keys()
     assert left == {"/usr/local/nvidia", "/usr/local/nvidia/.toolkit-installer", LEDGER}
     assert set(cri.status().runtimes) == {"runc"}
@@ -187,7 +175,7 @@ def test_an_install_over_an_install_that_fails_leaves_the_first_in_place(
 
     assert done.returncode == 1, done.stderr
     assert {**snapshot(containerd_node), LEDGER: files[LEDGER]} == files  # which knows of the failure now
-    assert _served(containerd_node) == ({"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}, "runc")
+    assert served(containerd_node) == ({"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}, "runc")
     assert _run_through_us(containerd_node) == "alive\n"
     containerd_node.run(["rm", "-r", "/run/systemd/system/containerd.service.d", "/opt/frozen.toml"])
     containerd_node.run(["systemctl", "daemon-reload"])
@@ -195,7 +183,7 @@ def test_an_install_over_an_install_that_fails_leaves_the_first_in_place(
     cri.wait()
     containerd_node.installer("uninstall", check=True)
     assert snapshot(containerd_node) == before
-    assert _served(containerd_node) == ({"runc"}, "runc")
+    assert served(containerd_node) == ({"runc"}, "runc")
 
 
 def _freeze(node: Node, cri: Cri) -> None:
@@ -213,7 +201,7 @@ def _freeze(node: Node, cri: Cri) -> None:
 def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
     containerd_node: Node, cri: Cri
 ) -> None:
-    files, served = snapshot(containerd_node), _served(containerd_node)
+    files, before = snapshot(containerd_node), served(containerd_node)
     drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
     arguments = ("--runtime", "containerd", "--drop-in-config", drop_in)
 
@@ -222,12 +210,12 @@ def test_a_drop_in_is_used_where_it_merges_and_edited_in_place_elsewhere(
 
     assert written == containerd_node.containerd_version.startswith("2.")
     assert ("editing /etc/containerd/config.toml in place" in done.stderr) is not written
-    assert _served(containerd_node)[0] == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert served(containerd_node)[0] == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
     assert cri.status().conditions["RuntimeReady"]
     assert _run_through_us(containerd_node) == "alive\n"
     containerd_node.installer("uninstall", check=True)
     assert snapshot(containerd_node) == files
-    assert _served(containerd_node) == served
+    assert served(containerd_node) == before
 
 
 def test_a_containerd_outside_systemd_is_refused_and_no_second_one_is_started(
@@ -241,7 +229,7 @@ def test_a_containerd_outside_systemd_is_refused_and_no_second_one_is_started(
     done = containerd_node.installer("install", *SOURCE)
 
     assert done.returncode == 1
-    assert "restart containerd (" in _sentence(done)
+    assert "restart containerd (" in sentence(done.stderr)
     assert containerd_node.show("containerd", "ActiveState") == "inactive"
     assert other.running
     assert snapshot(containerd_node) == files
@@ -268,7 +256,7 @@ def test_uninstall_brings_back_a_cri_that_our_config_took_down(containerd_node: 
 
 
 def test_a_stopped_engine_reads_the_restored_config_when_it_starts(node: Node) -> None:
-    files, served = snapshot(node), _served(node)
+    files, before = snapshot(node), served(node)
     node.installer("install", *SOURCE, "--set-as-default", check=True)
     units = ["docker.socket", "docker.service"] if node.engine == "docker" else ["containerd.service"]
     node.run(["systemctl", "stop", *units])
@@ -280,7 +268,7 @@ def test_a_stopped_engine_reads_the_restored_config_when_it_starts(node: Node) -
     node.run(["systemctl", "start", *units])
     if node.engine == "containerd":
         node.cri.wait()
-    assert _served(node) == served
+    assert served(node) == before
 
 
 def test_a_reboot_needs_nothing_done_again(node: Node) -> None:
@@ -307,18 +295,13 @@ def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
     done = node.installer("install", "--runtime", node.engine, *SOURCE)
 
     assert done.returncode == 1
-    assert _sentence(done).startswith(f"cannot read {path} as ")
+    assert sentence(done.stderr).startswith(f"cannot read {path} as ")
     # Nothing is left, but the directory that held ours for a moment has a new mtime.
     after = snapshot(node, times=True)
     assert {k: v for k, v in after.items() if k != "/usr/local"} == {
         k: v for k, v in files.items() if k != "/usr/local"
     }
     assert node.pid_of(_unit(node)) == pid
-
-
-def _sentence(done: subprocess.CompletedProcess[str]) -> str:
-    said = json.loads(done.stderr.splitlines()[-1])
-    return f"cannot {said['problem']}; {said['remedy']}"
 
 
 def test_a_runtime_given_by_its_shim_becomes_ours_and_comes_back(docker_node: Node) -> None:
@@ -336,4 +319,4 @@ def test_a_runtime_given_by_its_shim_becomes_ours_and_comes_back(docker_node: No
 
     assert said == "alive\n"
     assert docker_node.read(DOCKER) == text
-    assert "nvidia" in _served(docker_node)[0]
+    assert "nvidia" in served(docker_node)[0]

@@ -1,6 +1,5 @@
 """Containers that run on our runtime: they can be used, stopped and removed whatever an undo is told to do."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
+from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -51,20 +51,6 @@ def start(node: Node, handler: str = "nvidia") -> Live:
         return Live(node, node.run(command).stdout.strip(), "trainer")
     pod = node.cri.run_pod(handler, "trainer")
     return Live(node, node.cri.start_container(pod), "default/trainer", pod)
-
-
-def served(node: Node) -> tuple[set[str], str]:
-    if node.engine == "docker":
-        line = "{{range $name, $_ := .Runtimes}}{{$name}} {{end}}|{{.DefaultRuntime}}"
-        names, default = node.run(["docker", "info", "--format", line]).stdout.strip().split("|")
-        return {name for name in names.split() if not name.startswith("io.containerd.")}, default
-    containerd = node.cri.status().config["containerd"]
-    return set(containerd["runtimes"]), containerd["defaultRuntimeName"]
-
-
-def sentence(stderr: str) -> str:
-    said = json.loads(stderr.splitlines()[-1])
-    return f"cannot {said['problem']}; {said['remedy']}"
 
 
 @pytest.mark.parametrize("in_use", ["keep", "wait", "force"])

@@ -10,7 +10,7 @@ from tests.engines.cri import Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.test_live import sentence, served
+from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/other.conf"
