@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def _command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
 
 
+def _open_files(pid: int) -> list[Path]:
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            found.append(path.readlink())
+    return found
+
+
 def _until_it_sleeps(pid: int) -> None:
     deadline = time.monotonic() + 10
     while "waiter.py" not in "".join(_command_line(pid)):
@@ -35,7 +44,7 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
         _until_it_sleeps(child.pid)
 
         words = _command_line(child.pid)
-        held = [path.readlink() for path in Path(f"/proc/{child.pid}/fd").iterdir()]
+        held = _open_files(child.pid)
         maps = Path(f"/proc/{child.pid}/maps").read_text()
         other = site.call("install")
         elsewhere = site.call("run", "--install-dir", "/opt/other")

@@ -158,11 +158,11 @@ def reload(
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
         if served and _taken_up(engine, socket, began, left_s):
             return
+        check()  # before anything is called a failure: the question may have lasted until the deadline
         over = time.monotonic() > deadline
         if over or _hopeless(host, facts, answer):
             found = _found(host, facts, answer, step, began)
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
-        check()
         time.sleep(POLL_S)
 
 

@@ -138,11 +138,18 @@ def test_a_container_that_stays_half_made_is_named_and_not_waited_for_for_ever(f
     assert '"containers": ["feedbeeffeed"]' in done.stderr
 
 
-@pytest.mark.parametrize("behaviour", ["hang", "lie"])
-def test_a_stop_during_the_proof_is_obeyed_at_once(faked: Node, behaviour: str) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "timeout"),
+    [
+        pytest.param("hang", "60", id="in the middle of a question"),
+        pytest.param("hang", "5", id="in a question that lasts until the deadline"),
+        pytest.param("lie", "60", id="between two questions"),
+    ],
+)
+def test_a_stop_during_the_proof_is_obeyed_and_no_failure(faked: Node, behaviour: str, timeout: str) -> None:
     files = snapshot(faked)
     faked.write(BEHAVIOUR, behaviour)
-    process = faked.start_installer("run", *INSTALL[1:-1], "60")
+    process = faked.start_installer("run", *INSTALL[1:-1], timeout)
     process.wait_for("config written")
     began = time.monotonic()
     process.terminate()
