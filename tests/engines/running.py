@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -40,8 +41,9 @@ class Running:
         return self._nsenter.poll() is None
 
     def signal(self, number: Signals) -> None:
-        """Send a signal to the process itself."""
-        os.kill(self.outer_pid, number)
+        """Send a signal to the process itself; nothing happens when it has just ended."""
+        with suppress(ProcessLookupError):
+            os.kill(self.outer_pid, number)
 
     def terminate(self) -> None:
         """Ask it to stop."""
