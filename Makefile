@@ -29,7 +29,7 @@ engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debi
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines
 
 torture: .venv/.dev  ## every kill point, every fault, a thousand random lives for each engine: hours
-	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q tests/test_crash_anywhere.py tests/test_sequences.py tests/decide/edits
+	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q tests/crash tests/decide/edits
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks

@@ -1,6 +1,7 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -207,11 +208,23 @@ def _withdraw(host: Host, options: Options) -> None:
 
 
 def _let_go(ledger: Ledger) -> None:
-    """Unlock; a ledger that holds nothing leaves no trace."""
-    if ledger.empty:
-        with suppress(InstallerError):
+    """Unlock; a ledger that holds nothing leaves no trace.
+
+    Raises:
+        UndoIncompleteError: it could not be removed.
+    """
+    failure = sys.exception()
+    try:
+        if ledger.held.empty:
             ledger.remove()
-    ledger.lock.release()
+    except InstallerError as error:
+        reason = f" after a failure ({failure})" if failure else ""
+        if not isinstance(failure, UndoIncompleteError):
+            raise UndoIncompleteError(
+                f"remove the empty ledger{reason}: {error.problem}", remedy=error.remedy
+            ) from error
+    finally:
+        ledger.lock.release()
 
 
 def _node_stops(host: Host) -> bool:

@@ -82,6 +82,11 @@ class Holdings:
     finished: bool = False
     failed: Failure | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing but directories is held."""
+        return not (self.toolkit or self.engines or self.configs or self.failed)
+
     def config(self, path: PurePosixPath) -> ConfigRow | None:
         """Return the row of ``path``."""
         return next((row for row in self.configs if row.path == path), None)

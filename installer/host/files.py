@@ -20,6 +20,7 @@ from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
     kind_of,
+    labelled_as_neighbours,
     meta_of,
     mount_points,
     refuse,
@@ -162,7 +163,7 @@ class Host:
             staged = staged_name(here)
             staged.unlink(missing_ok=True)
             try:
-                write_synced(staged, file.content, file.meta)
+                write_synced(staged, file.content, labelled_as_neighbours(here, file.meta))
                 staged.rename(here)
             except OSError:
                 with suppress(OSError):

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
@@ -18,6 +19,7 @@ from installer.decide.inode import Kind, Meta
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 AT_FDCWD: Final = -100
 STAGED: Final = ".toolkit-installer"
+LABEL: Final = "security.selinux"
 
 REMEDIES: Final = {
     errno.EACCES: "run as root",
@@ -76,13 +78,14 @@ def write_synced(here: Path, content: bytes, meta: Meta) -> None:
         view = memoryview(content)
         while view:
             view = view[os.write(fd, view) :]
-        _give(fd, meta)
+        give(fd, meta)
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def _give(fd: int, meta: Meta) -> None:
+def give(fd: int, meta: Meta) -> None:
+    """Make an open file what ``meta`` says."""
     status = os.fstat(fd)
     uid = status.st_uid if meta.uid is None else meta.uid
     gid = status.st_gid if meta.gid is None else meta.gid
@@ -105,6 +108,26 @@ def meta_of(here: Path, status: os.stat_result) -> Meta:
         names = sorted(os.listxattr(here, follow_symlinks=False))
         xattrs = tuple((name, os.getxattr(here, name, follow_symlinks=False)) for name in names)
     return Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs)
+
+
+def label_of(here: Path) -> tuple[tuple[str, bytes], ...]:
+    """Return the SELinux label of a file as an extended attribute; none where there is none."""
+    try:
+        return ((LABEL, os.getxattr(here, LABEL)),)
+    except OSError:
+        return ()
+
+
+def labelled_as_neighbours(here: Path, meta: Meta) -> Meta:
+    """Return ``meta``, for a new file with the label of the one in its place, or of the first one beside it.
+
+    The kernel would give it that of the directory, which need not be what an engine may read.
+    """
+    if meta.uid is not None:
+        return meta
+    beside = sorted(path for path in here.parent.iterdir() if path.is_file() and not path.is_symlink())
+    like = here if here in beside else next(iter(beside), None)
+    return replace(meta, xattrs=label_of(like)) if like else meta
 
 
 def kind_of(status: os.stat_result) -> Kind:

@@ -11,13 +11,27 @@ from typing import Final, assert_never
 from installer.decide.inode import Entry, Meta
 from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
 from installer.host.files import Host
-from installer.host.inodes import STAGED, exchange_names, sync_directory, translated, write_synced
+from installer.host.inodes import (
+    STAGED,
+    exchange_names,
+    give,
+    label_of,
+    sync_directory,
+    translated,
+    write_synced,
+)
+
+Label = tuple[tuple[str, bytes], ...]
 
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
-def install_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) -> None:
+def install_tree(
+    host: Host, path: PurePosixPath, files: Sequence[PayloadFile], like: PurePosixPath | None = None
+) -> None:
     """Make ``path`` a directory of ``files``, in one rename, on the disk when this returns.
+
+    What is executable takes the SELinux label of the program ``like``: an engine may run it as it runs that.
 
     Raises:
         InstallerError: nothing is at ``path`` that was not there before.
@@ -27,42 +41,44 @@ def install_tree(host: Host, path: PurePosixPath, files: Sequence[PayloadFile]) 
         staged = here.with_name(f"{here.name}{STAGED}")
         shutil.rmtree(staged, ignore_errors=True)
         try:
-            _fill(staged, files)
+            _fill(staged, files, label_of(host.here(like)) if like else ())
             if here.is_dir():
                 exchange_names(staged, here)
-                shutil.rmtree(staged)
             else:
                 staged.rename(here)
-        except OSError:
+            sync_directory(here.parent)
+        finally:
             shutil.rmtree(staged, ignore_errors=True)
-            raise
-        sync_directory(here.parent)
 
 
-def _fill(staged: Path, files: Sequence[PayloadFile]) -> None:
+def _fill(staged: Path, files: Sequence[PayloadFile], label: Label) -> None:
     directories = {staged, *(staged / parent for file in files for parent in file.path.parents)}
     for directory in sorted(directories):
         directory.mkdir(mode=0o755)
         directory.chmod(0o755)  # whatever the umask: user-namespaced pods must reach the payload
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-        list(pool.map(lambda file: _put(staged, file), files))
+        list(pool.map(lambda file: _put(staged, file, label), files))
     for directory in directories:
         sync_directory(directory)
 
 
-def _put(directory: Path, file: PayloadFile) -> None:
+def _put(directory: Path, file: PayloadFile, label: Label) -> None:
     match file:
         case Copy(path, source, size_bytes, _, mode):
-            _copy(Path(source), directory / path, size_bytes, mode)
+            _copy(Path(source), directory / path, size_bytes, _labelled(mode, label))
         case Text(path, content, mode):
-            write_synced(directory / path, content.encode(), Meta(mode))
+            write_synced(directory / path, content.encode(), _labelled(mode, label))
         case Symlink(path, target):
             (directory / path).symlink_to(target)
         case _:
             assert_never(file)
 
 
-def _copy(source: Path, target: Path, size_bytes: int, mode: int) -> None:
+def _labelled(mode: int, label: Label) -> Meta:
+    return Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
+
+
+def _copy(source: Path, target: Path, size_bytes: int, meta: Meta) -> None:
     with source.open("rb") as reader, target.open("xb") as writer:
         done = 0
         while done < size_bytes:
@@ -70,7 +86,7 @@ def _copy(source: Path, target: Path, size_bytes: int, mode: int) -> None:
             if step == 0:
                 break
             done += step
-        os.fchmod(writer.fileno(), mode)
+        give(writer.fileno(), meta)
         os.fsync(writer.fileno())
     if done != size_bytes or source.stat().st_size != size_bytes:
         raise OSError(None, f"{source} changed while it was copied")
@@ -94,8 +110,8 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         shutil.rmtree(staged, ignore_errors=True)
         if here.exists():
             here.rename(staged)
-            shutil.rmtree(staged)
             sync_directory(here.parent)
+            shutil.rmtree(staged)
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:

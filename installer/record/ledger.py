@@ -115,30 +115,22 @@ class Ledger:
         for each in missing:
             self._host.make_directory(each)
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing but directories is held."""
-        return not (self.held.toolkit or self.held.engines or self.held.configs or self.held.failed)
-
     def remove(self) -> None:
         """Remove the ledger and all directories of ours: nothing is held any more.
 
         The last of them lose their names in one rename, so that no directory of ours is ever
-        without the ledger that says whose it is.
+        without the ledger that says whose it is, and no row without the saved copy that it names.
+        Nothing is written: a full disk keeps nobody from getting rid of us.
 
         Raises:
             InstallerError: something that is not ours is among them.
         """
         layout = self._layout
-        # No row may name a saved copy that is gone, not even for a moment.
-        self.write(Holdings(directories=self.held.directories))
-        for name in self._host.names(layout.backups):
-            self._host.remove(layout.backups / name)
-        for directory in (layout.backups, layout.versions):
-            self._host.remove_directory(directory)
+        self._host.remove_directory(layout.versions)
+        own = {layout.ledger.name, layout.backups.name}
         if self._host.link_target(layout.replaced) is not None:
-            self._host.remove(layout.replaced)
-        others = [name for name in self._host.names(layout.home) if name != layout.ledger.name]
+            own.add(layout.replaced.name)
+        others = [name for name in self._host.names(layout.home) if name not in own]
         if others:
             raise InstallerError(
                 f"remove {layout.home} (it still holds {', '.join(others)})",

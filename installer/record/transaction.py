@@ -30,7 +30,7 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.engines import reload
 from installer.record.ledger import Ledger
-from installer.record.live import live_containers
+from installer.record.live import live_containers, low_level_runtime
 from installer.record.preflight import preflight
 
 log = structlog.get_logger()
@@ -66,6 +66,9 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
     except Exception as error:
         if undo_follows and isinstance(error, StoppedError):
             raise
+        if not done and site.ledger.held == held:
+            site.ledger.drop_backups()
+            raise
         if done:
             log.warning("step failed", step=describe(done[-1]), error=str(error))
         _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)
@@ -84,6 +87,9 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
         log.info(_past(step), **_fields(step))
     if plan.settled is None:
         site.ledger.remove()
+    elif plan.settled.empty:
+        # It goes with its last rows when it is let go: bringing a host back takes no space of a full disk.
+        site.ledger.held = plan.settled
     else:
         site.ledger.write(plan.settled)
         site.ledger.drop_backups()
@@ -128,7 +134,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             _write_config(host, step)
         case InstallVersion(version, files):
             host.make_directory(layout.versions)
-            install_tree(host, layout.version(version), files)
+            like = low_level_runtime(host, plan.during)
+            install_tree(host, layout.version(version), files, like)
         case RemoveVersion(version):
             remove_tree(host, layout.version(version))
         case SwitchToolkit(_, after):

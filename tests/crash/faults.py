@@ -1,0 +1,146 @@
+"""A verb in a forked child whose n-th effect on the disk is its last, or goes wrong.
+
+The effects are the audited calls that change a disk, and the writes and syncs of a file, which nobody audits. A
+child that is killed leaves by ``os._exit``, so that nothing is cleaned up behind it, as after SIGKILL.
+"""
+
+import errno
+import mmap
+import os
+import struct
+import sys
+from dataclasses import dataclass
+from typing import Protocol
+
+from installer import signals
+from installer.decide.errors import InstallerError
+from installer.decide.options import Options
+
+AUDITED = frozenset(
+    {
+        *("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link"),
+        *("os.truncate", "os.chmod", "os.chown", "os.setxattr"),
+        "ctypes.call_function",  # renameat2, which Python does not have
+    }
+)
+GROWING = frozenset(  # what a full disk refuses
+    {"open", "os.mkdir", "os.symlink", "os.link", "os.write", "os.pwrite", "os.sendfile"}
+)
+KILLED = 77
+
+
+class Verb(Protocol):
+    """``install`` or ``uninstall``, as the program calls it."""
+
+    __name__: str
+
+    def __call__(self, options: Options) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens at the n-th effect: ``number`` is an errno, 0 kills; one that ``stays`` meets later ones too.
+
+    A kill at a write comes when half of it is done.
+    """
+
+    at: int
+    number: int = 0
+    stays: bool = False
+
+    def meets(self, event: str) -> bool:
+        return self.number not in {errno.ENOSPC, errno.EDQUOT} or event in GROWING
+
+
+NEVER = Fault(sys.maxsize)
+_COUNT = struct.Struct("=q")
+_shared = mmap.mmap(-1, _COUNT.size)  # what a child counts, its parent reads
+_fault: Fault | None = None
+
+
+def effects() -> int:
+    """Return how many effects the last call had, the one of its fault included."""
+    return int(_COUNT.unpack(_shared[: _COUNT.size])[0])
+
+
+def _count(number: int) -> None:
+    _shared[: _COUNT.size] = _COUNT.pack(number)
+
+
+def _kills(event: str) -> bool:
+    """Count one effect; tell whether it is the last one."""
+    if _fault is None:
+        return False
+    now = effects()
+    _count(now + 1)
+    if now != _fault.at and not (_fault.stays and now > _fault.at):
+        return False
+    if _fault.number and _fault.meets(event):
+        raise OSError(_fault.number, os.strerror(_fault.number))
+    return _fault.number == 0
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if (event in AUDITED or (event == "open" and _writes(arguments[2]))) and _kills(event):
+        os._exit(KILLED)
+
+
+def _writes(flags: object) -> bool:
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+
+sys.addaudithook(_audit)
+
+
+def _watch_writes() -> None:
+    """Let the writes and syncs of this process be effects; a kill tears a write in two."""
+    write, pwrite, sendfile = os.write, os.pwrite, os.sendfile
+
+    def torn_write(fd: int, data: bytes) -> int:
+        if _kills("os.write"):
+            write(fd, data[: len(data) // 2])
+            os._exit(KILLED)
+        return write(fd, data)
+
+    def torn_pwrite(fd: int, data: bytes, offset: int) -> int:
+        if _kills("os.pwrite"):
+            pwrite(fd, data[: len(data) // 2], offset)
+            os._exit(KILLED)
+        return pwrite(fd, data, offset)
+
+    def torn_sendfile(out: int, source: int, offset: int, count: int) -> int:
+        if _kills("os.sendfile"):
+            sendfile(out, source, offset, count // 2)
+            os._exit(KILLED)
+        return sendfile(out, source, offset, count)
+
+    def counted_fsync(_: int) -> None:  # a killed process loses nothing: syncs are for test_power.py
+        if _kills("os.fsync"):
+            os._exit(KILLED)
+
+    os.write, os.pwrite, os.sendfile = torn_write, torn_pwrite, torn_sendfile  # type: ignore[assignment]
+    os.fsync = counted_fsync  # type: ignore[assignment]
+
+
+def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
+    """Run a verb in a child; return its exit code, ``KILLED`` if it was killed."""
+    global _fault  # noqa: PLW0603 - an audit hook cannot be given a state of its own
+    _count(0)
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 99
+    try:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        signals.block()
+        _watch_writes()
+        _fault = fault
+        verb(options)
+        code = 0
+    except InstallerError as error:
+        code = error.exit
+    finally:
+        _fault = None
+        os._exit(code)

@@ -1,0 +1,160 @@
+"""Nodes to be crashed: what stands on them, which verb meets which, and what must hold whatever happens."""
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from installer import daemon
+from installer.decide.options import Options, RestartMode
+from installer.decide.toolkit import EXECUTABLES
+from installer.demo import CONFIGS, stand_in_payload
+from tests.crash.faults import KILLED, Fault, Verb, call, effects
+
+INSTALL_DIR = "usr/local/nvidia"
+LEDGER = f"{INSTALL_DIR}/.toolkit-installer/ledger"
+DAEMON_JSON = "etc/docker/daemon.json"
+DROP_INS = "etc/crio/crio.conf.d"
+OTHERS_BINARIES = ("/usr/bin/crun", "/usr/libexec/crio/conmon")  # named by CONFIGS before we came
+ENGINES = {
+    "docker": ("docker",),
+    "containerd": ("containerd",),
+    "crio": ("crio",),
+    "all three": ("docker", "containerd", "crio"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A verb and the node it meets; ``source`` is the payload of an install."""
+
+    start: str
+    verb: Verb
+    source: str = "one"
+
+
+SCENES = {
+    "install": Scene("untouched", daemon.install),
+    "upgrade": Scene("installed", daemon.install, "two"),
+    "undo": Scene("installed", daemon.uninstall),
+    "interrupted undo": Scene("half undone", daemon.uninstall),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ward:
+    """Nodes in every state that a scene starts from, below one directory."""
+
+    directory: Path
+    engines: tuple[str, ...]
+
+    @property
+    def root(self) -> Path:
+        """Return where the node of the moment is."""
+        return self.directory / "node"
+
+    def options(self, source: str = "one", root: Path | None = None) -> Options:
+        return Options(
+            runtimes=self.engines,
+            toolkit_source=PurePosixPath(self.directory / source),
+            host_root=PurePosixPath(root or self.root),
+            restart_mode=RestartMode.NONE,
+            set_as_default=True,
+        )
+
+    def start(self, scene: Scene) -> Options:
+        """Put the node of the moment into the state that a scene starts from."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.copytree(self.directory / scene.start, self.root, symlinks=True)
+        return self.options(scene.source)
+
+    def play(self, scene: Scene, fault: Fault) -> int:
+        """Let a scene go wrong; return how its verb ended."""
+        return call(scene.verb, self.start(scene), fault)
+
+    def effects(self, scene: Scene) -> int:
+        """Return how many effects a scene has that nothing disturbs."""
+        assert call(scene.verb, self.start(scene)) == 0
+        return effects()
+
+    def untouched(self) -> dict[str, str]:
+        return tree(self.directory / "untouched")
+
+
+@contextmanager
+def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
+    """Make the nodes, and remove them."""
+    made = Ward(directory, engines)
+    untouched, installed, half = (directory / name for name in ("untouched", "installed", "half undone"))
+    for name, text in CONFIGS.items():
+        (untouched / name).parent.mkdir(parents=True)
+        (untouched / name).write_text(text)
+    for version in ("one", "two"):
+        stand_in_payload(directory / version)
+    program = directory / "two/usr/local/sbin/nvidia-ctk"
+    program.write_bytes(program.read_bytes() + b"newer")
+    shutil.copytree(untouched, installed, symlinks=True)
+    assert call(daemon.install, made.options(root=installed)) == 0
+    middle = made.effects(SCENES["undo"]) // 2
+    shutil.copytree(installed, half, symlinks=True)
+    assert call(daemon.uninstall, made.options(root=half), Fault(middle)) == KILLED
+    yield made
+    shutil.rmtree(directory)
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Return what each path below ``root`` is."""
+    return {str(path.relative_to(root)): what(path) for path in sorted(root.rglob("*"))}
+
+
+def what(path: Path) -> str:
+    content = str(path.readlink()) if path.is_symlink() else path.read_bytes().hex() if path.is_file() else ""
+    return f"{path.lstat().st_mode:o} {content}"
+
+
+def assert_works(root: Path) -> None:
+    """Each config parses and names only binaries that are there; the payload is complete or absent."""
+    toolkit = root / INSTALL_DIR / "toolkit"
+    trees = [json.loads((root / DAEMON_JSON).read_text())]
+    tomls = [root / name for name in CONFIGS if name != DAEMON_JSON]
+    if (root / DROP_INS).is_dir():
+        tomls += [Path(directory, name) for directory, _, names in os.walk(root / DROP_INS) for name in names]
+    trees += [tomllib.loads(path.read_text()) for path in tomls]
+    assert toolkit.exists() or not toolkit.is_symlink(), "a link to nothing"
+    if toolkit.exists():
+        absent = [each.name for each in EXECUTABLES if not (toolkit / each.name).is_file()]
+        assert absent == [], "an incomplete payload"
+    for path in (path for each in trees for path in _binaries(each)):
+        assert (root / path.lstrip("/")).is_file(), f"a config names {path}, which is not there"
+
+
+def _binaries(tree: object) -> Iterator[str]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            if key.lower() in {"path", "binaryname", "runtime_path", "monitor_path"} and isinstance(
+                value, str
+            ):
+                if value.startswith("/") and value not in OTHERS_BINARIES:
+                    yield value
+            else:
+                yield from _binaries(value)
+    elif isinstance(tree, list):
+        for each in tree:
+            yield from _binaries(each)
+
+
+def assert_goes_on(ward: Ward, scene: Scene) -> None:
+    """One run completes the install."""
+    assert call(daemon.install, ward.options(scene.source)) == 0
+    assert_works(ward.root)
+    assert (ward.root / LEDGER).exists()
+
+
+def assert_goes_back(ward: Ward) -> None:
+    """One uninstall restores what was before us."""
+    assert call(daemon.uninstall, ward.options()) == 0
+    assert tree(ward.root) == ward.untouched()

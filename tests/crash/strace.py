@@ -1,0 +1,161 @@
+"""The system calls of a real program: logged, or the one at which it is killed (strace 5.3 and later)."""
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.engines import debs
+from tests.engines.cache import build_once, locked
+from tests.engines.cache import cache as cache_directory
+
+MUTATING = (
+    *("openat", "open", "creat", "write", "writev", "pwrite64", "sendfile", "copy_file_range"),
+    *("truncate", "ftruncate", "fallocate", "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown"),
+    *("fchownat", "setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
+    *("rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "mkdirat"),
+    *("symlink", "symlinkat", "link", "linkat", "mknod", "mknodat"),
+)
+SYNCING = ("fsync", "fdatasync", "sync", "syncfs")
+SUITE = "bookworm"
+_STARTED = re.compile(r"(\d+) +(\w+)\((.*)$")
+_RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)$")
+_ENDED = re.compile(r"(.*?)\)? += (-?\d+)(?:<[^>]*>)?(?: .*)?$")
+_STRING = re.compile(r'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?')
+_NAMED_FD = re.compile(r"^(?:(\d+)|AT_FDCWD)<((?:\\x[0-9a-f]{2})*)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A system call that has ended, in the order of the ends: ``arguments`` as strace prints them with ``-xx -y``."""
+
+    thread: int
+    name: str
+    arguments: str
+    result: int
+
+    @property
+    def strings(self) -> tuple[bytes, ...]:
+        """Return the arguments that are strings: paths, or what is written."""
+        return tuple(_bytes(text) for text, _ in _STRING.findall(self.arguments))
+
+    @property
+    def directory(self) -> Path:
+        """Return where the file or directory is that the first argument, a descriptor, is open on."""
+        found = _NAMED_FD.match(self.arguments)
+        assert found, self
+        return Path(_bytes(found[2]).decode())
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.replace("\\x", ""))
+
+
+@cache
+def strace() -> tuple[str, ...]:
+    """Return the command that is strace here: the machine's own, or Debian's, unpacked in the cache.
+
+    Raises:
+        RuntimeError: there is none, and none can be had.
+    """
+    if own := shutil.which("strace"):
+        return (own,)
+    if lack := debs.needed():
+        raise RuntimeError(f"strace is missing, and cannot be fetched: {lack}")
+
+    def build(root: Path) -> None:
+        debs.refresh([SUITE])
+        debs.unpack(SUITE, debs.with_dependencies(SUITE, ["strace"]), root)
+
+    with locked():
+        root = build_once(cache_directory() / "root-strace", build)
+    libraries = ":".join(str(path) for path in root.glob("*lib/*-linux-gnu"))
+    loader = next(iter([*root.glob("lib64/ld-linux-*"), *root.glob("lib/ld-linux-*")]))
+    return (str(loader), "--library-path", f"{libraries}:{root}/usr/lib", str(root / "usr/bin/strace"))
+
+
+def log_calls(command: list[str], log: Path, names: tuple[str, ...] = (*MUTATING, *SYNCING)) -> list[Call]:
+    """Run ``command`` to its end; return the calls of ``names``, whole.
+
+    Raises:
+        AssertionError: it did not end well.
+    """
+    calls = ["--trace=" + ",".join(f"?{name}" for name in names)]
+    done = _run(
+        [
+            *strace(),
+            *["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", "16777216", "-o"],
+            str(log),
+            *calls,
+            *command,
+        ]
+    )
+    assert done.returncode == 0, done.stderr
+    return list(_parse(log.read_text()))
+
+
+def kill_at(command: list[str], name: str, number: int) -> int:
+    """Run ``command`` and kill it as it enters its ``number``-th call of ``name``, before that does anything.
+
+    Returns:
+        The exit code; -9 if it was killed.
+    """
+    # Where the filter passes fewer calls than all, strace 6.1 delivers no signal.
+    inject = f"--inject={name}:signal=KILL:when={number}"
+    done = _run([*strace(), *["-f", "--seccomp-bpf", "-qq", "-o", "/dev/null"], inject, *command])
+    return done.returncode
+
+
+def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+
+
+ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHONPATH": str(Path(__file__).parents[2]),
+    "PYTHONDONTWRITEBYTECODE": "1",  # the same calls each time
+    "PYTHONHASHSEED": "0",
+}
+
+
+def _parse(log: str) -> Iterator[Call]:
+    started: dict[str, tuple[str, str]] = {}
+    for line in log.splitlines():
+        if found := _RESUMED.match(line):
+            name, before = started.pop(found[1])
+            text = before + found[3]
+        elif found := _STARTED.match(line):
+            name, text = found[2], found[3]
+            if text.endswith("<unfinished ...>"):
+                started[found[1]] = name, text.removesuffix("<unfinished ...>").rstrip()
+                continue
+        else:
+            continue
+        ended = _ENDED.match(text)
+        if ended is None:  # the process ended in it
+            continue
+        yield Call(int(found[1]), name, ended[1], int(ended[2]))
+
+
+def mutates(call: Call) -> bool:
+    """Tell whether a call may change a file system: standard output and error are no files of ours."""
+    if call.name in SYNCING:
+        return False
+    if call.name in {"openat", "open"}:
+        return any(flag in call.arguments for flag in ("O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"))
+    return not (call.name.startswith("write") and call.arguments.startswith(("1<", "2<")))
+
+
+def kill_points(calls: list[Call]) -> list[tuple[str, int]]:
+    """Return the names and numbers of the mutating calls, as strace counts them: by thread and by name."""
+    seen: Counter[tuple[int, str]] = Counter()
+    points = dict[tuple[str, int], None]()
+    for call in calls:
+        seen[call.thread, call.name] += 1
+        if mutates(call):
+            points[call.name, seen[call.thread, call.name]] = None
+    return list(points)

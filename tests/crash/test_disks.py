@@ -1,0 +1,58 @@
+"""A disk fails at any effect: full, read-only, broken. A node that could not be served is as it was, and says so."""
+
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+from installer.host.inodes import STAGED
+from tests.crash.conftest import Covered
+from tests.crash.faults import Fault
+from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_works, tree
+
+STRIDE = 8 * int(os.environ.get("CRASH_STRIDE", "9")) - 7
+
+FAULTS = [
+    pytest.param(Fault(0, errno.ENOSPC, stays=True), id="the disk is full from then on"),
+    pytest.param(Fault(0, errno.EDQUOT, stays=True), id="the quota is used up from then on"),
+    pytest.param(Fault(0, errno.EROFS, stays=True), id="the disk is read-only from then on"),
+    pytest.param(Fault(0, errno.ENOSPC), id="the disk is full once"),
+    pytest.param(Fault(0, errno.EIO), id="the disk fails once"),
+    pytest.param(Fault(0, errno.EPERM), id="something is immutable"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_disk_that_fails_at_any_effect_costs_nobody_anything(
+    scene: str, fault: Fault, engines: str, nodes: Ward, covered: Covered
+) -> None:
+    total = nodes.effects(SCENES[scene])
+    codes: list[int] = []
+    for point in range((fault.number + len(engines)) % min(STRIDE, total), total, STRIDE):
+        nodes.start(SCENES[scene])
+        before = tree(nodes.root)
+
+        codes.append(nodes.play(SCENES[scene], replace(fault, at=point)))
+
+        assert_works(nodes.root)
+        assert codes[-1] in {0, 1, 4}, point
+        if codes[-1] == 1:
+            assert _but_for_what_stuck(tree(nodes.root), fault) == before, point
+        assert_goes_back(nodes)
+
+    covered(
+        f"disk: {errno.errorcode[fault.number]}{' from then on' if fault.stays else ''}",
+        engines,
+        len(codes),
+        total,
+    )
+    if scene == "install" and not fault.stays:
+        assert 4 not in codes, "a disk that works again takes everything back at once"
+
+
+def _but_for_what_stuck(left: dict[str, str], fault: Fault) -> dict[str, str]:
+    """Return what is left of a node; a disk that becomes read-only keeps what was staged when it did."""
+    stuck = fault.stays and fault.number == errno.EROFS
+    return {path: what for path, what in left.items() if not (stuck and STAGED in path)}

@@ -1,0 +1,47 @@
+"""The real program is killed as it enters each system call that would change something."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.conftest import Covered
+from tests.crash.nodes import SCENES, Scene, Ward, assert_goes_back, assert_goes_on, assert_works
+from tests.crash.strace import kill_at, kill_points, log_calls
+
+# Each point is the start of a program; a run that has hours may take every one of them.
+STRIDE = 2 * int(os.environ.get("CRASH_STRIDE", "9")) - 1
+
+
+def command(nodes: Ward, scene: Scene) -> list[str]:
+    """Return what a shell would be told to play the scene."""
+    where = ["--host-root", str(nodes.root), "--toolkit-source", str(nodes.directory / scene.source)]
+    engines = [word for name in nodes.engines for word in ("--runtime", name)]
+    how = [*where, *engines, "--restart-mode", "none", "--set-as-default"]
+    return [sys.executable, "-m", "installer", scene.verb.__name__, *how]
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_kill_at_any_system_call_leaves_a_node_that_works_and_can_go_both_ways(
+    scene: str, engines: str, nodes: Ward, covered: Covered, tmp_path: Path
+) -> None:
+    played = SCENES[scene]
+    nodes.start(played)
+    points = kill_points(log_calls(command(nodes, played), tmp_path / "log"))
+    killed = 0
+    taken = points[len(engines) % STRIDE :: STRIDE]
+    for turn, (name, number) in enumerate(taken):
+        nodes.start(played)
+        code = kill_at(command(nodes, played), name, number)
+
+        # Which thread of a pool comes to a call that often is chance: in the end it may be none.
+        assert code in {0, -9}, (name, number)
+        killed += code == -9
+        assert_works(nodes.root)
+        if turn % 2:
+            assert_goes_on(nodes, played)
+        assert_goes_back(nodes)
+
+    covered("killed at a system call", engines, killed, len(points))
+    assert killed > 0.8 * len(taken)

@@ -1,0 +1,240 @@
+"""File systems as nodes have them: full, read-only, mounted file by file, with labels and ACLs. Root, but no engine."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.conftest import missing, must_run
+from tests.engines.told import sentence
+from tests.test_verbs import DAEMON_JSON, Site
+
+CONTAINERD = "etc/containerd/config.toml"
+DROP_IN = "etc/crio/crio.conf.d/99-nvidia.toml"
+TOOLKIT = "usr/local/nvidia/toolkit"
+LABEL = "security.selinux"
+ACL = "system.posix_acl_access"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class MountedSite(Site):
+    """A host in a mount namespace of its own: what is mounted there goes with it."""
+
+    def __init__(self, directory: Path, holder: int) -> None:
+        super().__init__(directory)
+        self._real = self.root
+        self._inside = ["nsenter", "--target", str(holder), "--mount"]
+        self.root = Path(f"/proc/{holder}/root{self._real}")
+
+    def command(self, verb: str, *more: str) -> list[str]:
+        words = super().command(verb, *more)
+        return [*self._inside, *(str(self._real) if word == str(self.root) else word for word in words)]
+
+    def mount(self, path: str, *how: str) -> None:
+        """Mount something over a path of the host; "." is that path itself."""
+        target = str(self._real / path)
+        command = [*self._inside, "mount", *(target if word == "." else word for word in how), target]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def without(self, name: str) -> dict[str, str]:
+        """Return the tree but for files of that name."""
+        return {path: what for path, what in self.tree().items() if Path(path).name != name}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[MountedSite]:
+    if (lack := missing()) and not must_run():
+        pytest.skip(lack)
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep infinity"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            yield MountedSite(tmp_path, holder.pid)
+        finally:
+            holder.send_signal(signal.SIGKILL)
+
+
+def fill(directory: Path, pages: int) -> Path:
+    """Leave that many pages of a small file system free; return the file that takes the rest."""
+    stuffing = directory / "stuffing"
+    stuffing.touch()
+    with stuffing.open("ab") as file:
+        file.write(b"\0" * PAGE * (os.statvfs(directory).f_bavail - pages))
+    assert os.statvfs(directory).f_bavail == pages
+    return stuffing
+
+
+@pytest.mark.parametrize("pages", range(0, 60, 4))
+def test_a_payload_that_does_not_fit_leaves_the_host_as_it_was(site: MountedSite, pages: int) -> None:
+    (site.root / "usr").mkdir()
+    site.mount("usr", "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+    fill(site.root / "usr", pages)
+    before = site.tree()
+
+    done = site.call("install")
+
+    if done.returncode == 0:
+        assert pages > 10, "a payload takes more than that"
+        assert site.call("uninstall").returncode == 0
+    else:
+        assert done.returncode == 1, done.stderr
+        assert "free some space" in sentence(done.stderr)
+        assert pages < 50, "a payload takes less than that"
+    assert site.tree() == before
+
+
+def test_a_config_on_a_full_disk_is_intact_and_the_remedy_is_named(site: MountedSite) -> None:
+    text = (site.root / DAEMON_JSON).read_bytes()
+    site.mount("etc/docker", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
+    (site.root / DAEMON_JSON).write_bytes(text)
+    fill(site.root / "etc/docker", 0)
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1, done.stderr
+    assert sentence(done.stderr) == (
+        "cannot write /etc/docker/daemon.json (no space left on device); free some space there"
+    )
+    assert site.tree() == before
+    assert (site.root / DAEMON_JSON).read_bytes() == text
+
+
+def test_an_undo_on_a_full_disk_can_be_finished_when_there_is_space(site: MountedSite) -> None:
+    text = (site.root / DAEMON_JSON).read_bytes()
+    site.mount("etc/docker", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
+    (site.root / DAEMON_JSON).write_bytes(text)
+    before = site.tree()
+    assert site.call("install").returncode == 0
+    installed = (site.root / DAEMON_JSON).read_bytes()
+    stuffing = fill(site.root / "etc/docker", 0)
+
+    full = site.call("uninstall")
+    left = (site.root / DAEMON_JSON).read_bytes()
+    stuffing.unlink()
+    finished = site.call("uninstall")
+
+    assert full.returncode == 4
+    assert sentence(full.stderr).endswith("free some space there")
+    assert left == installed
+    assert finished.returncode == 0, finished.stderr
+    assert site.tree() == before
+
+
+def test_a_config_mounted_as_a_single_file_is_refused_and_names_the_directory(site: MountedSite) -> None:
+    site.mount(DAEMON_JSON, "--bind", ".")
+    before = site.tree(times=True)
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert sentence(done.stderr) == (
+        "cannot replace /etc/docker/daemon.json (it is mounted as a single file); "
+        "mount /etc/docker into the container instead"
+    )
+    assert site.tree(times=True) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        pytest.param("etc/docker", "write /etc/docker/daemon.json", id="configs"),
+        pytest.param("usr", "install /usr/local", id="payload"),
+    ],
+)
+def test_a_read_only_mount_is_refused_and_nothing_half_done(site: MountedSite, path: str, what: str) -> None:
+    (site.root / "usr").mkdir()
+    site.mount(path, "--bind", ".")
+    site.mount(path, "-o", "remount,ro,bind")
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert sentence(done.stderr) == (
+        f"cannot {what} (read-only file system); mount the host's directory writable, or choose another one"
+    )
+    assert site.tree() == before
+
+
+def _acl(uid: int) -> bytes:
+    """Return the ACL user::rw-,user:UID:r--,group::r--,mask::r--,other::--- (acl(5), linux/posix_acl_xattr.h)."""
+    rows = [(1, 6, -1), (2, 4, uid), (4, 4, -1), (16, 4, -1), (32, 0, -1)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *row) for row in rows)
+
+
+def _what_else(path: Path) -> dict[str, object]:
+    status = path.lstat()
+    xattrs = {name: os.getxattr(path, name) for name in os.listxattr(path)}
+    return {"mode": f"{status.st_mode:o}", "owner": (status.st_uid, status.st_gid), **xattrs}
+
+
+def test_mode_owner_acl_label_and_attributes_stay_and_come_back(site: MountedSite) -> None:
+    site.mount("etc/docker", "-t", "tmpfs", "tmpfs")
+    config = site.root / DAEMON_JSON
+    config.write_text('{"debug": true}\n')
+    os.chown(config, 12, 34)
+    os.setxattr(config, LABEL, b"system_u:object_r:container_config_t:s0\0")
+    os.setxattr(config, ACL, _acl(56))
+    os.setxattr(config, "trusted.mine", b"1")
+    before = _what_else(config)
+    assert before[ACL] == _acl(56)
+
+    assert site.call("install").returncode == 0
+    during = _what_else(config)
+    assert "nvidia" in config.read_text()
+    assert site.call("uninstall").returncode == 0
+
+    assert during == before
+    assert _what_else(config) == before
+    assert config.read_text() == '{"debug": true}\n'
+
+
+def test_a_new_file_takes_the_label_of_its_neighbour_and_a_binary_that_of_the_runtime(
+    site: MountedSite,
+) -> None:
+    for path in ("etc/crio", "usr"):
+        text = (site.root / "etc/crio/crio.conf").read_text() if path == "etc/crio" else ""
+        (site.root / path).mkdir(exist_ok=True)
+        site.mount(path, "-t", "tmpfs", "tmpfs")
+        if text:
+            (site.root / "etc/crio/crio.conf").write_text(text)
+    neighbour = site.root / "etc/crio/crio.conf.d/10-theirs.conf"
+    neighbour.parent.mkdir()
+    neighbour.write_text("")
+    os.setxattr(neighbour, LABEL, b"system_u:object_r:container_config_t:s0\0")
+    runc = site.root / "usr/bin/runc"
+    runc.parent.mkdir()
+    runc.touch(0o755)
+    os.setxattr(runc, LABEL, b"system_u:object_r:container_runtime_exec_t:s0\0")
+    before = site.tree()
+
+    assert site.call("install").returncode == 0
+
+    assert os.getxattr(site.root / DROP_IN, LABEL) == os.getxattr(neighbour, LABEL)
+    for name in ("nvidia-container-runtime", "nvidia-container-runtime.real", "nvidia-container-cli.real"):
+        assert os.getxattr(site.root / TOOLKIT / name, LABEL) == os.getxattr(runc, LABEL)
+    library = site.root / TOOLKIT / "libnvidia-container.so.1.0.0"
+    assert LABEL not in os.listxattr(library)
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_a_ledger_and_its_backups_are_for_root_alone(site: MountedSite) -> None:
+    (site.root / DAEMON_JSON).chmod(0o640)
+    assert site.call("install").returncode == 0
+
+    home = site.root / "usr/local/nvidia/.toolkit-installer"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in home.iterdir()}
+    assert modes == {"ledger": 0o600, "backups": 0o700, "versions": 0o755}
+    assert {path.stat().st_mode & 0o777 for path in (home / "backups").iterdir()} == {0o600}
+    assert len(list((home / "backups").iterdir())) == 2
+    assert json.loads((home / "ledger").read_text())["version"] == 1
+    assert (site.root / DAEMON_JSON).stat().st_mode & 0o777 == 0o640
+    assert site.call("uninstall").returncode == 0
