@@ -51,7 +51,6 @@ def configure(wanted: LogFormat) -> None:
     else:
         processors += [
             structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.dict_tracebacks,
             structlog.processors.JSONRenderer(),
         ]
     structlog.configure(

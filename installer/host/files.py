@@ -24,6 +24,7 @@ from installer.host.inodes import (
     meta_of,
     mount_points,
     refuse,
+    staged_beside,
     staged_name,
     sync_directory,
     translated,
@@ -156,20 +157,12 @@ class Host:
         A symbolic link stays and its target is replaced.
 
         Raises:
-            InstallerError: nothing was changed.
+            InstallerError: it is whole as it was, or whole as wanted but not safe from a power failure.
         """
         with translated("write", path):
             here = self.here(path)
-            staged = staged_name(here)
-            staged.unlink(missing_ok=True)
-            try:
+            with staged_beside(here) as staged:
                 write_synced(staged, file.content, labelled_as_neighbours(here, file.meta))
-                staged.rename(here)
-            except OSError:
-                with suppress(OSError):
-                    staged.unlink(missing_ok=True)
-                raise
-            sync_directory(here.parent)
 
     def stage(self, path: PurePosixPath, file: File) -> PurePosixPath:
         """Put ``file`` where ``replace`` would stage it, for somebody to look at; ``sweep`` removes it."""
@@ -241,11 +234,8 @@ class Host:
         """Let ``path`` be a symbolic link to ``target``, in one rename."""
         with translated("link", path):
             here = self.here(path, last=False)
-            staged = staged_name(here)
-            staged.unlink(missing_ok=True)
-            staged.symlink_to(target)
-            staged.rename(here)
-            sync_directory(here.parent)
+            with staged_beside(here) as staged:
+                staged.symlink_to(target)
 
     def exists(self, path: PurePosixPath) -> bool:
         """Tell whether the name ``path`` is taken, by whatever it is."""

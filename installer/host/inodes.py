@@ -161,6 +161,21 @@ def staged_name(here: Path) -> Path:
     return directory / f".{here.name}{STAGED}"
 
 
+@contextmanager
+def staged_beside(here: Path) -> Iterator[Path]:
+    """Yield the name under which to make what takes the place of ``here``; nothing stays there if that fails."""
+    staged = staged_name(here)
+    staged.unlink(missing_ok=True)
+    try:
+        yield staged
+        staged.rename(here)
+    except OSError:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise
+    sync_directory(here.parent)
+
+
 def _same_mount(one: Path, other: Path) -> bool:
     return str(one.absolute()) not in mount_points() and one.stat().st_dev == other.stat().st_dev
 

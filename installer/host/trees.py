@@ -42,11 +42,13 @@ def install_tree(
         shutil.rmtree(staged, ignore_errors=True)
         try:
             _fill(staged, files, label_of(host.here(like)) if like else ())
-            if here.is_dir():
-                exchange_names(staged, here)
-            else:
-                staged.rename(here)
-            sync_directory(here.parent)
+            switch = exchange_names if here.is_dir() else Path.rename
+            switch(staged, here)
+            try:
+                sync_directory(here.parent)
+            except OSError:
+                switch(here, staged)
+                raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
 

@@ -83,7 +83,12 @@ class Ledger:
     def write(self, held: Holdings) -> None:
         """Put the rows on the disk; the same rows again cost nothing."""
         if held != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
-            self._host.replace(self._layout.ledger, File(dumps(held), PRIVATE))
+            try:
+                self._host.replace(self._layout.ledger, File(dumps(held), PRIVATE))
+            except InstallerError:
+                # It may stand there all the same, and only not be safe from a power failure.
+                self.held = read_holdings(self._host, self._layout) or self.held
+                raise
             self.held = held
 
     def save(self, files: Iterable[File]) -> None:

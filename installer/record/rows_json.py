@@ -54,7 +54,8 @@ def dumps(held: Holdings) -> bytes:
             for row in held.configs
         ],
     }
-    return json.dumps(rows, indent=1, ensure_ascii=False).encode() + b"\n"
+    # A path that is no UTF-8 holds lone surrogates; their escapes are JSON too.
+    return json.dumps(rows, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 def loads(text: bytes) -> Holdings:

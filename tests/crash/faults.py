@@ -27,6 +27,7 @@ GROWING = frozenset(  # what a full disk refuses
     {"open", "os.mkdir", "os.symlink", "os.link", "os.write", "os.pwrite", "os.sendfile"}
 )
 KILLED = 77
+STDERR = 2
 
 
 class Verb(Protocol):
@@ -97,7 +98,7 @@ def _watch_writes() -> None:
     write, pwrite, sendfile = os.write, os.pwrite, os.sendfile
 
     def torn_write(fd: int, data: bytes) -> int:
-        if _kills("os.write"):
+        if fd > STDERR and _kills("os.write"):
             write(fd, data[: len(data) // 2])
             os._exit(KILLED)
         return write(fd, data)

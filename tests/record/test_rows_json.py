@@ -1,0 +1,59 @@
+import os
+from pathlib import PurePosixPath
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from installer.decide.edits import Edit, Syntax
+from installer.decide.inode import Meta
+from installer.decide.rows import ConfigRow, EngineRow, Failure, Holdings, Saved, ToolkitRow
+from installer.record.rows_json import dumps, loads
+
+# What the kernel takes for a name, UTF-8 or not.
+NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: not {0, ord("/")} & set(name) and name != b".")
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map(
+    lambda names: PurePosixPath(os.fsdecode(b"/" + b"/".join(names)))
+)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+DIGESTS = st.binary(min_size=4, max_size=4).map(bytes.hex)
+NUMBERS = st.none() | st.integers(0, 2**32 - 1)
+METAS = st.builds(
+    Meta,
+    st.integers(0, 0o7777),
+    NUMBERS,
+    NUMBERS,
+    st.dictionaries(TEXTS, st.binary()).map(lambda xattrs: tuple(xattrs.items())),
+)
+EDITS = st.builds(
+    Edit, st.lists(TEXTS).map(tuple), st.none() | TEXTS, st.none() | TEXTS, member=st.booleans()
+)
+CONFIGS = st.builds(
+    ConfigRow,
+    TEXTS,
+    PATHS,
+    st.sampled_from(Syntax),
+    st.none() | st.builds(Saved, DIGESTS, METAS),
+    st.lists(DIGESTS).map(tuple),
+    st.lists(EDITS).map(tuple),
+    st.none() | PATHS,
+)
+ENGINES = st.builds(
+    EngineRow, TEXTS, PATHS, TEXTS, st.dictionaries(TEXTS, PATHS).map(lambda named: tuple(named.items()))
+)
+TOOLKITS = st.builds(
+    ToolkitRow, TEXTS, st.none() | TEXTS, TEXTS, replaced=st.booleans(), linked=st.none() | TEXTS
+)
+HOLDINGS = st.builds(
+    Holdings,
+    st.lists(PATHS).map(tuple),
+    st.none() | TOOLKITS,
+    st.lists(ENGINES).map(tuple),
+    st.lists(CONFIGS).map(tuple),
+    finished=st.booleans(),
+    failed=st.none() | st.builds(Failure, DIGESTS, TEXTS),
+)
+
+
+@given(HOLDINGS)
+def test_whatever_is_held_is_read_back_as_it_was(held: Holdings) -> None:
+    assert loads(dumps(held)) == held

@@ -1,0 +1,95 @@
+"""Paths at which nothing can be: one sentence with a remedy, and the host as it was."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.test_verbs import DAEMON_JSON, Site, sentence
+
+LONG = "x" * 300
+ALMOST = "x" * 250  # a name that is fine, but not with what we put around it while we write
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "words"),
+    [
+        pytest.param("--install-dir", f"/opt/{LONG}", "choose a shorter path", id="install-dir: a long name"),
+        pytest.param(
+            "--install-dir",
+            f"/{DAEMON_JSON}/x",
+            "make every part of the path above it a directory",
+            id="install-dir: below a file",
+        ),
+        pytest.param(
+            "--config",
+            f"docker={{root}}/etc/{LONG}/x",
+            "choose a shorter path",
+            id="config: a long directory",
+        ),
+        pytest.param(
+            "--config", f"docker={{root}}/etc/{LONG}", "choose a shorter path", id="config: a long name"
+        ),
+        pytest.param(
+            "--config",
+            f"docker={{root}}/etc/{ALMOST}",
+            "choose a shorter path",
+            id="config: a name too long to stage",
+        ),
+        pytest.param(
+            "--config",
+            f"docker={{root}}/{DAEMON_JSON}/x",
+            "make every part of the path above it a directory",
+            id="config: below a file",
+        ),
+        pytest.param(
+            "--config",
+            "docker={root}/etc",
+            "put a file in its place, or move it away",
+            id="config: a directory",
+        ),
+        pytest.param(
+            "--pid-file", f"{{root}}/run/{LONG}", "choose a shorter path", id="pidfile: a long name"
+        ),
+        pytest.param(
+            "--pid-file",
+            f"{{root}}/{DAEMON_JSON}/x",
+            "make every part of the path above it a directory",
+            id="pidfile: below a file",
+        ),
+    ],
+)
+def test_a_path_at_which_nothing_can_be_is_refused(site: Site, flag: str, path: str, words: str) -> None:
+    before = site.tree()
+
+    done = site.call("run", flag, path.format(root=site.root))
+
+    assert done.returncode == 1, done.stderr
+    assert sentence(done).endswith(words)
+    assert site.tree() == before
+
+
+def test_the_directories_above_a_config_are_made_and_go_again(site: Site) -> None:
+    before = site.tree()
+    place = ("--config", f"docker={site.root}/srv/docker/conf/daemon.json")
+
+    assert site.call("install", *place).returncode == 0
+    assert (site.root / "srv/docker/conf/daemon.json").exists()
+    assert site.call("uninstall").returncode == 0
+
+    assert site.tree() == before
+
+
+def test_a_directory_that_somebody_came_to_use_stays(site: Site) -> None:
+    place = ("--config", f"docker={site.root}/srv/docker/conf/daemon.json")
+    assert site.call("install", *place).returncode == 0
+    (site.root / "srv/docker/theirs").write_text("1\n")
+
+    assert site.call("uninstall").returncode == 0
+
+    left = sorted(str(path.relative_to(site.root)) for path in (site.root / "srv").rglob("*"))
+    assert left == ["srv/docker", "srv/docker/theirs"]

@@ -1,0 +1,95 @@
+"""Two instances, stale pidfiles and recycled pids: one works, and nobody is kept out by what is long gone."""
+
+import os
+import re
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.test_verbs import PIDFILE, PROJECT, Site, sentence
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["run", "install", "uninstall"])
+@pytest.mark.parametrize("pid_file", [PIDFILE, "run/other.pid"], ids=["the same pidfile", "another pidfile"])
+def test_a_second_instance_is_refused_with_the_pid_and_the_start_of_the_first(
+    site: Site, verb: str, pid_file: str
+) -> None:
+    import psutil
+
+    more = ("--pid-file", str(site.root / pid_file)) if verb == "run" else ()
+    with site.running() as child:
+        before = site.tree(times=True)
+
+        done = site.call(verb, *more)
+
+        assert done.returncode == 3
+        found = re.search(r": pid (\d+), started (\S+ \S+) UTC\)", sentence(done))
+        assert found
+        assert int(found[1]) == child.pid
+        started = datetime.strptime(f"{found[2]}+0000", "%Y-%m-%d %H:%M:%S%z")
+        really = datetime.fromtimestamp(psutil.Process(child.pid).create_time(), tz=UTC)
+        assert abs((started - really).total_seconds()) <= 2
+        assert site.tree(times=True) == before
+        assert (site.root / PIDFILE).read_text() == f"{child.pid}\n"
+        child.terminate()
+        assert child.wait(30) == 0
+
+
+def test_of_twenty_started_at_once_exactly_one_works(site: Site) -> None:
+    before = site.tree()
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+    children = [
+        subprocess.Popen(site.command("run"), stderr=subprocess.DEVNULL, env=environment) for _ in range(20)
+    ]
+    deadline = time.monotonic() + 60
+    while sum(child.poll() is None for child in children) > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    codes = [child.poll() for child in children]
+    first = next(child for child in children if child.poll() is None)
+    while not (site.root / "etc/crio/crio.conf.d/99-nvidia.toml").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.terminate()
+
+    assert first.wait(30) == 0
+    assert sorted(codes, key=str) == [3] * 19 + [None]
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"{os.getpid()}\n", id="a recycled pid"),
+        pytest.param("999999999\n", id="a pid that nobody has"),
+        pytest.param("", id="empty"),
+        pytest.param("\0garbage", id="garbage"),
+    ],
+)
+def test_a_pidfile_that_nobody_holds_blocks_nobody(site: Site, text: str) -> None:
+    (site.root / PIDFILE).parent.mkdir(parents=True)
+    (site.root / PIDFILE).write_text(text)
+
+    with site.running() as child:
+        assert (site.root / PIDFILE).read_text() == f"{child.pid}\n"
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert not (site.root / PIDFILE).exists()
+
+
+def test_an_instance_that_was_killed_keeps_nobody_out(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        child.kill()
+        child.wait()
+    with site.running() as child:
+        child.terminate()
+        assert child.wait(30) == 0
+    assert site.tree() == before
