@@ -68,3 +68,24 @@ def test_a_ledger_of_a_later_format_is_refused_and_names_the_backups(tmp_path: P
     assert f"version {VERSION + 1}" in done.stderr
     assert "/usr/local/nvidia/.toolkit-installer/backups" in done.stderr
     assert site.tree(times=True) == before
+
+
+@pytest.mark.parametrize("flaw", ["missing", "damaged"])
+def test_a_saved_copy_that_cannot_be_trusted_is_said_and_nothing_is_guessed(
+    tmp_path: Path, flaw: str
+) -> None:
+    site = Site(tmp_path)
+    assert site.call("install").returncode == 0
+    for backup in (site.root / LEDGER).with_name("backups").iterdir():
+        if flaw == "missing":
+            backup.unlink()
+        else:
+            backup.write_bytes(backup.read_bytes()[:-1])
+    before = site.tree(times=True)
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 4
+    assert "saved copy /usr/local/nvidia/.toolkit-installer/backups/" in done.stderr
+    assert "by hand" in done.stderr
+    assert site.tree(times=True) == before

@@ -93,3 +93,17 @@ def test_an_instance_that_was_killed_keeps_nobody_out(site: Site) -> None:
         child.terminate()
         assert child.wait(30) == 0
     assert site.tree() == before
+
+
+def test_the_pidfile_of_one_keeps_another_install_dir_out_and_stays_as_it_is(site: Site) -> None:
+    with site.running() as child:
+        before = site.tree()
+
+        done = site.call("run", "--install-dir", "/opt/nvidia")
+
+        assert done.returncode == 3
+        assert f"pid {child.pid}" in sentence(done)
+        assert (site.root / PIDFILE).read_text() == f"{child.pid}\n"
+        assert site.tree() == before
+        child.terminate()
+        assert child.wait(30) == 0

@@ -56,3 +56,7 @@ class UndoIncompleteError(InstallerError):
     """Something of ours is still on the node; the ledger is kept."""
 
     exit = Exit.UNDO_INCOMPLETE
+
+
+class ConflictError(InstallerError):
+    """Somebody else has just written a config that was about to be written: it is as they left it."""

@@ -163,7 +163,7 @@ def staged_name(here: Path) -> Path:
 
 @contextmanager
 def staged_beside(here: Path) -> Iterator[Path]:
-    """Yield the name under which to make what takes the place of ``here``; nothing stays there if that fails."""
+    """Yield the name under which to make what takes the place of ``here``; none stays if that fails."""
     staged = staged_name(here)
     staged.unlink(missing_ok=True)
     try:

@@ -7,7 +7,7 @@ from typing import assert_never
 
 import structlog
 
-from installer.decide.errors import InstallerError, StoppedError, UndoIncompleteError
+from installer.decide.errors import ConflictError, InstallerError, StoppedError, UndoIncompleteError
 from installer.decide.facts import names_of
 from installer.decide.layout import Layout
 from installer.decide.plan import Plan
@@ -71,6 +71,8 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
             raise
         if done:
             log.warning("step failed", step=describe(done[-1]), error=str(error))
+        if isinstance(error, ConflictError):
+            done.pop()  # nothing of it was done
         _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)
         raise
 
@@ -162,7 +164,7 @@ def _write_config(host: Host, step: WriteConfig) -> None:
     if digest == (step.after and step.after.digest) and (now is None) == (step.after is None):
         return
     if digest != (step.before and step.before.digest):
-        raise InstallerError(
+        raise ConflictError(
             f"edit {step.path} (somebody else wrote it in this very moment)", remedy="run again"
         )
     if step.after is None:

@@ -1,7 +1,6 @@
 """Nodes to be crashed: what stands on them, which verb meets which, and what must hold whatever happens."""
 
 import json
-import os
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from installer import daemon
 from installer.decide.options import Options, RestartMode
-from installer.decide.toolkit import EXECUTABLES
 from installer.demo import CONFIGS, stand_in_payload
 from tests.crash.faults import KILLED, Fault, Verb, call, effects
 
@@ -51,6 +49,7 @@ class Ward:
 
     directory: Path
     engines: tuple[str, ...]
+    payloads: list[dict[str, str]]  # as they are when they are whole
 
     @property
     def root(self) -> Path:
@@ -88,7 +87,7 @@ class Ward:
 @contextmanager
 def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
     """Make the nodes, and remove them."""
-    made = Ward(directory, engines)
+    made = Ward(directory, engines, [])
     untouched, installed, half = (directory / name for name in ("untouched", "installed", "half undone"))
     for name, text in CONFIGS.items():
         (untouched / name).parent.mkdir(parents=True)
@@ -97,8 +96,11 @@ def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
         stand_in_payload(directory / version)
     program = directory / "two/usr/local/sbin/nvidia-ctk"
     program.write_bytes(program.read_bytes() + b"newer")
-    shutil.copytree(untouched, installed, symlinks=True)
-    assert call(daemon.install, made.options(root=installed)) == 0
+    for version in ("two", "one"):
+        shutil.rmtree(installed, ignore_errors=True)
+        shutil.copytree(untouched, installed, symlinks=True)
+        assert call(daemon.install, made.options(version, root=installed)) == 0
+        made.payloads.append(tree((installed / INSTALL_DIR / "toolkit").resolve()))
     middle = made.effects(SCENES["undo"]) // 2
     shutil.copytree(installed, half, symlinks=True)
     assert call(daemon.uninstall, made.options(root=half), Fault(middle)) == KILLED
@@ -116,18 +118,16 @@ def what(path: Path) -> str:
     return f"{path.lstat().st_mode:o} {content}"
 
 
-def assert_works(root: Path) -> None:
-    """Each config parses and names only binaries that are there; the payload is complete or absent."""
-    toolkit = root / INSTALL_DIR / "toolkit"
+def assert_works(ward: Ward) -> None:
+    """Each config parses and names only binaries that are there; the payload is whole or absent."""
+    root, toolkit = ward.root, ward.root / INSTALL_DIR / "toolkit"
     trees = [json.loads((root / DAEMON_JSON).read_text())]
+    drop_ins = sorted((root / DROP_INS).iterdir()) if (root / DROP_INS).is_dir() else []
+    assert {path.name for path in drop_ins} <= {"99-nvidia.toml"}, "CRI-O reads whatever is there"
     tomls = [root / name for name in CONFIGS if name != DAEMON_JSON]
-    if (root / DROP_INS).is_dir():
-        tomls += [Path(directory, name) for directory, _, names in os.walk(root / DROP_INS) for name in names]
-    trees += [tomllib.loads(path.read_text()) for path in tomls]
+    trees += [tomllib.loads(path.read_text()) for path in (*tomls, *drop_ins)]
     assert toolkit.exists() or not toolkit.is_symlink(), "a link to nothing"
-    if toolkit.exists():
-        absent = [each.name for each in EXECUTABLES if not (toolkit / each.name).is_file()]
-        assert absent == [], "an incomplete payload"
+    assert not toolkit.exists() or tree(toolkit.resolve()) in ward.payloads, "an incomplete payload"
     for path in (path for each in trees for path in _binaries(each)):
         assert (root / path.lstrip("/")).is_file(), f"a config names {path}, which is not there"
 
@@ -150,7 +150,7 @@ def _binaries(tree: object) -> Iterator[str]:
 def assert_goes_on(ward: Ward, scene: Scene) -> None:
     """One run completes the install."""
     assert call(daemon.install, ward.options(scene.source)) == 0
-    assert_works(ward.root)
+    assert_works(ward)
     assert (ward.root / LEDGER).exists()
 
 

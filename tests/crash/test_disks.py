@@ -35,7 +35,7 @@ def test_a_disk_that_fails_at_any_effect_costs_nobody_anything(
 
         codes.append(nodes.play(SCENES[scene], replace(fault, at=point)))
 
-        assert_works(nodes.root)
+        assert_works(nodes)
         assert codes[-1] in {0, 1, 4}, point
         if codes[-1] == 1:
             left = tree(nodes.root)

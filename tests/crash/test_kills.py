@@ -23,7 +23,7 @@ def test_a_kill_at_any_effect_leaves_a_node_that_works_and_can_go_both_ways(
     points = range(len(engines) % STRIDE, total, STRIDE)
     for point in points:
         assert nodes.play(SCENES[scene], Fault(point)) == KILLED, point
-        assert_works(nodes.root)
+        assert_works(nodes)
         assert_goes_back(nodes)
         nodes.play(SCENES[scene], Fault(point))
         assert_goes_on(nodes, SCENES[scene])

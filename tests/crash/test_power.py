@@ -42,7 +42,7 @@ def test_a_power_failure_at_any_moment_leaves_a_node_that_works_and_can_go_both_
     for turn, left in enumerate(found.values()):
         shutil.rmtree(nodes.root)
         disk.put(left, nodes.root)
-        assert_works(nodes.root)
+        assert_works(nodes)
         if turn % 2:
             assert_goes_on(nodes, played)
         assert_goes_back(nodes)

@@ -38,7 +38,7 @@ def test_a_kill_at_any_system_call_leaves_a_node_that_works_and_can_go_both_ways
         # Which thread of a pool comes to a call that often is chance: in the end it may be none.
         assert code in {0, -9}, (name, number)
         killed += code == -9
-        assert_works(nodes.root)
+        assert_works(nodes)
         if turn % 2:
             assert_goes_on(nodes, played)
         assert_goes_back(nodes)
