@@ -6,7 +6,7 @@ BIN := .venv/bin
 # A path in a .pth file, where the default mode would load an import hook at every start.
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines torture bench golden image help clean
+.PHONY: demo test format lint types unit engines torture mutants bench golden image help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -28,8 +28,11 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines
 
-torture: .venv/.dev  ## every kill point, every fault, a thousand random lives for each engine: hours
-	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q tests/crash tests/decide/edits
+torture: .venv/.dev mutants  ## every kill point, fault and power failure, a thousand random lives for each engine: hours
+	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
+
+mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian
+	$(BIN)/python -m tests.mutants
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks
