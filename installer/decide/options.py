@@ -7,8 +7,10 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.model import Extras
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR, Layout
+from installer.decide.toolkit_config import ToolkitConfig
 
 AUTO: Final = "auto"
 DEFAULT_SOURCE: Final = PurePosixPath("/artifacts/deb")
@@ -60,6 +62,8 @@ class Places:
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
+    No ``runtimes`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
+    an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is.
 
@@ -73,6 +77,9 @@ class Options:
     host_root: PurePosixPath = ROOT
     mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...] = ()
     driver_root: str = str(DEFAULT_DRIVER_ROOT)
+    toolkit: ToolkitConfig = field(default_factory=ToolkitConfig)
+    low_level: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
     runtime_name: str = "nvidia"
     set_as_default: bool = False
     places: Mapping[str, Places] = field(default_factory=dict)

@@ -78,8 +78,8 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         InstallerError: a config cannot be edited as it is.
     """
     entries = entries_for(options)
-    decisions = {engine.name: _decision(engine, facts, entries) for engine in facts.engines}
-    toolkit = plan_toolkit(facts, options, _low_level(decisions.values()))
+    decisions = {engine.name: _decision(engine, facts, entries, options) for engine in facts.engines}
+    toolkit = plan_toolkit(facts, options, options.low_level or _low_level(decisions.values()))
     parts = [
         _engine(engine, decisions[engine.name], _driven(entries, decisions[engine.name]), facts, options)
         for engine in facts.engines
@@ -178,14 +178,16 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
     return (InstallerError(problem, remedy=remedy),)
 
 
-def _decision(engine: EngineFacts, facts: Facts, entries: tuple[RuntimeEntry, ...]) -> Decision:
+def _decision(
+    engine: EngineFacts, facts: Facts, entries: tuple[RuntimeEntry, ...], options: Options
+) -> Decision:
     trees = {}
     for path in engine.files:
         file = pristine(path, facts).file
         if file is not None:
             trees[path] = tree_of(file, path)
     files = ConfigFiles(engine.config, engine.drop_in, trees, engine.version, engine.hook)
-    return ENGINES[engine.name].edits(files, entries)
+    return ENGINES[engine.name].edits(files, entries, options.extras)
 
 
 def _low_level(decisions: Iterable[Decision]) -> tuple[str, ...]:

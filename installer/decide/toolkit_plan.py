@@ -22,7 +22,7 @@ from installer.decide.toolkit import (
     payload,
     version_of,
 )
-from installer.decide.toolkit_config import ToolkitConfig, carry_over, render_config
+from installer.decide.toolkit_config import carry_over, render_config
 
 VERSIONS: Final = f"{HOME}/versions/"
 TRY_AGAIN: Final = "run uninstall again"
@@ -53,7 +53,7 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
         return ToolkitPlan((), (), held, (error,))
     toolkit_dir = options.layout.toolkit
     rendered = render_config(
-        ToolkitConfig(driver_root=options.driver_root),
+        replace(options.toolkit, driver_root=options.driver_root),
         toolkit_dir=toolkit_dir,
         low_level=low_level,
         ldconfig_real=facts.ldconfig_real,

@@ -156,7 +156,7 @@ def _engines(
             facts = replace(facts, drop_in=drop_in)
         _refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))
-    if not found:
+    if not found and options.engine_names:
         sockets = ", ".join(str(ENGINES[name].socket) for name in options.engine_names)
         raise InstallerError(
             f"find a running engine (nobody listens on {sockets})",

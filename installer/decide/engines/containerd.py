@@ -20,6 +20,7 @@ from installer.decide.engines.containerd_config import (
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
+    Extras,
     FileWants,
     RuntimeEntry,
     is_oci,
@@ -37,11 +38,13 @@ RUNC_TYPE: Final = "io.containerd.runc.v2"
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
 LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
 BUILT_IN: Final = "runc"
+CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
+ANNOTATIONS: Final = "container_annotations"
 # CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Decision:
     """Return what containerd's root file, and a drop-in where one is asked for, should say.
 
     Raises:
@@ -56,8 +59,13 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
-    wants += [want for entry in entries for want in _entry(config, target, donor, entry)]
-    cgroups = {entry.name: _systemd_cgroup(config, donor, entry) for entry in entries}
+    if extras.cdi:
+        wants.append(Want((*config.key[:-1], CDI), value=True))
+    for entry in entries:
+        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry)}
+        told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
+        wants += (mine | {key: Want(key, value) for key, value in told.items()}).values()
+    cgroups = {entry.name: _systemd_cgroup(config, donor, entry, extras) for entry in entries}
     head = [] if config.tree else [Want(("version",), NEW_SCHEMA)]
     low_level = low_level_words(_low_level(config))
     if target == config.path:
@@ -210,9 +218,21 @@ def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEnt
             yield Want((*key, name), "")
 
 
-def _systemd_cgroup(config: Config, donor: Tree, entry: RuntimeEntry) -> bool:
-    """Return which cgroup driver an entry has in the end: its own word, or what it takes over."""
-    for runtime in (table(config.runtimes, (entry.name,), config.path), donor):
+def _with(donor: Tree, extras: Extras) -> Tree:
+    """Return what a runtime inherits, with the annotations and the type that it is given besides."""
+    shown = [f"{prefix}*" for prefix in extras.annotations]
+    had = donor.get(ANNOTATIONS)
+    more: dict[str, Value] = {}
+    if shown:
+        more[ANNOTATIONS] = [*shown, *(had if isinstance(had, list) else ())]
+    if extras.runtime_type and not donor.get("runtime_type"):
+        more["runtime_type"] = extras.runtime_type
+    return {**donor, **more}
+
+
+def _systemd_cgroup(config: Config, donor: Tree, entry: RuntimeEntry, extras: Extras) -> bool:
+    """Return which cgroup driver an entry has in the end: told, its own word, or inherited."""
+    for runtime in (extras.override, table(config.runtimes, (entry.name,), config.path), donor):
         for name, value in table(runtime, ("options",), config.path).items():
             if name.lower() == "systemdcgroup":
                 return value is True

@@ -8,6 +8,7 @@ from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
+    Extras,
     FileWants,
     RuntimeEntry,
     is_oci,
@@ -32,7 +33,7 @@ NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Decision:
     """Return what CRI-O's drop-in, or its hook file, should say.
 
     Raises:

@@ -8,6 +8,7 @@ from installer.decide.edits import Syntax, Tree, Value, Want
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
+    Extras,
     FileWants,
     RuntimeEntry,
     is_oci,
@@ -22,9 +23,11 @@ from installer.decide.errors import InstallerError
 RUNTIMES: Final = "runtimes"
 DEFAULT: Final = "default-runtime"
 BUILT_IN: Final = "runc"
+FEATURES: Final = "features"
+CDI: Final = "cdi"
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Decision:
     """Return what daemon.json should say.
 
     Raises:
@@ -41,8 +44,12 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...]) -> Decision:
     default = text(tree, DEFAULT, path)
     _refuse_fatal(path, runtimes, default, entries)
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
+    notes: tuple[str, ...] = ()
+    if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
+        wants.append(Want((FEATURES, CDI), value=True))
+        notes = (f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time",)
     return Decision(
-        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
+        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default)), notes
     )
 
 

@@ -69,6 +69,21 @@ class ConfigFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Extras:
+    """What else an engine's config may be asked to say.
+
+    ``cdi`` switches the engine's own CDI support on. The others are containerd's: ``annotations`` are the
+    prefixes of those that our runtimes are shown, ``runtime_type`` is that of a runtime that inherits none,
+    and ``override`` holds keys of a runtime's table that win over what it inherits.
+    """
+
+    cdi: bool = False
+    annotations: tuple[str, ...] = ()
+    runtime_type: str = ""
+    override: Tree = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class FileWants:
     """What the keys of one file should hold."""
 
@@ -118,7 +133,7 @@ class Engine:
     reload: Reload
     default_key: str
     needs_handler: Callable[[tuple[int, ...] | None], bool]
-    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...]], Decision]
+    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Decision]
 
 
 def is_ours(binary: Value) -> bool:

@@ -4,10 +4,11 @@ from pathlib import PurePosixPath
 
 from installer.decide.edits import Syntax, Value, apply, parse
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
+from installer.decide.engines.model import ConfigFiles, Decision, Extras, RuntimeEntry
 from installer.decide.options import Options
 from installer.decide.plan import entries_for
 
+NOTHING_ELSE = Extras()
 TOOLKIT = "/usr/local/nvidia/toolkit"
 NVIDIA = f"{TOOLKIT}/nvidia-container-runtime"
 
@@ -25,6 +26,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     version: str = "",
     drop_in: str = "",
     hook: str = "",
+    extras: Extras = NOTHING_ELSE,
 ) -> Decision:
     """Return the decision over ``texts``: the root file's, or several by path."""
     row = ENGINES[engine]
@@ -39,6 +41,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
             PurePosixPath(hook) if hook else None,
         ),
         entries(name, default=default),
+        extras,
     )
 
 
