@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any
@@ -40,12 +41,14 @@ def say_failed(error: InstallerError) -> None:
         structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)
 
 
-def configure(wanted: LogFormat) -> None:
-    """Choose how events look from here on."""
+def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None) -> None:
+    """Choose how events look from here on; ``spoken`` gives some of them other words."""
     global _readable  # noqa: PLW0603 - a process has one stderr
     terminal = sys.stderr.isatty()
     _readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
     processors: list[Any] = [structlog.processors.add_log_level]
+    if spoken:
+        processors.append(lambda _, __, event: event | {"event": spoken.get(event["event"], event["event"])})
     if _readable:
         processors.append(structlog.dev.ConsoleRenderer(colors=terminal and "NO_COLOR" not in os.environ))
     else:

@@ -1,0 +1,79 @@
+"""The entry points ``nvidia-toolkit`` and ``nvidia-ctk-installer``: NVIDIA's command line, our work."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from installer import log as logging
+from installer import signals
+from installer.compat_options import RESTART, options_from
+from installer.compat_words import Asked, read, rows
+from installer.decide.errors import Exit, InstallerError
+from installer.host.boot import open_standard_streams
+
+NAME: Final = "nvidia-ctk-installer"
+# Scripts wait for this line.
+SPOKEN: Final = {"waiting for a signal": "Waiting for signal"}
+
+log = structlog.get_logger()
+
+
+def main() -> None:
+    """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
+    signals.block()
+    open_standard_streams()
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Read, check, do; return the exit code."""
+    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN)
+    try:
+        asked = read(arguments, environment)
+        if asked.special:
+            sys.stdout.write(_usage() if asked.special == "help" else f"{NAME} version {_version()}\n")
+            return Exit.OK
+        options = options_from(asked)
+        for warning in (*asked.warnings, *_warnings(asked)):
+            log.warning("noted", note=warning)
+        from installer import daemon
+
+        return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
+    except InstallerError as error:
+        logging.say_failed(error)
+        return Exit.FAILED
+
+
+def _warnings(asked: Asked) -> Iterator[str]:
+    """Yield what is taken otherwise than NVIDIA's tool would take it."""
+    engine = asked["runtime"]
+    if asked["ignore-errors"]:
+        yield "--ignore-errors is not heeded: an installation is complete or not at all"
+    if asked["use-legacy-config"] and engine == "containerd":
+        yield "--use-legacy-config is not heeded: containerd reads default_runtime_name since 1.3"
+    if asked.given(RESTART) and asked[RESTART].lower() == "signal" and engine != "docker":
+        yield f"{engine} is restarted by its unit: a signal does not make it read its config"
+    if engine == "docker" and asked["drop-in-config"]:
+        yield "--drop-in-config is ignored: Docker has no drop-ins"
+    if asked["config-mode"] == "hook" and engine == "crio":
+        yield "--config-mode hook is deprecated"
+    for name in ("config", "socket"):
+        if asked.given(name) and not asked[name]:
+            yield f"{asked.said[name].by} is empty: the usual path is taken"
+
+
+def _usage() -> str:
+    lines = [f"usage: {NAME} [DIRECTORY] [flags]", ""]
+    for row in rows():
+        flags = ", ".join(f"{'--' if len(name) > 1 else '-'}{name}" for name in row.names)
+        lines += [f"  {flags}", f"      {row.help} {' '.join(f'[${name}]' for name in row.env)}".rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("node-toolkit-installer")

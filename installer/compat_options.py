@@ -1,0 +1,208 @@
+"""What NVIDIA's flags come to: our own options, with the host's paths for those of the container."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from installer.compat_words import Asked, rows
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import Extras
+from installer.decide.errors import InstallerError, UsageError
+from installer.decide.options import Options, Places, RestartMode
+from installer.decide.toolkit_config import ToolkitConfig
+from installer.host.mounts import host_directory, package_kind, root_here
+
+ROOT: Final = PurePosixPath("/")
+OPERATORS: Final = PurePosixPath("/runtime")  # where the GPU Operator mounts what belongs to an engine
+ARTIFACTS: Final = PurePosixPath("/artifacts")
+PID_NAME: Final = "toolkit.pid"
+RESTART: Final = "restart-mode"
+HIGHEST_NRI_INDEX: Final = 99
+SOURCE: Final = re.compile(r"command|file(=.+)?")
+# Vendor and class of a CDI device (CDI specification 0.8, "kind").
+KIND: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
+
+
+def options_from(asked: Asked) -> Options:
+    """Return what a command line comes to; it is checked before anything is touched.
+
+    Raises:
+        UsageError: a value makes no sense.
+    """
+    _check(asked)
+    files_only = asked["no-runtime-config"] or asked["enable-nri-plugin"]
+    engine = asked["runtime"]
+    view = _View.of(asked)
+    prefixes = asked["nvidia-container-runtime-modes.cdi.annotation-prefixes"]
+    return Options(
+        runtimes=() if files_only else (engine,),
+        toolkit_source=_source(asked, view.root),
+        install_dir=view.directory(PurePosixPath(asked["toolkit-install-dir"])),
+        host_root=view.root,
+        mounts=tuple(view.mounts.items()),
+        driver_root=asked["driver-root"],
+        toolkit=_toolkit(asked),
+        low_level=tuple(asked["nvidia-container-runtime.runtimes"]),
+        extras=Extras(
+            cdi=_cdi_in_runtime(asked),
+            annotations=tuple(prefixes),
+            runtime_type=asked["runtime-type"],
+            override=_override(asked["runtime-config-override"]),
+        ),
+        runtime_name=asked["runtime-name"] or "nvidia",
+        set_as_default=asked["set-as-default"],
+        places={engine: _places(asked, engine, view)},
+        crio_hook=_hook(asked, view),
+        restart_mode=_restart_mode(asked),
+        pid_file=view.file(PurePosixPath(asked["pid-file"])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The paths of this container as the host's; ``mounts`` collects where the host's are found."""
+
+    root: PurePosixPath
+    mounts: dict[PurePosixPath, PurePosixPath]
+
+    @classmethod
+    def of(cls, asked: Asked) -> "_View":
+        view = cls(root_here(PurePosixPath(asked["host-root"] or "/")), {})
+        driver, here = (PurePosixPath(asked[name] or "/") for name in ("driver-root", "driver-root-ctr-path"))
+        if ROOT not in {driver, view.root} and driver != here:
+            view.mounts[driver] = here
+        return view
+
+    def file(self, here: PurePosixPath, *guesses: PurePosixPath) -> PurePosixPath:
+        """Return the host's path of a file: its directory is what is mounted."""
+        _refuse_relative(here)
+        return self.directory(here.parent, *(guess.parent for guess in guesses)) / here.name
+
+    def directory(self, here: PurePosixPath, *guesses: PurePosixPath) -> PurePosixPath:
+        """Return the host's path of a directory; what no mount has brought is the host's path already."""
+        _refuse_relative(here)
+        if self.root == ROOT:
+            # Without the host's root nothing can be compared: the operator's mounts are known by their place.
+            found = guesses[0] if guesses and here.is_relative_to(OPERATORS) else here
+        elif here.is_relative_to(self.root):
+            return ROOT / here.relative_to(self.root)
+        else:
+            mounted = host_directory(here, self.root, guesses)
+            if mounted is None:
+                return here
+            found = mounted
+        if found != here or self.root != ROOT:
+            self.mounts[found] = here
+        return found
+
+
+def _refuse_relative(path: PurePosixPath) -> None:
+    if not path.is_absolute():
+        raise UsageError(f"use the path {path}", remedy="give an absolute path")
+
+
+def _check(asked: Asked) -> None:
+    """Raise where a value is none of those that NVIDIA's tool takes."""
+    for row in rows():
+        value = asked[row.name]
+        if row.choices and (value.lower() if row.name == RESTART else value) not in row.choices:
+            expected = ", ".join(choice for choice in row.choices if choice)
+            raise UsageError(f"use {value!r} as --{row.name}", remedy=f"give one of {expected}")
+    if not asked["toolkit-install-dir"]:
+        raise UsageError("install without a directory", remedy="name it with --root")
+    if PurePosixPath(asked["pid-file"]).name != PID_NAME:
+        raise UsageError(f"use the pidfile {asked['pid-file']!r}", remedy=f"give it the name {PID_NAME}")
+    for source in asked["config-source"]:
+        if not SOURCE.fullmatch(source):
+            raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
+    for value in asked["create-device-nodes"]:
+        if value not in {"", "none", "control"}:
+            raise UsageError(f"use {value!r} as --create-device-nodes", remedy="give control or none")
+    if not KIND.fullmatch(asked["cdi-kind"]):
+        raise UsageError(f"use {asked['cdi-kind']!r} as --cdi-kind", remedy="give it as VENDOR/CLASS")
+    _check_nri(asked)
+
+
+def _check_nri(asked: Asked) -> None:
+    if asked["nri-plugin-index"] > HIGHEST_NRI_INDEX:
+        raise UsageError(f"use {asked['nri-plugin-index']} as --nri-plugin-index", remedy="give 0 to 99")
+    if not asked["enable-nri-plugin"]:
+        return
+    if not asked["nri-namespace"]:
+        raise UsageError("enable the NRI plugin without a namespace", remedy="name it with --nri-namespace")
+    if not asked["no-daemon"]:
+        raise InstallerError(
+            "run the NRI plugin (it is not supported yet)",
+            remedy="install the files alone with --no-daemon, or leave NRI off",
+        )
+
+
+def _source(asked: Asked, root: PurePosixPath) -> PurePosixPath:
+    if asked["toolkit-source-root"]:
+        return PurePosixPath(asked["toolkit-source-root"])
+    kind = asked["toolkit-package-type"]
+    return ARTIFACTS / (package_kind(root) if kind in {"", "auto"} else kind)
+
+
+def _toolkit(asked: Asked) -> ToolkitConfig:
+    section = "nvidia-container-runtime"
+    said: dict[str, Any] = {
+        "runtime_debug": asked[f"{section}.debug"],
+        "log_level": asked[f"{section}.log-level"],
+        "mode": asked[f"{section}.mode"],
+        "cdi_default_kind": asked[f"{section}.modes.cdi.default-kind"],
+        "cli_debug": asked["nvidia-container-cli.debug"],
+    }
+    said = {name: value for name, value in said.items() if value}
+    prefixes = f"{section}.modes.cdi.annotation-prefixes"
+    if asked.given(prefixes):
+        said["cdi_annotation_prefixes"] = tuple(asked[prefixes])
+    return ToolkitConfig(
+        **said,
+        accept_envvar_when_unprivileged=asked["accept-nvidia-visible-devices-envvar-when-unprivileged"],
+        accept_volume_mounts=asked["accept-nvidia-visible-devices-as-volume-mounts"],
+        skip_mode_detection=asked[f"{section}-hook.skip-mode-detection"],
+        features=tuple(asked["opt-in-features"]),
+    )
+
+
+def _cdi_in_runtime(asked: Asked) -> bool:
+    if asked.given("enable-cdi-in-runtime"):
+        return bool(asked["enable-cdi-in-runtime"])
+    return bool(asked["cdi-enabled"] and asked["cdi-output-dir"])
+
+
+def _override(text: str) -> dict[str, Any]:
+    try:
+        tree = json.loads(text or "{}")
+    except ValueError:
+        tree = None
+    if not isinstance(tree, dict) or any(value is None for value in tree.values()):
+        raise UsageError(
+            "read --runtime-config-override (it is no JSON object)", remedy='write {"KEY": VALUE}'
+        )
+    return tree
+
+
+def _places(asked: Asked, engine: str, view: _View) -> Places:
+    row = ENGINES[engine]
+    config = view.file(PurePosixPath(asked["config"] or row.config), row.config)
+    socket = view.file(PurePosixPath(asked["socket"] or row.socket), row.socket)
+    if engine == "docker" or not asked["drop-in-config"]:
+        return Places(config, None, socket)
+    usual = next(row for row in rows() if row.name == "drop-in-config").default_for(engine)
+    guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
+    return Places(config, view.file(PurePosixPath(asked["drop-in-config"]), *guesses), socket)
+
+
+def _hook(asked: Asked, view: _View) -> PurePosixPath | None:
+    if asked["runtime"] != "crio" or asked["config-mode"] != "hook":
+        return None
+    return view.file(PurePosixPath(asked["hooks-dir"], asked["hook-filename"]))
+
+
+def _restart_mode(asked: Asked) -> RestartMode:
+    said = asked[RESTART].lower()
+    return RestartMode.AUTO if said == "signal" else RestartMode(said)

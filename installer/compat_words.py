@@ -1,0 +1,244 @@
+"""NVIDIA's command line and environment, read as NVIDIA's tool reads them (compat.md 1), from compat.toml.
+
+Click has another grammar: here an empty variable counts, a bool takes no word, long names take one dash.
+"""
+
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from installer.decide.errors import UsageError
+
+DATA: Final = "compat.toml"
+TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+ENGINE_OF: Final = {"DOCKER": "docker", "CONTAINERD": "containerd", "CRIO": "crio"}
+OWN_ENGINE_ONLY: Final = frozenset({"config", "socket"})  # another's path cannot be meant (compat.md D38)
+OLD_WORDS: Final = ("toolkit-args", "runtime-args")
+# Set by the GPU Operator and by images, and of no concern to the installer.
+FOREIGN: Final = frozenset(
+    {"HOST_ROOT", "IS_HOST_DRIVER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+)
+ALIKE: Final = 0.9
+LENGTHS_APART: Final = 2
+SPECIAL: Final = {"h": "help", "help": "help", "v": "version", "version": "version"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One flag of compat.toml."""
+
+    names: tuple[str, ...]
+    env: tuple[str, ...]
+    kind: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    short: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    ours: str = ""
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.names[0]
+
+    def default_for(self, engine: str) -> Any:
+        """Return what it holds where nobody says."""
+        return self.default[engine] if isinstance(self.default, dict) else self.default
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one flag holds, and who said so: ``--flag``, a variable, or "" for nobody."""
+
+    value: Any
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command line, read: what each flag holds by its first name; ``special`` is help or version, or ""."""
+
+    said: Mapping[str, Said]
+    warnings: tuple[str, ...] = ()
+    special: str = ""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.said[name].value
+
+    def given(self, name: str) -> bool:
+        """Tell whether somebody said what this flag holds."""
+        return bool(self.said[name].by)
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return all flags."""
+    data = tomllib.loads(files("installer").joinpath(DATA).read_text())
+    found = []
+    for row in data["flag"]:
+        lists = {key: tuple(row[key]) for key in ("names", "env", "choices") if key in row}
+        found.append(Row(**{**row, **lists}))
+    return tuple(found)
+
+
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
+    """Return what a command line and an environment ask for.
+
+    Raises:
+        UsageError: a word of either makes no sense; nothing is known of what it asks for.
+    """
+    line = _Line.of(arguments)
+    if line.special:
+        return Asked({}, special=line.special)
+    by_name = {row.name: row for row in rows()}
+    runtime = by_name["runtime"]
+    engine = _resolved(runtime, "docker", line, _Line(), environment).value
+    if engine not in runtime.choices:
+        raise UsageError(
+            f"configure the runtime {engine!r}", remedy=f"give one of {', '.join(runtime.choices)}"
+        )
+    old = _Line()
+    for name in OLD_WORDS:
+        row = by_name[name]
+        text = _resolved(row, engine, line, _Line(), environment).value
+        old = old.then(_Line.of(_split(name, text), row.short.get(engine, {})))
+    said = {row.name: _resolved(row, engine, line, old, environment) for row in rows()}
+    warnings = [*_hidden(said, environment), *_misspelt(environment)]
+    if line.rest and line.rest[0].startswith("/"):
+        if said["toolkit-install-dir"].by.startswith("-"):
+            warnings.append(
+                f"{line.rest[0]} is ignored: {said['toolkit-install-dir'].by} says where to install"
+            )
+        else:
+            said["toolkit-install-dir"] = Said(line.rest[0], "the first argument")
+    warnings += [f"the argument {word} is ignored" for word in line.rest if not word.startswith("/")]
+    return Asked(said, tuple(warnings))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The words of a command line, taken apart: the last of each flag, the items of each list."""
+
+    flags: Mapping[str, Said] = field(default_factory=dict)
+    rest: tuple[str, ...] = ()
+    special: str = ""
+
+    @classmethod
+    def of(cls, words: Sequence[str], short: Mapping[str, str] | None = None) -> "_Line":
+        known = {name: row for row in rows() for name in row.names}
+        known |= {alias: known[name] for alias, name in (short or {}).items()}
+        flags: dict[str, Said] = {}
+        rest: list[str] = []
+        left = list(words)
+        while left:
+            word = left.pop(0)
+            if word == "--":
+                rest += left
+                break
+            if not word.startswith("-") or word == "-":
+                if word == "help" and not rest:
+                    return cls(special="help")
+                rest.append(word)
+                continue
+            flag, equals, text = word.partition("=")
+            name = flag.removeprefix("-").removeprefix("-")
+            if name in SPECIAL and name not in (short or {}):
+                return cls(special=SPECIAL[name])
+            if name not in known:
+                raise UsageError(
+                    f"use {flag} (there is no such flag)", remedy="see --help for those there are"
+                )
+            row = known[name]
+            value = _given(row, flag, text if equals else None, left)
+            if row.kind == "list" and row.name in flags:
+                value = [*flags[row.name].value, *value]
+            flags[row.name] = Said(value, flag)
+        return cls(flags, tuple(rest))
+
+    def then(self, other: "_Line") -> "_Line":
+        return _Line({**self.flags, **other.flags})
+
+
+def _given(row: Row, flag: str, text: str | None, left: list[str]) -> Any:
+    """Return the value of a flag, taken from the words that are ``left`` where it does not carry it."""
+    if row.kind == "bool":
+        return True if text is None else _bool(text, flag)
+    if text is None and not left:
+        raise UsageError(f"use {flag} (it needs a value)", remedy=f"write {flag}=VALUE")
+    return _value(row, left.pop(0) if text is None else text, flag)
+
+
+def _resolved(row: Row, engine: str, line: _Line, old: _Line, environment: Mapping[str, str]) -> Said:
+    for words in (line, old):
+        if row.name in words.flags:
+            return words.flags[row.name]
+    for variable in _variables(row, engine):
+        if variable in environment:
+            return Said(_from_variable(row, engine, environment[variable], variable), variable)
+    return Said(row.default_for(engine))
+
+
+def _variables(row: Row, engine: str) -> Iterator[str]:
+    for variable in row.env:
+        of = ENGINE_OF.get(variable.partition("_")[0], engine)
+        if row.name not in OWN_ENGINE_ONLY or of == engine:
+            yield variable
+
+
+def _from_variable(row: Row, engine: str, text: str, variable: str) -> Any:
+    if text:
+        return _bool(text, variable) if row.kind == "bool" else _value(row, text, variable)
+    return {"bool": False, "text": "", "words": ""}.get(row.kind, row.default_for(engine))
+
+
+def _value(row: Row, text: str, by: str) -> Any:
+    match row.kind:
+        case "list":
+            return [item.strip() for item in text.split(",")] if text else []
+        case "number":
+            if not text.isdecimal():
+                raise UsageError(f"read {text!r} in {by} (it is no number)", remedy="give a number")
+            return int(text)
+        case _:
+            return text
+
+
+def _bool(text: str, by: str) -> bool:
+    if text not in TRUE | FALSE:
+        raise UsageError(
+            f"read {text!r} in {by} (it is neither true nor false)", remedy="write true or false"
+        )
+    return text in TRUE
+
+
+def _split(name: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"read --{name} ({str(error).lower()})", remedy="close the quotation") from error
+
+
+def _hidden(said: Mapping[str, Said], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is set but does not count, for an empty variable stands before it."""
+    for row in rows():
+        by = said[row.name].by
+        if by in row.env and not environment[by]:
+            for variable in row.env[row.env.index(by) + 1 :]:
+                if environment.get(variable):
+                    yield f"{variable} is ignored: {by} is set, although empty, and comes first"
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+    known = {variable for row in rows() for variable in row.env}
+    for name in sorted(environment.keys() - known - FOREIGN):
+        for other in sorted(known):
+            near = abs(len(name) - len(other)) <= LENGTHS_APART and name[-1:] == other[-1:]
+            if near and SequenceMatcher(None, name, other).ratio() >= ALIKE:
+                yield f"the variable {name} is not known: is {other} meant?"
+                break

@@ -1,0 +1,227 @@
+"""Each flag and each variable of compat.toml: names, precedence, kinds, defaults, errors."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from installer.compat_words import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Asked, Row, read, rows
+from installer.decide.errors import InstallerError, UsageError
+
+ENGINES = ("docker", "containerd", "crio")
+OLD = ("toolkit-args", "runtime-args")
+PLAIN = [row for row in rows() if row.kind != "words" and row.name != "runtime"]
+# A text of each kind, and what it is read as.
+SAMPLES: Mapping[str, tuple[str, Any]] = {
+    "bool": ("true", True),
+    "text": ("some text", "some text"),
+    "number": ("42", 42),
+    "list": ("one, two", ["one", "two"]),
+}
+OTHERS: Mapping[str, tuple[str, Any]] = {
+    "bool": ("0", False),
+    "text": ("other", "other"),
+    "number": ("7", 7),
+    "list": ("three", ["three"]),
+}
+
+
+def _flags(name: str) -> tuple[str, ...]:
+    return (f"--{name}", f"-{name}") if len(name) > 1 else (f"-{name}",)
+
+
+def _for(row: Row, variable: str) -> str:
+    """Return an engine for which a variable counts."""
+    return ENGINE_OF.get(variable.partition("_")[0], "docker") if row.name in OWN_ENGINE_ONLY else "docker"
+
+
+def _cases() -> Iterator[Any]:
+    for row in PLAIN:
+        for name in row.names:
+            for flag in _flags(name):
+                yield pytest.param(row, flag, id=flag)
+
+
+@pytest.mark.parametrize("row", PLAIN, ids=lambda row: str(row.name))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_nobody_says_has_its_default(row: Row, engine: str) -> None:
+    asked = read([], {"RUNTIME": engine})
+
+    assert asked[row.name] == row.default_for(engine)
+    assert not asked.given(row.name)
+
+
+@pytest.mark.parametrize(("row", "flag"), list(_cases()))
+def test_every_name_is_taken_with_one_dash_or_two_and_beats_every_variable(row: Row, flag: str) -> None:
+    text, value = SAMPLES[row.kind]
+    environment = dict.fromkeys(row.env, OTHERS[row.kind][0])
+
+    forms = [[f"{flag}={text}"], [flag] if row.kind == "bool" else [flag, text]]
+    for words in forms:
+        asked = read(words, environment)
+
+        assert asked[row.name] == value
+        assert asked.said[row.name].by == flag
+
+
+@pytest.mark.parametrize("row", [row for row in PLAIN if row.env], ids=lambda row: str(row.name))
+def test_the_first_variable_that_is_set_counts(row: Row) -> None:
+    text, value = SAMPLES[row.kind]
+    other = OTHERS[row.kind][0]
+    for place, variable in enumerate(row.env):
+        engine = _for(row, variable)
+        later = dict.fromkeys(row.env[place + 1 :], other)
+
+        asked = read([], {"RUNTIME": engine, **later, variable: text})
+
+        assert asked[row.name] == value, variable
+        assert asked.said[row.name].by == variable
+
+
+@pytest.mark.parametrize("row", [row for row in PLAIN if row.env], ids=lambda row: str(row.name))
+def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning(row: Row) -> None:
+    first, *later = row.env
+    empty = {"bool": False, "text": ""}.get(row.kind, row.default_for("docker"))
+
+    asked = read([], {first: "", **dict.fromkeys(later, SAMPLES[row.kind][0])})
+
+    assert asked[row.name] == empty
+    assert asked.given(row.name)
+    assert [f"{name} is ignored: {first} is set, although empty, and comes first" for name in later] == [
+        warning for warning in asked.warnings if "although empty" in warning
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(OWN_ENGINE_ONLY))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_path_for_another_engine_does_not_count(name: str, engine: str) -> None:
+    row = next(row for row in rows() if row.name == name)
+    others = {
+        variable: "/x"
+        for variable in row.env
+        if ENGINE_OF.get(variable.partition("_")[0]) not in {None, engine}
+    }
+
+    assert others
+    assert read([], {"RUNTIME": engine, **others})[name] == row.default_for(engine)
+
+
+@pytest.mark.parametrize("word", sorted(TRUE | FALSE))
+def test_a_bool_is_one_of_twelve_words(word: str) -> None:
+    for asked in (read([f"--no-daemon={word}"], {}), read([], {"NO_DAEMON": word})):
+        assert asked["no-daemon"] is (word in TRUE)
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "maybe", " true", "TrUe", "2"])
+def test_a_bool_is_none_of_other_words(word: str) -> None:
+    for arguments, environment in (([f"--no-daemon={word}"], {}), ([], {"NO_DAEMON": word})):
+        with pytest.raises(UsageError, match="neither true nor false"):
+            read(arguments, environment)
+
+
+def test_a_flag_keeps_its_variable_from_being_read() -> None:
+    assert read(["--no-daemon"], {"NO_DAEMON": "garbage"})["no-daemon"] is True
+
+
+def test_a_bool_takes_no_following_word() -> None:
+    asked = read(["--no-runtime-config", "false"], {})
+
+    assert asked["no-runtime-config"] is True
+    assert asked.warnings == ("the argument false is ignored",)
+
+
+def test_a_list_is_appended_to_and_its_first_value_replaces_the_default() -> None:
+    asked = read(["--config-source=file", "--config-sources", "command,file=/x"], {})
+
+    assert asked["config-source"] == ["file", "command", "file=/x"]
+
+
+def test_the_last_alias_counts() -> None:
+    assert read(["--root", "/a", "--toolkit-install-dir=/b"], {})["toolkit-install-dir"] == "/b"
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        pytest.param(["--nope"], "there is no such flag", id="a flag that is not there"),
+        pytest.param(["--root"], "it needs a value", id="a value that is not there"),
+        pytest.param(["--nri-plugin-index", "ten"], "it is no number", id="a word in place of a number"),
+        pytest.param(["--toolkit-args", "'x"], "no closing quotation", id="a quotation that does not end"),
+        pytest.param(["--toolkit-args", "--nope"], "there is no such flag", id="a flag within an old text"),
+        pytest.param(["-r", "podman"], "configure the runtime 'podman'", id="another engine"),
+    ],
+)
+def test_a_word_that_makes_no_sense_is_an_error(words: list[str], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        read(words, {})
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "help"])
+def test_help_is_asked_for(word: str) -> None:
+    assert read([word], {}).special == "help"
+
+
+@pytest.mark.parametrize("word", ["-v", "--version"])
+def test_the_version_is_asked_for(word: str) -> None:
+    assert read([word, "--nope"], {}).special == "version"
+
+
+def test_the_form_of_2021_is_read_without_a_shell() -> None:
+    asked = read(
+        ["/opt/nvidia", "-n", "-t", "--nvidia-container-runtime-debug '/var/log/a b.log'"],
+        {
+            "RUNTIME": "containerd",
+            "RUNTIME_ARGS": "-s /run/k3s/containerd.sock --set-as-default=false -c $(id)",
+            "CONTAINERD_RESTART_MODE": "NONE",
+        },
+    )
+
+    assert asked["toolkit-install-dir"] == "/opt/nvidia"
+    assert asked["no-daemon"] is True
+    assert asked["nvidia-container-runtime.debug"] == "/var/log/a b.log"
+    assert asked["socket"] == "/run/k3s/containerd.sock"
+    assert asked["set-as-default"] is False
+    assert asked["config"] == "$(id)"
+    assert asked["restart-mode"] == "NONE"
+
+
+def test_an_old_text_beats_a_variable_and_gives_way_to_a_flag() -> None:
+    environment = {"TOOLKIT_ARGS": "--driver-root /old --root /old", "DRIVER_ROOT": "/variable"}
+
+    asked = read(["--root", "/flag"], environment)
+
+    assert (asked["driver-root"], asked["toolkit-install-dir"]) == ("/old", "/flag")
+
+
+def test_a_destination_gives_way_to_a_flag_and_beats_a_variable() -> None:
+    assert read(["/first"], {"ROOT": "/variable"})["toolkit-install-dir"] == "/first"
+    asked = read(["/first", "--root", "/flag"], {})
+    assert asked["toolkit-install-dir"] == "/flag"
+    assert asked.warnings == ("/first is ignored: --root says where to install",)
+
+
+def test_foreign_variables_are_tolerated_and_a_misspelt_one_is_told() -> None:
+    asked = read(
+        [], {"foo": "bar", "NVIDIA_VISIBLE_DEVICES": "void", "HOST_ROOT": "/", "RUNTIME_CONFG": "/x"}
+    )
+
+    assert asked.warnings == ("the variable RUNTIME_CONFG is not known: is RUNTIME_CONFIG meant?",)
+
+
+@given(
+    st.lists(
+        st.sampled_from([f"--{name}" for row in rows() for name in row.names])
+        | st.sampled_from(["=", "x", "-", "--", "/opt", "'", "true", "help"])
+        | st.text(max_size=8)
+    ),
+    st.dictionaries(st.sampled_from([name for row in rows() for name in row.env]), st.text(max_size=8)),
+)
+def test_whatever_is_said_is_read_or_refused_in_one_sentence(
+    arguments: list[str], environment: dict[str, str]
+) -> None:
+    try:
+        assert isinstance(read(arguments, environment), Asked)
+    except InstallerError as error:
+        assert str(error).startswith("cannot ")
