@@ -1,0 +1,102 @@
+"""docs/compatibility.md is what compat.toml says, and every defect in it has a test that is there."""
+
+import ast
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.compat_words import Row, rows
+from tests.conftest import defects
+
+PROJECT = Path(__file__).parents[2]
+DOCUMENT = PROJECT / "docs/compatibility.md"
+HEAD = """\
+# Compatibility with NVIDIA's installer
+
+`nvidia-toolkit` and `nvidia-ctk-installer` take the command line and the environment of NVIDIA's
+nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. This file is made from
+`installer/compat.toml`; `GOLDEN=1 make unit` writes it anew.
+
+- `--x=v`, `--x v`, `-x=v` are the same. A bool takes no following word. The command line beats the environment.
+- Of the variables the first one that is set counts, even when it is empty. Bools: 1 t T TRUE true True, 0 f F FALSE false False.
+- Lists have commas, and a flag may be repeated. Every error is exit code 1 and one sentence, and nothing is touched.
+- Other variables are tolerated; one that looks like a misspelt one of these is warned about.
+
+## Flags
+
+| flag | variables | default | what it does | where ours differs |
+|---|---|---|---|---|
+"""
+MIDDLE = """
+## What comes out right
+
+| defect of NVIDIA's tool | held by |
+|---|---|
+"""
+
+
+def _flag_line(row: Row) -> str:
+    names = ", ".join(f"`{'--' if len(name) > 1 else '-'}{name}`" for name in row.names)
+    variables = ", ".join(f"`{name}`" for name in row.env)
+    cells = (names, variables, _default(row), row.help, row.ours)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _default(row: Row) -> str:
+    if isinstance(row.default, dict):
+        return ", ".join(f"{engine} `{value}`" for engine, value in row.default.items() if value)
+    if isinstance(row.default, list):
+        return ", ".join(f"`{item}`" for item in row.default)
+    return f"`{str(row.default).lower()}`" if row.default != "" else ""
+
+
+def _defect_line(defect: dict[str, Any]) -> str:
+    held = ", ".join(f"`{name.rpartition('::')[2]}`" for name in defect.get("tests", ())) or defect["why"]
+    return f"| {defect['id']}: {defect['what']} | {held} |\n"
+
+
+def rendered() -> str:
+    """Return the document."""
+    flags = "".join(map(_flag_line, rows()))
+    return HEAD + flags + MIDDLE + "".join(map(_defect_line, defects()))
+
+
+def test_the_document_says_what_the_data_says() -> None:
+    if os.environ.get("GOLDEN"):
+        DOCUMENT.write_text(rendered())
+
+    assert DOCUMENT.read_text() == rendered()
+
+
+def test_every_defect_is_there_once() -> None:
+    assert [defect["id"] for defect in defects()] == [f"D{number}" for number in range(1, 40)]
+
+
+def _named() -> Iterator[str]:
+    for defect in defects():
+        yield from defect.get("tests", ())
+
+
+@pytest.mark.parametrize("name", sorted(set(_named())))
+def test_a_named_test_is_there(name: str) -> None:
+    path, _, function = name.partition("::")
+    tree = ast.parse((PROJECT / path).read_text())
+
+    assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("defect", defects(), ids=lambda defect: str(defect["id"]))
+def test_a_defect_has_a_test_or_a_reason(defect: dict[str, Any]) -> None:
+    assert bool(defect.get("tests")) != bool(defect.get("why"))
+
+
+def test_no_name_or_variable_stands_for_two_flags() -> None:
+    names = [name for row in rows() for name in row.names]
+    data = tomllib.loads((PROJECT / "installer/compat.toml").read_text())
+
+    assert len(names) == len(set(names))
+    assert len(data["flag"]) == len(rows())
