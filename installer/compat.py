@@ -77,3 +77,7 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("node-toolkit-installer")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ from installer.compat_words import Asked, rows
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
 from installer.decide.errors import InstallerError, UsageError
-from installer.decide.options import Options, Places, RestartMode
+from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import host_directory, package_kind, root_here
 
@@ -36,10 +36,14 @@ def options_from(asked: Asked) -> Options:
     engine = asked["runtime"]
     view = _View.of(asked)
     prefixes = asked["nvidia-container-runtime-modes.cdi.annotation-prefixes"]
+    # Each of these may tell of a mount, so the mounts are known after them.
+    install_dir = view.directory(PurePosixPath(asked["toolkit-install-dir"]))
+    pid_file, hook = view.file(PurePosixPath(asked["pid-file"])), _hook(asked, view)
+    places, cdi = _places(asked, engine, view), _cdi(asked, view)
     return Options(
         runtimes=() if files_only else (engine,),
         toolkit_source=_source(asked, view.root),
-        install_dir=view.directory(PurePosixPath(asked["toolkit-install-dir"])),
+        install_dir=install_dir,
         host_root=view.root,
         mounts=tuple(view.mounts.items()),
         driver_root=asked["driver-root"],
@@ -51,12 +55,13 @@ def options_from(asked: Asked) -> Options:
             runtime_type=asked["runtime-type"],
             override=_override(asked["runtime-config-override"]),
         ),
+        cdi=cdi,
         runtime_name=asked["runtime-name"] or "nvidia",
         set_as_default=asked["set-as-default"],
-        places={engine: _places(asked, engine, view)},
-        crio_hook=_hook(asked, view),
+        places={engine: places},
+        crio_hook=hook,
         restart_mode=_restart_mode(asked),
-        pid_file=view.file(PurePosixPath(asked["pid-file"])),
+        pid_file=pid_file,
     )
 
 
@@ -165,6 +170,21 @@ def _toolkit(asked: Asked) -> ToolkitConfig:
         accept_volume_mounts=asked["accept-nvidia-visible-devices-as-volume-mounts"],
         skip_mode_detection=asked[f"{section}-hook.skip-mode-detection"],
         features=tuple(asked["opt-in-features"]),
+    )
+
+
+def _cdi(asked: Asked, view: _View) -> Cdi | None:
+    if not (asked["cdi-enabled"] and asked["cdi-output-dir"]):
+        return None
+    driver, here = asked["driver-root"] or "/", asked["driver-root-ctr-path"] or "/"
+    return Cdi(
+        directory=view.directory(PurePosixPath(asked["cdi-output-dir"])),
+        kind=asked["cdi-kind"],
+        driver_root=driver,
+        driver_here=here,
+        dev_root=asked["dev-root"] or driver,
+        dev_here=asked["dev-root-ctr-path"] or here,
+        nodes="control" in asked["create-device-nodes"],
     )
 
 

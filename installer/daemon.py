@@ -21,6 +21,7 @@ from installer.host.files import Host
 from installer.host.locks import Lock, lock_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready
+from installer.record.cdi import make_device_nodes, remove_device_nodes
 from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.live import live_containers
 from installer.record.probe import probe_install, probe_undo
@@ -102,6 +103,18 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
 
 
 def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
+    made = make_device_nodes(host, options, ledger)
+    try:
+        return _install_engines(host, options, ledger, undo_follows=undo_follows)
+    except UndoIncompleteError:
+        raise
+    except InstallerError as error:
+        if not (undo_follows and isinstance(error, StoppedError)):
+            remove_device_nodes(host, ledger, made)
+        raise
+
+
+def _install_engines(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool) -> Plan:
     plan = _planned(host, options, ledger)
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"

@@ -445,3 +445,20 @@ def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
     )
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_install_dir_that_moved_is_refused_with_the_command_that_frees_the_old_one(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    before = site.tree(times=True)
+
+    done = site.call("install", "--install-dir", "/opt/nvidia")
+
+    assert done.returncode == 1
+    assert sentence(done) == (
+        "cannot install into /opt/nvidia (the toolkit in /usr/local/nvidia is still in use); "
+        "free that first: toolkit-installer uninstall --install-dir /usr/local/nvidia"
+    )
+    assert {path: what for path, what in site.tree(times=True).items() if before.get(path) != what} == {}
+    assert site.call("uninstall", "--install-dir", "/usr/local/nvidia").returncode == 0
+    assert site.call("install", "--install-dir", "/opt/nvidia").returncode == 0
+    assert site.call("uninstall", "--install-dir", "/opt/nvidia").returncode == 0

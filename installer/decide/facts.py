@@ -87,7 +87,7 @@ class Facts:
     reasons for which an install could not end well. ``targets`` tells of each config that is reached
     through a symbolic link where it is. ``live`` are the containers on our runtimes,
     ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
-    runtime of the host that can take the place of ours.
+    runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -107,3 +107,4 @@ class Facts:
     live: tuple[Container, ...] = ()
     idle: tuple[str, ...] = ()
     low_level: PurePosixPath | None = None
+    cdi_spec: str | None = None

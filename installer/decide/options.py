@@ -59,6 +59,28 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Cdi:
+    """A CDI specification for management containers: in which directory of the host, and of what kind.
+
+    ``driver_here`` and ``dev_here`` are where this process finds the driver and the device nodes, the others
+    where the host does; ``nodes`` says that control device nodes are to be made.
+    """
+
+    directory: PurePosixPath
+    kind: str
+    driver_root: str
+    driver_here: str
+    dev_root: str
+    dev_here: str
+    nodes: bool
+
+    @property
+    def path(self) -> PurePosixPath:
+        """The file, named after vendor and class."""
+        return self.directory / f"{self.kind.replace('/', '-')}.yaml"
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
@@ -80,6 +102,7 @@ class Options:
     toolkit: ToolkitConfig = field(default_factory=ToolkitConfig)
     low_level: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
+    cdi: Cdi | None = None
     runtime_name: str = "nvidia"
     set_as_default: bool = False
     places: Mapping[str, Places] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
@@ -84,8 +85,9 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         _engine(engine, decisions[engine.name], _driven(entries, decisions[engine.name]), facts, options)
         for engine in facts.engines
     ]
-    directories = _directories(facts, [write for part in parts for write in part.writes])
-    steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories)]
+    cdi = plan_cdi(facts, options.cdi)
+    directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
+    steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories), *cdi.writes]
     for part in parts:
         if part.reload and part.writes:
             texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
@@ -100,9 +102,15 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         engines=tuple({row.name: row for row in (*held.engines, *(part.row for part in parts))}.values()),
         configs=tuple(
             {
-                row.path: row for row in (*held.configs, *(row for part in parts for row in part.configs))
+                row.path: row
+                for row in (
+                    *(row for row in held.configs if row.engine != OWNER),
+                    *(row for part in parts for row in part.configs),
+                    *cdi.rows,
+                )
             }.values()
         ),
+        nodes=held.nodes,
         finished=True,
     )
     plan = Plan(
@@ -111,7 +119,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         settled,
         {engine.name: engine for engine in facts.engines},
         _digest(facts, options, toolkit.row),
-        backups=tuple(file for part in parts for file in part.backups),
+        backups=(*cdi.backups, *(file for part in parts for file in part.backups)),
         obstacles=(
             *facts.obstacles,
             *toolkit.obstacles,
@@ -145,7 +153,8 @@ def _during(held: Holdings, settled: Holdings) -> Holdings:
         texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
         edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
         configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
-    return replace(settled, configs=tuple(configs), finished=False, failed=held.failed)
+    going = [row for row in held.configs if settled.config(row.path) is None]
+    return replace(settled, configs=(*configs, *going), finished=False, failed=held.failed)
 
 
 def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:

@@ -71,6 +71,7 @@ class Failure:
 class Holdings:
     """Everything we hold on one node.
 
+    ``nodes`` are device nodes of the driver that were not there before us.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop.
     """
@@ -81,11 +82,12 @@ class Holdings:
     configs: tuple[ConfigRow, ...] = ()
     finished: bool = False
     failed: Failure | None = None
+    nodes: tuple[PurePosixPath, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether nothing but directories is held."""
-        return not (self.toolkit or self.engines or self.configs or self.failed)
+        return not (self.toolkit or self.engines or self.configs or self.failed or self.nodes)
 
     def config(self, path: PurePosixPath) -> ConfigRow | None:
         """Return the row of ``path``."""

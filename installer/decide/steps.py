@@ -92,6 +92,13 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveDeviceNode:
+    """Remove a device node of the driver that was not there before us."""
+
+    path: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
 class ProveUnused:
     """Go on only if no container has been started on our runtimes since the host was looked at."""
 
@@ -105,6 +112,7 @@ Step: TypeAlias = (
     | RemoveVersion
     | SwitchToolkit
     | Reload
+    | RemoveDeviceNode
     | ProveUnused
 )
 
@@ -129,6 +137,8 @@ def describe(step: Step) -> str:
             return f"point toolkit to {after}" if after else "give the name toolkit back"
         case Reload(engine, present):
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
+        case RemoveDeviceNode(path):
+            return f"remove the device node {path}"
         case ProveUnused():
             return "make sure that no container runs on the runtimes"
         case _:
@@ -151,7 +161,7 @@ def inverse(step: Step) -> Step | None:
             return RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
-        case Preflight() | RemoveVersion() | Reload() | ProveUnused():
+        case Preflight() | RemoveVersion() | Reload() | RemoveDeviceNode() | ProveUnused():
             return None
         case _:
             assert_never(step)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import pristine, text_of, tree_of
 from installer.decide.edits import Syntax, apply, undo
 from installer.decide.engines import ENGINES, docker
@@ -18,6 +19,7 @@ from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved
 from installer.decide.steps import (
     ProveUnused,
     Reload,
+    RemoveDeviceNode,
     RemoveDirectory,
     Step,
     WriteConfig,
@@ -38,7 +40,11 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     held = facts.held
     parts = [_engine(engine, facts, options) for engine in held.engines]
     kept = [part for part in parts if part.kept is not None]
+    specifications = [give_back(row, facts) for row in held.configs if row.engine == OWNER]
     steps = [step for part in parts for step in part.steps]
+    if not facts.live:
+        steps += [write for part in specifications for write in part.writes]
+        steps += [RemoveDeviceNode(path) for path in held.nodes]
     toolkit, payload, obstacles = plan_removal(facts, options)
     if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
         steps.append(ProveUnused())
@@ -49,12 +55,17 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
         steps += [RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts))]
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
+    rows |= {row.path: row for part in specifications for row in part.rows}
     during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
         engines=tuple(part.kept for part in kept if part.kept is not None),
-        configs=tuple(row for part in kept for row in part.rows),
+        configs=(
+            *(row for part in kept for row in part.rows),
+            *(row for part in specifications for row in part.rows),
+        ),
+        nodes=held.nodes,
         finished=True,
     )
     return Plan(
@@ -62,7 +73,10 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
         during if steps else held,
         settled if facts.live else None,
         {engine.name: engine for engine in facts.engines},
-        backups=tuple(file for part in parts for file in part.backups),
+        backups=(
+            *(file for part in parts for file in part.backups),
+            *(file for part in specifications for file in part.backups),
+        ),
         obstacles=(*_unreachable(facts, options.restart_mode), *obstacles),
         notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
         in_use=facts.live,

@@ -28,6 +28,12 @@ def found_artifacts(root: PurePosixPath) -> Iterator[Callable[[], tuple[Artifact
         yield lambda: tuple(read.result() for read in reads)
 
 
+def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
+    """Return where one file of the toolkit is below ``root``."""
+    found = _find(Path(root), name)
+    return PurePosixPath(found) if found else None
+
+
 def _find(root: Path, name: str) -> Path | None:
     executable = name not in LIBRARIES
     for path in (root / place for place in search_paths(name)):

@@ -1,5 +1,6 @@
 """The host as it is: reads only."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -13,13 +14,14 @@ from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
-from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS
+from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record import units
+from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.ledger import original_of
@@ -31,6 +33,7 @@ GENERATED: Final = {
     "/k0s/": "k0s",
     "/microk8s/": "MicroK8s",
 }
+_TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 
 
@@ -46,6 +49,13 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         facts = _facts(host, options, held, engines)
         live = live_containers(host, options.layout, held, engines)
         targets = {path for engine in engines for path in _targets(engine)}
+        if options.cdi is not None:
+            targets.add(options.cdi.path)
+            facts = replace(
+                facts,
+                contents={**facts.contents, options.cdi.path: host.read(options.cdi.path)},
+                cdi_spec=specification(options, options.cdi),
+            )
         for path in targets:
             host.refuse_unreplaceable(path)
         return replace(
@@ -59,6 +69,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             obstacles=(
                 *host.install_obstacles(options.install_dir),
                 *_unit_obstacles(host, options, engines),
+                *_moved(host, options, facts),
                 *overruled,
             ),
             notes=(*notes, *_driver_note(host, options)),
@@ -262,6 +273,18 @@ def _unit_obstacles(
         return ()
     found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
     return tuple(obstacle for obstacle in found if obstacle is not None)
+
+
+def _moved(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
+    """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
+    files = [file for file in facts.contents.values() if file is not None]
+    found = {place for file in files for place in _TOOLKITS.findall(file.content)}
+    for place in sorted(PurePosixPath(path.decode(errors="surrogateescape")) for path in found):
+        if place != options.install_dir and host.exists(Layout(place).ledger):
+            yield InstallerError(
+                f"install into {options.install_dir} (the toolkit in {place} is still in use)",
+                remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
+            )
 
 
 def _driver_note(host: Host, options: Options) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ def dumps(held: Holdings) -> bytes:
         "finished": held.finished,
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         "directories": [str(path) for path in held.directories],
+        "nodes": [str(path) for path in held.nodes],
         "toolkit": toolkit
         and {
             "version": toolkit.version,
@@ -75,6 +76,7 @@ def loads(text: bytes) -> Holdings:
         tuple(_config(row) for row in rows["configs"]),
         finished=rows["finished"],
         failed=failed and Failure(**failed),
+        nodes=tuple(PurePosixPath(path) for path in rows.get("nodes", ())),
     )
 
 

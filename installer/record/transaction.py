@@ -18,6 +18,7 @@ from installer.decide.steps import (
     Preflight,
     ProveUnused,
     Reload,
+    RemoveDeviceNode,
     RemoveDirectory,
     RemoveVersion,
     Step,
@@ -144,6 +145,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             _switch(host, layout, after)
         case Reload(engine):
             reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
+        case RemoveDeviceNode(path):
+            host.remove(path)
         case ProveUnused():
             _prove_unused(site, plan)
         case _:
@@ -211,6 +214,8 @@ def _past(step: Step) -> str:
             return "toolkit switched"
         case Reload():
             return "engine reloaded"
+        case RemoveDeviceNode():
+            return "device node removed"
         case ProveUnused():
             return "no container found on our runtimes"
         case _:
@@ -219,7 +224,7 @@ def _past(step: Step) -> str:
 
 def _fields(step: Step) -> dict[str, str]:
     match step:
-        case MakeDirectory(path) | RemoveDirectory(path):
+        case MakeDirectory(path) | RemoveDirectory(path) | RemoveDeviceNode(path):
             return {"path": str(path)}
         case WriteConfig(engine, path):
             return {"engine": engine, "path": str(path)}

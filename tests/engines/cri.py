@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,24 +121,28 @@ class Cri:
         request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
         return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler)
 
-    def start_container(
+    def start_container(  # noqa: PLR0913 - what a pod's manifest says
         self,
         pod: Pod,
         *command: str,
         mounts: Mapping[str, str] | None = None,
         pid: int = CONTAINER,
         log: str = "",
+        env: Mapping[str, str] | None = None,
+        read_only: Collection[str] = (),
     ) -> str:
         """Create and start a container in ``pod`` and return its id; it sleeps unless told otherwise.
 
-        ``mounts`` tells by a path in the container which one of the node it is; ``log`` is a name below
-        /run/podlogs.
+        ``mounts`` tells by a path in the container which one of the node it is, those ``read_only`` cannot be
+        written; ``log`` is a name below /run/podlogs.
         """
         name = f"container-{uuid.uuid4().hex[:8]}"
         words = b"".join(_bytes(3, word) for word in command or ("/bin/sleep", "100000"))
         binds = b"".join(
-            _bytes(7, _bytes(1, here) + _bytes(2, there)) for here, there in (mounts or {}).items()
+            _bytes(7, _bytes(1, here) + _bytes(2, there) + _number(3, int(here in read_only)))
+            for here, there in (mounts or {}).items()
         )
+        binds += b"".join(_bytes(6, _bytes(1, key) + _bytes(2, value)) for key, value in (env or {}).items())
         security = _bytes(3, _number(1, NODE) + _number(2, pid))
         config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, IMAGE)) + words + binds
         config += _bytes(11, log or f"{name}.log") + _bytes(15, _bytes(2, security))

@@ -31,14 +31,14 @@ GRACE_S = 30
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 
 
-def _until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
+def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
     deadline = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < deadline, said()
         time.sleep(0.05)
 
 
-def _stop(cri: Cri, container: str) -> None:
+def stop(cri: Cri, container: str) -> None:
     """Stop a container as the kubelet does: its call ends with the containerd that took it, so it asks again."""
     with suppress(CriError):
         cri.stop_container(container, GRACE_S)
@@ -57,7 +57,7 @@ def test_a_pod_restarts_the_containerd_it_runs_under_and_lives(
 
     pod = cri.run_pod(name="toolkit", pid=pid)
     container = cri.start_container(pod, *RUN, mounts=MOUNTS, pid=pid, log=LOG)
-    _until(ready.exists, log.read_text)
+    until(ready.exists, log.read_text)
 
     assert node.pid_of("containerd") != old
     assert cri.container_state(container)[0] == 1
@@ -67,7 +67,7 @@ def test_a_pod_restarts_the_containerd_it_runs_under_and_lives(
     live.stop()
     live.remove()
     assert cri.exec(container, PYTHON, "-m", "installer", "status", "--host-root", "/host").returncode == 0
-    _stop(cri, container)
+    stop(cri, container)
     assert cri.container_state(container) == (2, 0), log.read_text()
     assert served(node) == before
     cri.remove_container(container)
@@ -84,7 +84,7 @@ def test_a_pod_that_is_created_again_touches_nothing(containerd_node: Node, cri:
         log = node.root / f"run/podlogs/{turn}"
         pod = cri.run_pod(name="toolkit", pid=NODE)
         container = cri.start_container(pod, *RUN, mounts=MOUNTS, pid=NODE, log=turn)
-        _until(lambda log=log: "waiting for a signal" in log.read_text(), log.read_text)  # type: ignore[misc]
+        until(lambda log=log: "waiting for a signal" in log.read_text(), log.read_text)  # type: ignore[misc]
         pids.append(node.pid_of("containerd"))
         assert ready.exists()
         if turn == "first":
@@ -93,7 +93,7 @@ def test_a_pod_that_is_created_again_touches_nothing(containerd_node: Node, cri:
 
     assert "nothing changed" in log.read_text()
     assert pids[0] == pids[1]
-    _stop(cri, container)
+    stop(cri, container)
     cri.remove_pod(pod)
     assert snapshot(node) == files
 
@@ -116,7 +116,7 @@ def test_a_container_of_docker_reloads_the_dockerd_it_runs_under(docker_node: No
     ]
 
     docker_node.run([*command, IMAGE, *RUN])
-    _until(
+    until(
         (docker_node.root / "run/nvidia/toolkit/ready").exists,
         lambda: docker_node.run(["docker", "logs", "toolkit"]).stderr,
     )

@@ -51,6 +51,7 @@ HOLDINGS = st.builds(
     st.lists(CONFIGS).map(tuple),
     finished=st.booleans(),
     failed=st.none() | st.builds(Failure, DIGESTS, TEXTS),
+    nodes=st.lists(PATHS).map(tuple),
 )
 
 

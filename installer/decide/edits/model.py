@@ -20,10 +20,11 @@ ABSENT: Final = Absent.ABSENT
 
 
 class Syntax(StrEnum):
-    """The syntaxes that engines read."""
+    """The syntaxes of the files that are written."""
 
     JSON = "json"
     TOML = "toml"
+    YAML = "yaml"  # written whole, never edited
 
 
 @dataclass(frozen=True, slots=True)

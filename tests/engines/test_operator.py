@@ -1,0 +1,210 @@
+"""The GPU Operator's toolkit DaemonSet as of today: its variables, its mounts, our image in NVIDIA's place."""
+
+import json
+
+import pytest
+
+from tests.engines.cri import NODE, Cri
+from tests.engines.images import IMAGE
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.test_inside import GRACE_S, LOG, OURS, PROJECT, stop, until
+from tests.engines.test_live import start
+from tests.engines.told import served
+
+INSTALL_DIR = "/usr/local/nvidia"
+SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
+COMMAND = (PYTHON, "-m", "installer.compat")
+# What the operator mounts (object_controls.go, 0500_daemonset.yaml), and the image: a Python and the project.
+MOUNTS = {
+    "/host": "/",
+    "/usr": "/usr",
+    "/lib": "/usr/lib",
+    "/lib64": "/usr/lib64",
+    PROJECT: PROJECT,
+    "/artifacts/deb": ARTIFACTS,
+    INSTALL_DIR: INSTALL_DIR,
+    "/run/nvidia/toolkit": "/run/nvidia/toolkit",
+    "/run/nvidia/validations": "/run/nvidia/validations",
+    "/driver-root": "/run/nvidia/driver",
+    "/var/run/cdi": "/var/run/cdi",
+}
+PLACES = {
+    "containerd": {
+        "/runtime/config-dir": "/etc/containerd",
+        "/runtime/config-dir.d": "/etc/containerd/conf.d",
+        "/runtime/sock-dir": "/run/containerd",
+    },
+    "docker": {"/runtime/config-dir": "/etc/docker", "/runtime/sock-dir": "/var/run"},
+}
+# hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.
+KUBELETS = [*MOUNTS.values(), *PLACES["containerd"].values(), "/etc/docker", "/run/nvidia/driver/dev"]
+COMMON = {
+    "ROOT": INSTALL_DIR,
+    "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
+    "NRI_NAMESPACE": "gpu-operator",
+    "IS_HOST_DRIVER": "false",
+    "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    "DRIVER_ROOT_CTR_PATH": "/driver-root",
+    "NVIDIA_DEV_ROOT": "/run/nvidia/driver",
+    "DEV_ROOT_CTR_PATH": "/driver-root",
+    "foo": "bar",
+}
+ENGINES = {
+    "containerd": {
+        "RUNTIME": "containerd",
+        "CONTAINERD_RUNTIME_CLASS": "nvidia",
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+        "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
+    },
+    "docker": {
+        "RUNTIME": "docker",
+        "RUNTIME_CONFIG": "/runtime/config-dir/daemon.json",
+        "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
+        "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
+    },
+}
+CDI = {
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "CRIO_CONFIG_MODE": "config",
+}
+
+
+def _kubelet(node: Node) -> dict[str, str]:
+    """Make what the kubelet makes; return what the node then is."""
+    for path in KUBELETS:
+        (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
+    return snapshot(node)
+
+
+@pytest.mark.parametrize("cdi", [True, False], ids=["CDI, the default", "without CDI"])
+def test_a_pod_with_the_operators_variables_serves_and_gives_back(
+    containerd_node: Node, cri: Cri, *, cdi: bool
+) -> None:
+    node = containerd_node
+    files, before = _kubelet(node), served(node)
+    environment = COMMON | ENGINES["containerd"] | (CDI if cdi else {})
+    log, ready = node.root / f"run/podlogs/{LOG}", node.root / "run/nvidia/toolkit/ready"
+
+    pod = cri.run_pod(name="toolkit", pid=NODE)
+    container = cri.start_container(
+        pod,
+        *COMMAND,
+        mounts=MOUNTS | PLACES["containerd"],
+        pid=NODE,
+        log=LOG,
+        env=environment,
+        read_only=["/host"],
+    )
+    until(lambda: "Waiting for signal" in log.read_text(), log.read_text)
+
+    assert ready.exists()
+    assert served(node) == (before[0] | OURS, before[1] if cdi else "nvidia")
+    toolkit = (
+        node.root / f"{INSTALL_DIR[1:]}/toolkit/.config/nvidia-container-runtime/config.toml"
+    ).read_text()
+    assert 'root = "/run/nvidia/driver"' in toolkit
+    assert f'mode = "{"cdi" if cdi else "auto"}"' in toolkit
+    assert f'path = "{INSTALL_DIR}/toolkit/nvidia-container-cli"' in toolkit
+    if cdi:
+        said = (node.root / SPECIFICATION).read_text()
+        assert f"# --nvidia-cdi-hook-path={INSTALL_DIR}/toolkit/nvidia-cdi-hook\n" in said
+        assert "# --from=/driver-root\n# --to=/run/nvidia/driver\n" in said
+        assert (node.root / "run/nvidia/driver/dev/nvidiactl").exists()
+    live = start(node)
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    stop(cri, container)
+    assert cri.container_state(container) == (2, 0), log.read_text()
+    assert served(node) == before
+    assert not (node.root / SPECIFICATION).exists()
+    cri.remove_pod(pod)
+    assert snapshot(node) == files
+
+
+def test_the_import_and_the_binaries_are_the_hosts_paths(containerd_node: Node, cri: Cri) -> None:
+    node = containerd_node
+    _kubelet(node)
+    log = node.root / f"run/podlogs/{LOG}"
+    pod = cri.run_pod(name="toolkit", pid=NODE)
+    container = cri.start_container(
+        pod,
+        *COMMAND,
+        mounts=MOUNTS | PLACES["containerd"],
+        pid=NODE,
+        log=LOG,
+        env=COMMON | ENGINES["containerd"],
+        read_only=["/host"],
+    )
+    until(lambda: "Waiting for signal" in log.read_text(), log.read_text)
+
+    written = [
+        path.read_text()
+        for path in (node.root / "etc/containerd").rglob("*.toml")
+        if "nvidia-container-runtime" in path.read_text() or "99-nvidia" in path.read_text()
+    ]
+
+    assert written
+    assert not any("/runtime/" in text or "/host/" in text for text in written)
+    stop(cri, container)
+    cri.remove_pod(pod)
+
+
+@pytest.mark.parametrize("cdi", [True, False], ids=["CDI, the default", "without CDI"])
+def test_a_container_of_docker_with_the_operators_variables(docker_node: Node, *, cdi: bool) -> None:
+    node = docker_node
+    files, before = _kubelet(node), served(node)
+    environment = COMMON | ENGINES["docker"] | (CDI if cdi else {})
+    mounts = [
+        word
+        for here, there in (MOUNTS | PLACES["docker"]).items()
+        for word in ("--volume", f"{there}:{here}{':ro' if here == '/host' else ''}")
+    ]
+    variables = [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
+    command = ["docker", "run", "--detach", "--name", "toolkit", "--net", "none", "--pid", "host"]
+
+    node.run([*command, *mounts, *variables, IMAGE, *COMMAND])
+    until(
+        (node.root / "run/nvidia/toolkit/ready").exists,
+        lambda: node.run(["docker", "logs", "toolkit"]).stderr,
+    )
+
+    assert served(node) == (before[0] | OURS, before[1] if cdi else "nvidia")
+    written = json.loads(node.read("/etc/docker/daemon.json"))
+    assert written.get("features", {}).get("cdi", False) is cdi
+    assert (node.root / SPECIFICATION).exists() is cdi
+    node.run(["docker", "stop", "--time", str(GRACE_S), "toolkit"])
+    code = node.run(["docker", "inspect", "--format", "{{.State.ExitCode}}", "toolkit"]).stdout
+    assert code == "0\n", node.run(["docker", "logs", "toolkit"]).stderr
+    assert served(node) == before
+    assert snapshot(node) == files
+
+
+def test_without_a_driver_cdi_is_refused_and_nothing_is_changed(containerd_node: Node) -> None:
+    node = containerd_node
+    files, before = snapshot(node), served(node)
+    environment = {
+        "RUNTIME": "containerd",
+        "HOST_ROOT_MOUNT": "/",
+        "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
+        "CDI_ENABLED": "true",
+        "CREATE_DEVICE_NODES": "none",
+    }
+
+    done = node.run([*COMMAND], env=environment, check=False)
+
+    assert done.returncode == 1
+    assert "generate the CDI specification (no NVIDIA device nodes found)" in done.stderr
+    assert snapshot(node) == files
+    assert served(node) == before
