@@ -4,12 +4,14 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 import structlog
 
 from installer import signals
+from installer.decide.adopt import adoption
 from installer.decide.errors import Exit, InstallerError, StoppedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
 from installer.decide.options import InUse, OnExit, Options
@@ -24,7 +26,7 @@ from installer.record import ready
 from installer.record.cdi import make_device_nodes, remove_device_nodes
 from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.live import live_containers
-from installer.record.probe import probe_install, probe_undo
+from installer.record.probe import probe_adoption, probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
 from installer.record.units import buses
 
@@ -78,16 +80,33 @@ def run(options: Options) -> Exit:
 def uninstall(options: Options) -> Exit:
     """Give back whatever the ledger holds, whoever wrote it."""
     host = Host.under(options.host_root, options.mounts)
-    if not host.exists(options.layout.home):
+    if host.exists(options.layout.home):
+        ledger = Ledger.open(host, options.layout)
+        try:
+            _undo(host, options, ledger)
+        finally:
+            _let_go(ledger)
+    else:
         remove_leftovers(host, options.layout)
         log.info("nothing to undo", install_dir=str(options.install_dir))
-        return Exit.OK
+    if options.adopt:
+        _undo_adopted(host, options)
+    return Exit.OK
+
+
+def _undo_adopted(host: Host, options: Options) -> None:
+    """Take back what NVIDIA's own installer left, as if it were ours."""
+    adopted = adoption(probe_adoption(host, options), options)
+    if not adopted.found:
+        log.info("nothing to adopt", install_dir=str(options.install_dir))
+        return
     ledger = Ledger.open(host, options.layout)
     try:
+        ledger.write(replace(adopted.held, directories=ledger.held.directories))
+        log.info("adopted", found=list(adopted.found))
         _undo(host, options, ledger)
     finally:
         _let_go(ledger)
-    return Exit.OK
 
 
 def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:

@@ -62,6 +62,7 @@ FLAGS: Final = (
     Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
     Flag("--retry", "Try a plan again although it failed before.", default=False),
+    Flag("--adopt", "Let uninstall take back what NVIDIA's own installer left, too.", default=False),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -103,6 +104,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         on_exit=OnExit(values["on_exit"]),
         in_use=InUse(values["in_use"]),
         retry=values["retry"],
+        adopt=values["adopt"],
     )
 
 

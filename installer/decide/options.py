@@ -87,7 +87,8 @@ class Options:
     No ``runtimes`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
-    ``retry`` tries a plan that failed before once more, as it is.
+    ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo take back what
+    NVIDIA's own installer left, too.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -113,6 +114,7 @@ class Options:
     on_exit: OnExit = OnExit.UNDO
     in_use: InUse = InUse.WAIT
     retry: bool = False
+    adopt: bool = False
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):

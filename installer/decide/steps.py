@@ -92,6 +92,11 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveToolkit:
+    """Remove the directory of another installer, which we were told to adopt."""
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveDeviceNode:
     """Remove a device node of the driver that was not there before us."""
 
@@ -112,6 +117,7 @@ Step: TypeAlias = (
     | RemoveVersion
     | SwitchToolkit
     | Reload
+    | RemoveToolkit
     | RemoveDeviceNode
     | ProveUnused
 )
@@ -137,6 +143,8 @@ def describe(step: Step) -> str:
             return f"point toolkit to {after}" if after else "give the name toolkit back"
         case Reload(engine, present):
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
+        case RemoveToolkit():
+            return "remove the toolkit of NVIDIA's installer"
         case RemoveDeviceNode(path):
             return f"remove the device node {path}"
         case ProveUnused():
@@ -161,7 +169,7 @@ def inverse(step: Step) -> Step | None:
             return RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
-        case Preflight() | RemoveVersion() | Reload() | RemoveDeviceNode() | ProveUnused():
+        case Preflight() | RemoveVersion() | Reload() | RemoveToolkit() | RemoveDeviceNode() | ProveUnused():
             return None
         case _:
             assert_never(step)

@@ -11,7 +11,7 @@ from installer.decide.inode import Entry, Kind
 from installer.decide.layout import HOME
 from installer.decide.options import InUse, Options
 from installer.decide.rows import ToolkitRow
-from installer.decide.steps import InstallVersion, RemoveVersion, Step, SwitchToolkit
+from installer.decide.steps import InstallVersion, RemoveToolkit, RemoveVersion, Step, SwitchToolkit
 from installer.decide.toolkit import (
     CONFIG,
     Copy,
@@ -27,6 +27,7 @@ from installer.decide.toolkit_config import carry_over, render_config
 VERSIONS: Final = f"{HOME}/versions/"
 TRY_AGAIN: Final = "run uninstall again"
 STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
+ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
 ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
 
 
@@ -99,6 +100,8 @@ def plan_removal(
     obstacles: list[InstallerError] = []
     if row is not None and now is not None and now.startswith(VERSIONS):
         steps.append(SwitchToolkit(now, None if row.replaced else row.linked or ""))
+    elif row is not None and row.version == ADOPTED and now is None:
+        steps.append(RemoveToolkit())
     elif row is not None and facts.toolkit.replaced:
         if now == "":
             steps.append(SwitchToolkit(now, None))

@@ -1,6 +1,5 @@
 """The host as it is: reads only."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -14,7 +13,6 @@ from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
-from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
 from installer.host.artifacts import found_artifacts, machine
@@ -24,6 +22,7 @@ from installer.record import units
 from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
+from installer.record.hints import driver_note, is_suse, moved
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
@@ -33,8 +32,6 @@ GENERATED: Final = {
     "/k0s/": "k0s",
     "/microk8s/": "MicroK8s",
 }
-_TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
-OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 
 
 def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
@@ -64,18 +61,28 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             machine=machine(),
             targets={path: real for path in targets if (real := host.resolve(path)) != path},
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
-            suse=_is_suse(host),
+            suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
             obstacles=(
                 *host.install_obstacles(options.install_dir),
                 *_unit_obstacles(host, options, engines),
-                *_moved(host, options, facts),
+                *moved(host, options, facts.contents.values()),
                 *overruled,
             ),
-            notes=(*notes, *_driver_note(host, options)),
+            notes=(*notes, *driver_note(host, options)),
             live=known_to_docker(host, held, live)[0] if live else (),
             artifacts=artifacts(),
         )
+
+
+def probe_adoption(host: Host, options: Options) -> Facts:
+    """Return everything that tells what NVIDIA's own installer left.
+
+    Raises:
+        InstallerError: no engine runs here, or a config cannot be read.
+    """
+    engines, notes, _ = _engines(host, options)
+    return replace(_facts(host, options, Holdings(), engines), notes=notes)
 
 
 def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
@@ -116,7 +123,7 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
     paths |= {row.path for row in held.configs}
     layout = options.layout
     link = host.link_target(layout.toolkit)
-    config = host.read(layout.config) if link else None
+    config = host.read(layout.config)
     versions = (name for name in host.names(layout.versions) if not name.startswith("."))
     return Facts(
         engines=engines,
@@ -260,12 +267,6 @@ def _missing(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
     return {parent for path in paths for parent in path.parents if host.kind(parent) is Kind.ABSENT}
 
 
-def _is_suse(host: Host) -> bool:
-    file = host.read(OS_RELEASE)
-    lines = file.content.decode(errors="replace").splitlines() if file else []
-    return any(line.startswith("ID_LIKE=") and "suse" in line for line in lines)
-
-
 def _unit_obstacles(
     host: Host, options: Options, engines: Iterable[EngineFacts]
 ) -> tuple[InstallerError, ...]:
@@ -273,27 +274,3 @@ def _unit_obstacles(
         return ()
     found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
     return tuple(obstacle for obstacle in found if obstacle is not None)
-
-
-def _moved(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
-    """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
-    files = [file for file in facts.contents.values() if file is not None]
-    found = {place for file in files for place in _TOOLKITS.findall(file.content)}
-    for place in sorted(PurePosixPath(path.decode(errors="surrogateescape")) for path in found):
-        if place != options.install_dir and host.exists(Layout(place).ledger):
-            yield InstallerError(
-                f"install into {options.install_dir} (the toolkit in {place} is still in use)",
-                remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
-            )
-
-
-def _driver_note(host: Host, options: Options) -> tuple[str, ...]:
-    """Suggest ``/`` where the driver is installed on the host itself and not in a container."""
-    if options.driver_root != str(DEFAULT_DRIVER_ROOT) or host.names(DEFAULT_DRIVER_ROOT):
-        return ()
-    for directory in DRIVER_LIBRARY_DIRS:
-        if any(name.startswith("libnvidia-ml.so.") for name in host.names(directory)):
-            return (
-                f"{DEFAULT_DRIVER_ROOT} is empty and {directory} holds the driver: consider --driver-root /",
-            )
-    return ()

@@ -20,6 +20,7 @@ from installer.decide.steps import (
     Reload,
     RemoveDeviceNode,
     RemoveDirectory,
+    RemoveToolkit,
     RemoveVersion,
     Step,
     SwitchToolkit,
@@ -145,6 +146,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             _switch(host, layout, after)
         case Reload(engine):
             reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
+        case RemoveToolkit():
+            remove_tree(host, layout.toolkit)
         case RemoveDeviceNode(path):
             host.remove(path)
         case ProveUnused():
@@ -208,7 +211,7 @@ def _past(step: Step) -> str:
             return "config written" if after else "config removed"
         case InstallVersion():
             return "toolkit installed"
-        case RemoveVersion():
+        case RemoveVersion() | RemoveToolkit():
             return "toolkit removed"
         case SwitchToolkit():
             return "toolkit switched"
@@ -234,7 +237,7 @@ def _fields(step: Step) -> dict[str, str]:
             return {"target": after or "as before"}
         case Reload(engine) | Preflight(engine):
             return {"engine": engine}
-        case ProveUnused():
+        case RemoveToolkit() | ProveUnused():
             return {}
         case _:
             assert_never(step)

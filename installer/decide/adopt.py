@@ -1,0 +1,105 @@
+"""What NVIDIA's own installer left on a node, as rows of a ledger: so an undo takes it back like our own."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.configs import syntax_of, tree_of
+from installer.decide.edits import Edit, Key, Tree, Value
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import OUR_BINARIES, leaves
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.inode import Kind
+from installer.decide.options import Options
+from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
+from installer.decide.toolkit_plan import ADOPTED
+
+RUNTIMES: Final = "runtimes"
+DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
+MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The rows, and for the owner a line for each thing that they take back."""
+
+    held: Holdings
+    found: tuple[str, ...]
+
+
+def adoption(facts: Facts, options: Options) -> Adopted:
+    """Return what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory."""
+    engines, configs, found = [], [], []
+    for engine in facts.engines:
+        runtimes: dict[str, PurePosixPath] = {}
+        for path in engine.files:
+            file = facts.contents[path]
+            if file is None:
+                continue
+            theirs = dict(_runtimes(tree_of(file, path), options.layout.toolkit))
+            runtimes |= {key[-1]: binary for key, binary in theirs.items()}
+            whole = bool(theirs) and path.stem == DROP_IN
+            edits = () if whole else tuple(_edits(engine, tree_of(file, path), tuple(theirs)))
+            if not whole and not edits:
+                continue
+            ours = (file.digest,) if whole else ()
+            configs.append(ConfigRow(engine.name, path, syntax_of(path), None, ours, edits))
+            names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
+            found.append(f"{path} as a whole" if whole else f"{names} in {path}")
+        if runtimes:
+            engines.append(EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items())))
+    toolkit = None
+    if facts.toolkit.kind is Kind.DIRECTORY:
+        found.append(str(options.layout.toolkit))
+        toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
+    elif engines:
+        toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
+    return Adopted(Holdings(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs)), tuple(found))
+
+
+def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
+    """Yield the key of each runtime that starts the toolkit, and what it starts."""
+    for key, value in leaves(tree):
+        binary = PurePosixPath(value) if isinstance(value, str) else PurePosixPath()
+        if binary.parent == toolkit and binary.name in OUR_BINARIES and RUNTIMES in key[:-1]:
+            place = len(key) - 1 - key[::-1].index(RUNTIMES)
+            if place + 1 < len(key) - 1:
+                yield key[: place + 2], binary
+
+
+def _edits(engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
+    """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
+    for parent in {
+        above[:depth] for key in theirs for above in (key[:-1],) for depth in range(1, len(above) + 1)
+    }:
+        yield Edit(parent, None, "{}")
+    for key in theirs:
+        default = (*key[:-2], ENGINES[engine.name].default_key)
+        if _at(tree, default) == key[-1]:
+            yield Edit(default, None, json.dumps(key[-1]))
+        runtime = _at(tree, key)
+        yield Edit(key, None, "{}")
+        for below, value in leaves(runtime) if isinstance(runtime, dict) else ():
+            for depth in range(1, len(below)):
+                yield Edit((*key, *below[:depth]), None, "{}")
+            yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
+    imports = tree.get("imports")
+    if engine.name == "containerd" and isinstance(imports, list):
+        for pattern in imports:
+            if isinstance(pattern, str) and _only_theirs(engine, PurePosixPath(pattern)):
+                yield Edit(("imports",), None, json.dumps(pattern), member=True)
+
+
+def _only_theirs(engine: EngineFacts, pattern: PurePosixPath) -> bool:
+    """Tell whether an import is NVIDIA's and takes no file but NVIDIA's drop-in."""
+    taken = [path for path in engine.files if path.parent == pattern.parent and path != engine.config]
+    return pattern.name == MANY and bool(taken) and all(path.stem == DROP_IN for path in taken)
+
+
+def _at(tree: Tree, key: Key) -> Value:
+    value: Value = tree
+    for part in key:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,180 @@
+"""``uninstall --adopt`` takes back what NVIDIA's own installer left, and nothing else."""
+
+import json
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer import daemon
+from installer.decide.options import Options, RestartMode
+from tests.compat.nvidia import TOOLKIT, V2, Nvidia
+
+RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
+USERS_V2 = f"""\
+version = 2
+# mine
+[{V2}]
+snapshotter = "overlayfs"
+[{V2}.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+"""
+
+
+def _runtime_tables(prefix: str) -> str:
+    return "".join(
+        f'[{prefix}.runtimes.{name}]\nruntime_type = "io.containerd.runc.v2"\nprivileged_without_host_devices = false\n'
+        f'runtime_engine = ""\n[{prefix}.runtimes.{name}.options]\nBinaryName = "{TOOLKIT}/nvidia-container-runtime{mode}"\n'
+        f"SystemdCgroup = true\n"
+        for name, mode in RUNTIMES.items()
+    )
+
+
+def _nvidias_toolkit(node: Nvidia) -> None:
+    toolkit = node.root / TOOLKIT[1:]
+    (toolkit / ".config/nvidia-container-runtime").mkdir(parents=True)
+    (toolkit / ".config/nvidia-container-runtime/config.toml").write_text(
+        '[nvidia-container-runtime]\nruntimes = ["runc"]\n'
+    )
+    for mode in RUNTIMES.values():
+        (toolkit / f"nvidia-container-runtime{mode}").write_text("#! /bin/sh\n")
+
+
+def _adopt(node: Nvidia, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    options = Options(
+        runtimes=(node.engine,), host_root=PurePosixPath(node.root), restart_mode=RestartMode.NONE, adopt=True
+    )
+    assert daemon.uninstall(options) == 0
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    return next((event["found"] for event in said if event["event"] == "adopted"), [])
+
+
+@pytest.fixture(autouse=True)
+def as_json() -> None:
+    from installer import log
+
+    log.configure(log.LogFormat.JSON)
+
+
+@pytest.mark.parametrize("before", ['{"log-driver": "json-file"}', '{"runtimes": {"mine": {"path": "/m"}}}'])
+def test_dockers_runtimes_and_default_go(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], before: str
+) -> None:
+    node = Nvidia(tmp_path, "docker")
+    said = json.loads(before)
+    said["default-runtime"] = "nvidia"
+    said["runtimes"] = said.get("runtimes", {}) | {
+        name: {"args": [], "path": f"{TOOLKIT}/nvidia-container-runtime{mode}"}
+        for name, mode in RUNTIMES.items()
+    }
+    node.config.write_text(json.dumps(said, indent=4, sort_keys=True))
+    _nvidias_toolkit(node)
+
+    found = _adopt(node, capfd)
+
+    assert json.loads(node.config.read_text()) == json.loads(before)
+    assert not (node.root / TOOLKIT[1:]).exists()
+    assert found == ["nvidia, nvidia-cdi, nvidia-legacy in /etc/docker/daemon.json", TOOLKIT]
+
+
+def test_containerds_runtimes_in_its_own_file_go_and_the_rest_stays(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = Nvidia(tmp_path, "containerd")
+    node.config.write_text(
+        USERS_V2.replace("snapshotter", 'default_runtime_name = "nvidia"\nsnapshotter') + _runtime_tables(V2)
+    )
+    _nvidias_toolkit(node)
+
+    _adopt(node, capfd)
+
+    assert node.config.read_text() == USERS_V2
+
+
+def test_containerds_drop_in_and_its_import_go(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    node = Nvidia(tmp_path, "containerd")
+    node.config.write_text('imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2)
+    node.drop_in.parent.mkdir()
+    node.drop_in.write_text(USERS_V2 + _runtime_tables(V2))
+    _nvidias_toolkit(node)
+
+    found = _adopt(node, capfd)
+
+    assert node.config.read_text() == USERS_V2
+    assert not node.drop_in.exists()
+    assert f"{'/' + str(node.drop_in.relative_to(node.root))} as a whole" in found
+    assert "an import in /etc/containerd/config.toml" in found
+
+
+def test_an_import_that_serves_others_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    node = Nvidia(tmp_path, "containerd")
+    text = 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2
+    node.config.write_text(text)
+    node.drop_in.parent.mkdir()
+    node.drop_in.write_text(USERS_V2 + _runtime_tables(V2))
+    node.drop_in.with_name("10-theirs.toml").write_text("version = 2\n")
+
+    _adopt(node, capfd)
+
+    assert node.config.read_text() == text
+    assert node.drop_in.with_name("10-theirs.toml").exists()
+    assert not node.drop_in.exists()
+
+
+def test_crios_drop_in_goes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    node = Nvidia(tmp_path, "crio")
+    node.config.write_text("[crio]\n")
+    node.drop_in.parent.mkdir()
+    node.drop_in.write_text(
+        '[crio.runtime]\ndefault_runtime = "nvidia"\n'
+        + "".join(
+            f'[crio.runtime.runtimes.{name}]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime{mode}"\nruntime_type = "oci"\n'
+            for name, mode in RUNTIMES.items()
+        )
+    )
+    _nvidias_toolkit(node)
+
+    _adopt(node, capfd)
+
+    assert not node.drop_in.exists()
+    assert node.config.read_text() == "[crio]\n"
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
+def test_where_nvidias_installer_never_was_nothing_is_adopted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str
+) -> None:
+    node = Nvidia(tmp_path, engine)
+    node.config.write_text(
+        {
+            "docker": '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}',
+            "containerd": USERS_V2,
+            "crio": "[crio]\n",
+        }[engine]
+    )
+    before = node.tree()
+
+    assert _adopt(node, capfd) == []
+    assert node.tree() == before
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
+def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engine: str) -> None:
+    node = Nvidia(tmp_path, engine)
+    node.config.write_text(
+        {
+            "docker": f'{{"default-runtime": "nvidia", "runtimes": {{"nvidia": {{"path": "{TOOLKIT}/nvidia-container-runtime"}}}}}}',
+            "containerd": USERS_V2 + _runtime_tables(V2),
+            "crio": f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime"\n',
+        }[engine]
+    )
+    _nvidias_toolkit(node)
+    before = node.tree()
+
+    assert node.install() == 0
+    assert (node.root / TOOLKIT[1:]).is_symlink()
+    assert node.runtimes().keys() == RUNTIMES.keys() | ({"runc"} if engine == "containerd" else set())
+    words = node.toolkit_config()["nvidia-container-runtime"]["runtimes"]
+    assert not [word for word in words if TOOLKIT in word]
+    assert node.uninstall() == 0
+
+    assert node.tree() == before
