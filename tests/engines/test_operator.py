@@ -208,3 +208,51 @@ def test_without_a_driver_cdi_is_refused_and_nothing_is_changed(containerd_node:
     assert "generate the CDI specification (no NVIDIA device nodes found)" in done.stderr
     assert snapshot(node) == files
     assert served(node) == before
+
+
+# As NVIDIA's tool leaves a node (compat.md 2 and 3): its directory, its runtimes, itself the default.
+THEIRS = {
+    "docker": """{
+    "default-runtime": "nvidia",
+    "runtimes": {
+        "nvidia": {"args": [], "path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"},
+        "nvidia-cdi": {"args": [], "path": "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi"}
+    }
+}""",
+    "containerd": """
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+    BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+""",
+}
+
+
+def test_what_nvidias_installer_left_is_adopted_and_taken_back(node: Node) -> None:
+    files, before = snapshot(node), served(node)
+    node.run(["mkdir", "-p", f"{INSTALL_DIR}/toolkit"])
+    node.run(["sh", "-c", f"cp -r {ARTIFACTS}/usr/bin/. {INSTALL_DIR}/toolkit/"])
+    path = "/etc/docker/daemon.json" if node.engine == "docker" else "/etc/containerd/config.toml"
+    theirs = THEIRS[node.engine].replace("io.containerd.grpc.v1.cri", _plugin(node))
+    node.write(path, theirs if node.engine == "docker" else node.read(path) + theirs)
+    node.restart(f"{node.engine}.service")
+    assert "nvidia" in served(node)[0]
+
+    done = node.installer("uninstall", "--adopt")
+
+    assert done.returncode == 0, done.stderr
+    assert served(node) == before
+    left = snapshot(node)
+    changed = {name for name in {*files, *left} if files.get(name) != left.get(name)}
+    assert changed <= {path, INSTALL_DIR}, "the config in other words, and the directory that they had made"
+    assert not (node.root / INSTALL_DIR[1:] / "toolkit").exists()
+    assert "/usr/local/nvidia/toolkit" not in node.read(path)
+
+
+def _plugin(node: Node) -> str:
+    """Return the CRI plugin whose runtimes the node's own config configures."""
+    if node.engine == "docker":
+        return ""
+    text = node.read("/etc/containerd/config.toml")
+    new = "io.containerd.cri.v1.runtime"
+    return new if new in text or "version = 3" in text else "io.containerd.grpc.v1.cri"
