@@ -23,7 +23,7 @@ types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
 
 unit: .venv/.dev  ## fast tests: no root rights, no engine
-	$(BIN)/python -m pytest -q --ignore=tests/engines tests
+	$(BIN)/python -m pytest -q --numprocesses 2 --ignore=tests/engines tests
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines

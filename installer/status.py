@@ -80,7 +80,7 @@ def _config_line(host: Host, row: ConfigRow) -> Line:
             return Line(str(row.path), "removed by somebody else", good=False)
         if file.digest in row.ours:
             return Line(str(row.path), "as we wrote it")
-        if not row.edits:
+        if row.syntax is None:
             return Line(str(row.path), "replaced by somebody else", good=False)
         text, overruled = undo(text_of(file, row.path), row.edits, row.syntax, name=str(row.path))
     except InstallerError as error:

@@ -45,7 +45,8 @@ def adoption(facts: Facts, options: Options) -> Adopted:
             if not whole and not edits:
                 continue
             ours = (file.digest,) if whole else ()
-            configs.append(ConfigRow(engine.name, path, syntax_of(path), None, ours, edits))
+            syntax = None if whole else syntax_of(path)
+            configs.append(ConfigRow(engine.name, path, syntax, None, ours, edits))
             names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
             found.append(f"{path} as a whole" if whole else f"{names} in {path}")
         if runtimes:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from installer.decide.configs import pristine
-from installer.decide.edits import Syntax
 from installer.decide.facts import Facts
 from installer.decide.inode import File, Meta
 from installer.decide.options import Cdi
@@ -36,7 +35,7 @@ def plan_cdi(facts: Facts, wanted: Cdi | None) -> CdiPart:
     if path in rows and now is not None and now.content == after.content:
         return CdiPart(tuple(writes), (rows[path],))
     writes.append(WriteConfig(OWNER, path, now, after))
-    row = ConfigRow(OWNER, path, Syntax.YAML, _saved(original), (after.digest,), (), facts.targets.get(path))
+    row = ConfigRow(OWNER, path, None, _saved(original), (after.digest,), (), facts.targets.get(path))
     return CdiPart(tuple(writes), (row,), (original,) if original else ())
 
 

@@ -80,7 +80,7 @@ def pristine(path: PurePosixPath, facts: Facts) -> Pristine:
     if now.digest in row.ours:
         original = facts.originals[path]
         return Pristine(original and replace(original, meta=now.meta))
-    if not row.edits:
+    if row.syntax is None:
         return Pristine(now)  # a file that was ours as a whole is now somebody else's
     text, overruled = undo(text_of(now, path), row.edits, row.syntax, name=str(path))
     if row.original is None and not text.strip():

@@ -21,12 +21,13 @@ class ConfigRow:
 
     ``original`` is None where there was no file. ``ours`` are the digests of every text we
     wrote there, so that a file nobody touched since is known; ``edits`` are for one that
-    somebody did. ``target`` is where a symbolic link led when we wrote: it may lead elsewhere by now.
+    somebody did. A file that is written whole has neither syntax nor edits. ``target`` is where a
+    symbolic link led when we wrote: it may lead elsewhere by now.
     """
 
     engine: str
     path: PurePosixPath
-    syntax: Syntax
+    syntax: Syntax | None
     original: Saved | None
     ours: tuple[str, ...]
     edits: tuple[Edit, ...]

@@ -127,7 +127,7 @@ def _entries(engine: EngineRow) -> tuple[RuntimeEntry, ...]:
 def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
     """Return a config in which our runtime is not the default any more, and its row."""
     default = [edit for edit in row.edits if edit.key[-1:] == (ENGINES[row.engine].default_key,)]
-    if not default or now is None:
+    if not default or now is None or row.syntax is None:
         return row, now
     text, _ = undo(text_of(now, row.path), default, row.syntax, name=str(row.path))
     after = File(text.encode(), now.meta)

@@ -43,7 +43,7 @@ def dumps(held: Holdings) -> bytes:
             {
                 "engine": row.engine,
                 "path": str(row.path),
-                "syntax": str(row.syntax),
+                "syntax": row.syntax and str(row.syntax),
                 "original": row.original and _saved_out(row.original),
                 "ours": list(row.ours),
                 "target": row.target and str(row.target),
@@ -93,7 +93,7 @@ def _config(row: Mapping[str, Any]) -> ConfigRow:
     return ConfigRow(
         row["engine"],
         PurePosixPath(row["path"]),
-        Syntax(row["syntax"]),
+        Syntax(row["syntax"]) if row["syntax"] else None,
         row["original"] and _saved_in(row["original"]),
         tuple(row["ours"]),
         edits,

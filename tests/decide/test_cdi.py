@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.decide.cdi import OWNER
-from installer.decide.edits import Syntax
 from installer.decide.facts import Facts
 from installer.decide.inode import File
 from installer.decide.options import Cdi, Options
@@ -26,7 +25,7 @@ NEW, OLD, THEIRS = File(b"new\n"), File(b"old\n"), File(b"theirs\n")
 
 def _row(now: File, original: File | None = None, path: PurePosixPath = PATH) -> ConfigRow:
     saved = Saved(original.digest, original.meta) if original else None
-    return ConfigRow(OWNER, path, Syntax.YAML, saved, (now.digest,), ())
+    return ConfigRow(OWNER, path, None, saved, (now.digest,), ())
 
 
 def _facts(there: File | None, *rows: ConfigRow, original: File | None = None) -> Facts:

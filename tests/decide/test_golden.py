@@ -72,6 +72,7 @@ def test_the_edits_alone_lead_back_without_a_saved_copy(case: Case) -> None:
     assert plan.settled is not None
 
     for row in plan.settled.configs:
+        assert row.syntax is not None
         text, left = undo(text_of(after[row.path], row.path), row.edits, row.syntax, name=str(row.path))
 
         assert text == text_of(case.before.get(row.path), row.path)

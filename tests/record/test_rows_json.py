@@ -31,7 +31,7 @@ CONFIGS = st.builds(
     ConfigRow,
     TEXTS,
     PATHS,
-    st.sampled_from(Syntax),
+    st.none() | st.sampled_from(Syntax),
     st.none() | st.builds(Saved, DIGESTS, METAS),
     st.lists(DIGESTS).map(tuple),
     st.lists(EDITS).map(tuple),

@@ -20,11 +20,10 @@ ABSENT: Final = Absent.ABSENT
 
 
 class Syntax(StrEnum):
-    """The syntaxes of the files that are written."""
+    """The syntaxes that engines read."""
 
     JSON = "json"
     TOML = "toml"
-    YAML = "yaml"  # written whole, never edited
 
 
 @dataclass(frozen=True, slots=True)
