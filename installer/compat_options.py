@@ -12,7 +12,7 @@ from installer.decide.engines.model import Extras
 from installer.decide.errors import InstallerError, UsageError
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.toolkit_config import ToolkitConfig
-from installer.host.mounts import host_directory, package_kind, root_here
+from installer.host.mounts import host_directory, package_kind, resolved, root_here
 
 ROOT: Final = PurePosixPath("/")
 OPERATORS: Final = PurePosixPath("/runtime")  # where the GPU Operator mounts what belongs to an engine
@@ -99,7 +99,7 @@ class _View:
                 return here
             found = mounted
         if found != here or self.root != ROOT:
-            self.mounts[found] = here
+            self.mounts[resolved(found, self.root)] = here
         return found
 
 

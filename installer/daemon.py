@@ -247,7 +247,8 @@ def _let_go(ledger: Ledger) -> None:
     """
     failure = sys.exception()
     try:
-        if ledger.held.empty:
+        # What has its name by now may be the ledger of the next instance.
+        if ledger.held.empty and not ledger.gone:
             ledger.remove()
     except InstallerError as error:
         reason = f" after a failure ({failure})" if failure else ""

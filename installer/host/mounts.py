@@ -40,8 +40,13 @@ def host_directory(
     below = here.relative_to(point)
     tails = [PurePosixPath("/", *within.parts[cut:]) / below for cut in range(1, len(within.parts))]
     candidates = [*guesses, here, *tails]
-    proven = next((host.resolve(path) for path in candidates if _same(here, host, path)), None)
+    proven = next((path for path in candidates if _same(here, host, path)), None)
     return proven or (candidates[0] if point == here else None)
+
+
+def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
+    """Return a path of the host whose root is ``root`` here without its symbolic links."""
+    return Host.under(root).resolve(path)
 
 
 def _mount_of(here: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None:

@@ -47,6 +47,7 @@ class Ledger:
     def __init__(self, host: Host, layout: Layout, lock: Lock, held: Holdings) -> None:
         self._host, self._layout, self.lock = host, layout, lock
         self.held = held
+        self.gone = False
 
     @classmethod
     def open(cls, host: Host, layout: Layout, inherited: int | None = None) -> "Ledger":
@@ -149,7 +150,7 @@ class Ledger:
             elif self._host.names(path) == (top.name,):
                 top = path
         remove_tree(self._host, top)
-        self.held = Holdings()
+        self.held, self.gone = Holdings(), True
 
 
 def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:
