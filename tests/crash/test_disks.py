@@ -10,7 +10,7 @@ from tests.crash.conftest import Covered
 from tests.crash.faults import Fault
 from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_works, tree
 
-STRIDE = 8 * int(os.environ.get("CRASH_STRIDE", "9")) - 7
+STRIDE = 8 * int(os.environ.get("CRASH_STRIDE", "15")) - 7
 
 FAULTS = [
     pytest.param(Fault(0, errno.ENOSPC, stays=True), id="the disk is full from then on"),

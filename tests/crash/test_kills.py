@@ -12,7 +12,7 @@ from tests.crash.faults import KILLED, Fault
 from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_goes_on, assert_works
 
 # Each point is a few forks; a run that has hours may take every one of them.
-STRIDE = int(os.environ.get("CRASH_STRIDE", "9"))
+STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))
 
 
 @pytest.mark.parametrize("scene", SCENES)

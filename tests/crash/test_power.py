@@ -13,7 +13,7 @@ from tests.crash.power import Disk, Inodes
 from tests.crash.strace import log_calls
 from tests.crash.test_system_calls import command
 
-STRIDE = int(os.environ.get("CRASH_STRIDE", "9"))
+STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))
 MOST = 1000 if STRIDE == 1 else 64  # what may stand there after one moment
 SEED = int(os.environ.get("SEED", "20261121"))
 

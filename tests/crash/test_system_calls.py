@@ -11,7 +11,7 @@ from tests.crash.nodes import SCENES, Scene, Ward, assert_goes_back, assert_goes
 from tests.crash.strace import kill_at, kill_points, log_calls
 
 # Each point is the start of a program; a run that has hours may take every one of them.
-STRIDE = 2 * int(os.environ.get("CRASH_STRIDE", "9")) - 1
+STRIDE = 2 * int(os.environ.get("CRASH_STRIDE", "15")) - 1
 
 
 def command(nodes: Ward, scene: Scene) -> list[str]:
