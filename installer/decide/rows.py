@@ -61,6 +61,14 @@ class ToolkitRow:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node; ``born`` tells it from a later one of that name: boot and inode."""
+
+    path: PurePosixPath
+    born: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The plan that an engine did not take: ``digest`` of all it depends on, and why in the error's words."""
 
@@ -72,7 +80,7 @@ class Failure:
 class Holdings:
     """Everything we hold on one node.
 
-    ``nodes`` are device nodes of the driver that were not there before us.
+    ``nodes`` are device nodes of the driver that we had made.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop.
     """
@@ -83,7 +91,7 @@ class Holdings:
     configs: tuple[ConfigRow, ...] = ()
     finished: bool = False
     failed: Failure | None = None
-    nodes: tuple[PurePosixPath, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
 
     @property
     def empty(self) -> bool:

@@ -6,6 +6,7 @@ from typing import TypeAlias, assert_never
 
 from installer.decide.engines.model import RuntimeEntry, Serving
 from installer.decide.inode import File
+from installer.decide.rows import DeviceNode
 from installer.decide.toolkit import PayloadFile
 
 
@@ -98,9 +99,9 @@ class RemoveToolkit:
 
 @dataclass(frozen=True, slots=True)
 class RemoveDeviceNode:
-    """Remove a device node of the driver that was not there before us."""
+    """Remove a device node of the driver that we had made, if it still is that one."""
 
-    path: PurePosixPath
+    node: DeviceNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,8 @@ def describe(step: Step) -> str:
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
         case RemoveToolkit():
             return "remove the toolkit of NVIDIA's installer"
-        case RemoveDeviceNode(path):
-            return f"remove the device node {path}"
+        case RemoveDeviceNode(node):
+            return f"remove the device node {node.path}"
         case ProveUnused():
             return "make sure that no container runs on the runtimes"
         case _:

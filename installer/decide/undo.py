@@ -44,7 +44,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     steps = [step for part in parts for step in part.steps]
     if not facts.live:
         steps += [write for part in specifications for write in part.writes]
-        steps += [RemoveDeviceNode(path) for path in held.nodes]
+        steps += [RemoveDeviceNode(node) for node in held.nodes]
     toolkit, payload, obstacles = plan_removal(facts, options)
     if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
         steps.append(ProveUnused())

@@ -265,6 +265,13 @@ class Host:
             return ""
         return f"{status.st_size} {status.st_mtime_ns}"
 
+    def inode(self, path: PurePosixPath) -> int | None:
+        """Return the number of the inode at ``path``; None where there is nothing."""
+        try:
+            return self.here(path, last=False).lstat().st_ino
+        except OSError:
+            return None
+
     def free_bytes(self, path: PurePosixPath) -> int:
         """Return the space left, in bytes, where ``path`` is or would be."""
         status = self._file_system(path)

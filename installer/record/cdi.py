@@ -8,9 +8,11 @@ from typing import Final
 from installer.decide.errors import InstallerError
 from installer.decide.layout import Layout
 from installer.decide.options import Cdi, Options
+from installer.decide.rows import DeviceNode
 from installer.host.artifacts import find_artifact
 from installer.host.files import Host
 from installer.host.programs import run_here
+from installer.record.device_nodes import device_node, remove_device_node
 from installer.record.ledger import Ledger
 
 TOOL: Final = "nvidia-ctk"
@@ -18,8 +20,10 @@ ANSWER_S: Final = 60.0
 CONTROL_NODES: Final = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 
 
-def make_device_nodes(host: Host, options: Options, ledger: Ledger) -> tuple[PurePosixPath, ...]:
-    """Make the driver's control device nodes where they are absent, recorded ahead; return those made.
+def make_device_nodes(host: Host, options: Options, ledger: Ledger) -> tuple[DeviceNode, ...]:
+    """Make the driver's control device nodes where they are absent, record them, and return them.
+
+    One whose making was interrupted is nobody's: it stays, as the driver would have it.
 
     Raises:
         InstallerError: they cannot be made; none is there that was not before.
@@ -31,25 +35,26 @@ def make_device_nodes(host: Host, options: Options, ledger: Ledger) -> tuple[Pur
     absent = tuple(path for path in paths if not host.exists(path))
     if not absent:
         return ()
-    known = ledger.held.nodes
-    ledger.write(replace(ledger.held, nodes=tuple(dict.fromkeys((*known, *absent)))))
     words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={cdi.dev_here}")
     try:
         _run(options, "make the control device nodes", words)
     except InstallerError:
-        remove_device_nodes(host, ledger, absent)
+        for path in absent:
+            host.remove(path)
         raise
-    made = tuple(path for path in absent if host.exists(path))
-    ledger.write(replace(ledger.held, nodes=tuple(dict.fromkeys((*known, *made)))))
+    made = tuple(node for path in absent if (node := device_node(host, path)) is not None)
+    # What an earlier boot had made is gone, or is the driver's by now.
+    present = [node for node in ledger.held.nodes if device_node(host, node.path) == node]
+    ledger.write(replace(ledger.held, nodes=(*present, *made)))
     return made
 
 
-def remove_device_nodes(host: Host, ledger: Ledger, made: Collection[PurePosixPath]) -> None:
+def remove_device_nodes(host: Host, ledger: Ledger, made: Collection[DeviceNode]) -> None:
     """Take back what ``make_device_nodes`` has made."""
-    for path in made:
-        host.remove(path)
+    for node in made:
+        remove_device_node(host, node)
     if made:
-        kept = tuple(path for path in ledger.held.nodes if path not in made)
+        kept = tuple(node for node in ledger.held.nodes if node not in made)
         ledger.write(replace(ledger.held, nodes=kept))
 
 

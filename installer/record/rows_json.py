@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from installer.decide.edits import Edit, Syntax
 from installer.decide.inode import Meta
-from installer.decide.rows import ConfigRow, EngineRow, Failure, Holdings, Saved, ToolkitRow
+from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
 
 VERSION: Final = 1
 
@@ -21,7 +21,7 @@ def dumps(held: Holdings) -> bytes:
         "finished": held.finished,
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         "directories": [str(path) for path in held.directories],
-        "nodes": [str(path) for path in held.nodes],
+        "nodes": {str(node.path): node.born for node in held.nodes},
         "toolkit": toolkit
         and {
             "version": toolkit.version,
@@ -76,7 +76,7 @@ def loads(text: bytes) -> Holdings:
         tuple(_config(row) for row in rows["configs"]),
         finished=rows["finished"],
         failed=failed and Failure(**failed),
-        nodes=tuple(PurePosixPath(path) for path in rows.get("nodes", ())),
+        nodes=tuple(DeviceNode(PurePosixPath(path), born) for path, born in rows.get("nodes", {}).items()),
     )
 
 

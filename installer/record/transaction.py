@@ -30,6 +30,7 @@ from installer.decide.steps import (
 from installer.decide.undo import plan_rollback
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
+from installer.record.device_nodes import remove_device_node
 from installer.record.engines import reload
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
@@ -148,8 +149,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
-        case RemoveDeviceNode(path):
-            host.remove(path)
+        case RemoveDeviceNode(node):
+            remove_device_node(host, node)
         case ProveUnused():
             _prove_unused(site, plan)
         case _:
@@ -227,8 +228,10 @@ def _past(step: Step) -> str:
 
 def _fields(step: Step) -> dict[str, str]:
     match step:
-        case MakeDirectory(path) | RemoveDirectory(path) | RemoveDeviceNode(path):
+        case MakeDirectory(path) | RemoveDirectory(path):
             return {"path": str(path)}
+        case RemoveDeviceNode(node):
+            return {"path": str(node.path)}
         case WriteConfig(engine, path):
             return {"engine": engine, "path": str(path)}
         case InstallVersion(version) | RemoveVersion(version):

@@ -10,7 +10,7 @@ from installer.decide.facts import Facts
 from installer.decide.inode import File
 from installer.decide.options import Cdi, Options
 from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import ConfigRow, Holdings, Saved
+from installer.decide.rows import ConfigRow, DeviceNode, Holdings, Saved
 from installer.decide.steps import RemoveDeviceNode, Step, WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, cases
@@ -18,7 +18,7 @@ from tests.decide.golden import Case, cases
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 CDI = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
 PATH = PurePosixPath("/run/cdi/management.nvidia.com-gpu.yaml")
-NODE = PurePosixPath("/d/dev/nvidiactl")
+NODE = DeviceNode(PurePosixPath("/d/dev/nvidiactl"), "boot 7")
 OPTIONS: Options = replace(CASE.options, cdi=CDI)
 NEW, OLD, THEIRS = File(b"new\n"), File(b"old\n"), File(b"theirs\n")
 

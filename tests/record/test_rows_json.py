@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from installer.decide.edits import Edit, Syntax
 from installer.decide.inode import Meta
-from installer.decide.rows import ConfigRow, EngineRow, Failure, Holdings, Saved, ToolkitRow
+from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
 from installer.record.rows_json import dumps, loads
 
 # What the kernel takes for a name, UTF-8 or not.
@@ -51,7 +51,7 @@ HOLDINGS = st.builds(
     st.lists(CONFIGS).map(tuple),
     finished=st.booleans(),
     failed=st.none() | st.builds(Failure, DIGESTS, TEXTS),
-    nodes=st.lists(PATHS).map(tuple),
+    nodes=st.dictionaries(PATHS, TEXTS).map(lambda born: tuple(DeviceNode(*node) for node in born.items())),
 )
 
 

@@ -1,0 +1,54 @@
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.rows import DeviceNode
+from installer.host.files import Host
+from installer.record.device_nodes import device_node, remove_device_node
+
+NODE = PurePosixPath("/dev/nvidiactl")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    return Host.under(PurePosixPath(tmp_path))
+
+
+def _known(host: Host) -> DeviceNode:
+    node = device_node(host, NODE)
+    assert node is not None
+    return node
+
+
+def test_a_node_that_we_made_goes(host: Host) -> None:
+    remove_device_node(host, _known(host))
+
+    assert device_node(host, NODE) is None
+
+
+def test_a_node_that_the_driver_has_made_anew_stays(host: Host, tmp_path: Path) -> None:
+    ours = _known(host)
+    (tmp_path / "dev/other").touch()
+    (tmp_path / "dev/other").rename(tmp_path / "dev/nvidiactl")
+
+    remove_device_node(host, ours)
+
+    assert host.exists(NODE)
+
+
+def test_a_node_of_another_boot_stays(host: Host) -> None:
+    ours = _known(host)
+
+    remove_device_node(host, replace(ours, born=f"another-boot {ours.born.split()[1]}"))
+
+    assert host.exists(NODE)
+
+
+def test_a_node_that_is_gone_is_no_trouble(host: Host, tmp_path: Path) -> None:
+    ours = _known(host)
+    (tmp_path / "dev/nvidiactl").unlink()
+
+    remove_device_node(host, ours)
