@@ -236,6 +236,8 @@ def test_what_nvidias_installer_left_is_adopted_and_taken_back(node: Node) -> No
     theirs = THEIRS[node.engine].replace("io.containerd.grpc.v1.cri", _plugin(node))
     node.write(path, theirs if node.engine == "docker" else node.read(path) + theirs)
     node.restart(f"{node.engine}.service")
+    if node.engine == "containerd":
+        node.cri.wait()
     assert "nvidia" in served(node)[0]
 
     done = node.installer("uninstall", "--adopt")
