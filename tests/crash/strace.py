@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from installer.host.trees import COPIES_AT_ONCE
 from tests.engines import debs
 from tests.engines.cache import build_once, locked
 from tests.engines.cache import cache as cache_directory
@@ -151,11 +152,22 @@ def mutates(call: Call) -> bool:
 
 
 def kill_points(calls: list[Call]) -> list[tuple[str, int]]:
-    """Return the names and numbers of the mutating calls, as strace counts them: by thread and by name."""
-    seen: Counter[tuple[int, str]] = Counter()
+    """Return the names and numbers of the mutating calls, as strace counts them: by thread and by name.
+
+    Which thread of the pool makes which call is chance. One of them makes a fair share at least, as long as
+    all it makes of that name are mutating.
+    """
+    main = calls[0].thread
+    seen: Counter[str] = Counter()
+    pooled: Counter[str] = Counter()
     points = dict[tuple[str, int], None]()
     for call in calls:
-        seen[call.thread, call.name] += 1
-        if mutates(call):
-            points[call.name, seen[call.thread, call.name]] = None
+        if call.thread == main:
+            seen[call.name] += 1
+            if mutates(call):
+                points[call.name, seen[call.name]] = None
+        elif mutates(call) and call.name != "openat":
+            pooled[call.name] += 1
+    for name, total in pooled.items():
+        points |= {(name, number): None for number in range(1, -(-total // COPIES_AT_ONCE) + 1)}
     return list(points)

@@ -29,19 +29,16 @@ def test_a_kill_at_any_system_call_leaves_a_node_that_works_and_can_go_both_ways
     played = SCENES[scene]
     nodes.start(played)
     points = kill_points(log_calls(command(nodes, played), tmp_path / "log"))
-    killed = 0
     taken = points[len(engines) % STRIDE :: STRIDE]
     for turn, (name, number) in enumerate(taken):
         nodes.start(played)
         code = kill_at(command(nodes, played), name, number)
 
-        # Which thread of a pool comes to a call that often is chance: in the end it may be none.
-        assert code in {0, -9}, (name, number)
-        killed += code == -9
+        assert code == -9, (name, number)
         assert_works(nodes)
         if turn % 2:
             assert_goes_on(nodes, played)
         assert_goes_back(nodes)
 
-    covered("killed at a system call", engines, killed, len(points))
-    assert killed > 0.8 * len(taken)
+    covered("killed at a system call", engines, len(taken), len(points))
+    assert taken
