@@ -130,11 +130,12 @@ class Cri:
         log: str = "",
         env: Mapping[str, str] | None = None,
         read_only: Collection[str] = (),
+        read_only_root: bool = False,
     ) -> str:
         """Create and start a container in ``pod`` and return its id; it sleeps unless told otherwise.
 
         ``mounts`` tells by a path in the container which one of the node it is, those ``read_only`` cannot be
-        written; ``log`` is a name below /run/podlogs.
+        written, nor can its own root where ``read_only_root``; ``log`` is a name below /run/podlogs.
         """
         name = f"container-{uuid.uuid4().hex[:8]}"
         words = b"".join(_bytes(3, word) for word in command or ("/bin/sleep", "100000"))
@@ -143,7 +144,7 @@ class Cri:
             for here, there in (mounts or {}).items()
         )
         binds += b"".join(_bytes(6, _bytes(1, key) + _bytes(2, value)) for key, value in (env or {}).items())
-        security = _bytes(3, _number(1, NODE) + _number(2, pid))
+        security = _bytes(3, _number(1, NODE) + _number(2, pid)) + _number(7, int(read_only_root))
         config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, IMAGE)) + words + binds
         config += _bytes(11, log or f"{name}.log") + _bytes(15, _bytes(2, security))
         request = _bytes(1, pod.id) + _bytes(2, config) + _bytes(3, pod.config)

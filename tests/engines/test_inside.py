@@ -56,7 +56,7 @@ def test_a_pod_restarts_the_containerd_it_runs_under_and_lives(
     old = node.pid_of("containerd")
 
     pod = cri.run_pod(name="toolkit", pid=pid)
-    container = cri.start_container(pod, *RUN, mounts=MOUNTS, pid=pid, log=LOG)
+    container = cri.start_container(pod, *RUN, mounts=MOUNTS, pid=pid, log=LOG, read_only_root=True)
     until(ready.exists, log.read_text)
 
     assert node.pid_of("containerd") != old
@@ -109,6 +109,7 @@ def test_a_container_of_docker_reloads_the_dockerd_it_runs_under(docker_node: No
         "--detach",
         "--name",
         "toolkit",
+        "--read-only",
         "--net",
         "none",
         *where,
