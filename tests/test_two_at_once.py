@@ -84,17 +84,6 @@ def test_a_pidfile_that_nobody_holds_blocks_nobody(site: Site, text: str) -> Non
     assert not (site.root / PIDFILE).exists()
 
 
-def test_an_instance_that_was_killed_keeps_nobody_out(site: Site) -> None:
-    before = site.tree()
-    with site.running() as child:
-        child.kill()
-        child.wait()
-    with site.running() as child:
-        child.terminate()
-        assert child.wait(30) == 0
-    assert site.tree() == before
-
-
 def test_the_pidfile_of_one_keeps_another_install_dir_out_and_stays_as_it_is(site: Site) -> None:
     with site.running() as child:
         before = site.tree()

@@ -31,28 +31,21 @@ class Ran:
 def run_in(root: Path, words: Sequence[str], *, timeout_s: float) -> Ran | None:
     """Run a program of the host whose root is ``root`` here; None where it cannot be run, or not in time."""
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=ENVIRONMENT,
-            cwd="/",
-            timeout=timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    ran = _ran(command, "", timeout_s)
+    if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
         return None
-    if done.returncode < 0 or (done.returncode in UNSTARTED and root != Path("/")):
-        return None
-    return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+    return ran
 
 
 def run_here(program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float) -> Ran | None:
     """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``."""
+    return _ran([str(program), *words], text, timeout_s)
+
+
+def _ran(command: Sequence[str], text: str, timeout_s: float) -> Ran | None:
     try:
         done = subprocess.run(
-            [str(program), *words],
+            command,
             input=text.encode(),
             capture_output=True,
             env=ENVIRONMENT,
