@@ -38,10 +38,11 @@ def adoption(facts: Facts, options: Options) -> Adopted:
             file = facts.contents[path]
             if file is None:
                 continue
-            theirs = dict(_runtimes(tree_of(file, path), options.layout.toolkit))
+            tree = tree_of(file, path)
+            theirs = dict(_runtimes(tree, options.layout.toolkit))
             runtimes |= {key[-1]: binary for key, binary in theirs.items()}
             whole = bool(theirs) and path.stem == DROP_IN
-            edits = () if whole else tuple(_edits(engine, tree_of(file, path), tuple(theirs)))
+            edits = () if whole else tuple(_edits(engine, tree, tuple(theirs)))
             if not whole and not edits:
                 continue
             ours = (file.digest,) if whole else ()
@@ -52,7 +53,8 @@ def adoption(facts: Facts, options: Options) -> Adopted:
         if runtimes:
             engines.append(EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items())))
     toolkit = None
-    if facts.toolkit.kind is Kind.DIRECTORY:
+    # Its installer writes that config in any case: without it, and unused, a directory is somebody else's.
+    if facts.toolkit.kind is Kind.DIRECTORY and (engines or facts.toolkit.config is not None):
         found.append(str(options.layout.toolkit))
         toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
     elif engines:
@@ -72,9 +74,7 @@ def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePos
 
 def _edits(engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
     """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
-    for parent in {
-        above[:depth] for key in theirs for above in (key[:-1],) for depth in range(1, len(above) + 1)
-    }:
+    for parent in {key[:depth] for key in theirs for depth in range(1, len(key))}:
         yield Edit(parent, None, "{}")
     for key in theirs:
         default = (*key[:-2], ENGINES[engine.name].default_key)

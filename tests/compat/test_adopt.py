@@ -178,3 +178,16 @@ def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engi
     assert node.uninstall() == 0
 
     assert node.tree() == before
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd", "crio"])
+def test_a_directory_that_is_not_nvidias_stays(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str
+) -> None:
+    node = Nvidia(tmp_path, engine)
+    (node.root / TOOLKIT[1:]).mkdir(parents=True)
+    (node.root / TOOLKIT[1:] / "theirs").write_text("1\n")
+    before = node.tree()
+
+    assert _adopt(node, capfd) == []
+    assert node.tree() == before
