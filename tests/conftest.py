@@ -18,9 +18,14 @@ def defects() -> list[dict[str, Any]]:
     return list(data["defect"])
 
 
+@cache
+def named_tests() -> frozenset[str]:
+    """Return the tests that hold a defect."""
+    return frozenset(name for defect in defects() for name in defect.get("tests", ()))
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    named = {name for defect in defects() for name in defect.get("tests", ())}
-    if report.skipped and report.nodeid.partition("[")[0] in named:
+    if report.skipped and report.nodeid.partition("[")[0] in named_tests():
         _skipped.add(report.nodeid)
 
 

@@ -35,7 +35,7 @@ def plan_cdi(facts: Facts, wanted: Cdi | None) -> CdiPart:
     if path in rows and now is not None and now.content == after.content:
         return CdiPart(tuple(writes), (rows[path],))
     writes.append(WriteConfig(OWNER, path, now, after))
-    row = ConfigRow(OWNER, path, None, _saved(original), (after.digest,), (), facts.targets.get(path))
+    row = ConfigRow(OWNER, path, None, Saved.of(original), (after.digest,), (), facts.targets.get(path))
     return CdiPart(tuple(writes), (row,), (original,) if original else ())
 
 
@@ -44,7 +44,3 @@ def give_back(row: ConfigRow, facts: Facts) -> CdiPart:
     was, now = pristine(row.path, facts).file, facts.contents[row.path]
     writes = (WriteConfig(OWNER, row.path, now, was),) if was != now else ()
     return CdiPart(writes, (row,), (was,) if was else ())
-
-
-def _saved(file: File | None) -> Saved | None:
-    return Saved(file.digest, file.meta) if file else None

@@ -109,7 +109,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)
-    saved = Saved(original.digest, original.meta) if original else None
+    saved = Saved.of(original)
     return ConfigChange(
         WriteConfig(engine, path, now, after),
         ConfigRow(engine, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from installer.decide.edits import Edit, Syntax
-from installer.decide.inode import Meta
+from installer.decide.inode import File, Meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,11 @@ class Saved:
 
     digest: str
     meta: Meta
+
+    @classmethod
+    def of(cls, file: File | None) -> "Saved | None":
+        """Return the row of a file; None where there is none."""
+        return cls(file.digest, file.meta) if file else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,7 @@ def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
         notes += [_left(row.path, edit.key) for edit in was.overruled if not stays]
         if was.file is not None:
             backups.append(was.file)
-        saved = Saved(was.file.digest, was.file.meta) if was.file else None
-        row = replace(row, original=saved)  # noqa: PLW2901 - the row as it is from here on
+        row = replace(row, original=Saved.of(was.file))  # noqa: PLW2901 - the row as it is from here on
         if stays:
             row, after = _demoted(row, now)  # noqa: PLW2901
         else:

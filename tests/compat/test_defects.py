@@ -18,21 +18,6 @@ OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 PASSWORD = "hunter2"  # noqa: S105 - nobody's
 
 
-@pytest.fixture
-def docker(tmp_path: Path) -> Nvidia:
-    return Nvidia(tmp_path, "docker")
-
-
-@pytest.fixture
-def containerd(tmp_path: Path) -> Nvidia:
-    return Nvidia(tmp_path, "containerd")
-
-
-@pytest.fixture
-def crio(tmp_path: Path) -> Nvidia:
-    return Nvidia(tmp_path, "crio")
-
-
 def _goes_back(node: Nvidia, before: dict[str, str]) -> None:
     assert node.uninstall() == 0
     assert node.tree() == before

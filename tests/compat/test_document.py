@@ -3,14 +3,13 @@
 import ast
 import os
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from installer.compat_words import Row, rows
-from tests.conftest import defects
+from tests.conftest import defects, named_tests
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENT = PROJECT / "docs/compatibility.md"
@@ -76,12 +75,7 @@ def test_every_defect_is_there_once() -> None:
     assert [defect["id"] for defect in defects()] == [f"D{number}" for number in range(1, 40)]
 
 
-def _named() -> Iterator[str]:
-    for defect in defects():
-        yield from defect.get("tests", ())
-
-
-@pytest.mark.parametrize("name", sorted(set(_named())))
+@pytest.mark.parametrize("name", sorted(named_tests()))
 def test_a_named_test_is_there(name: str) -> None:
     path, _, function = name.partition("::")
     tree = ast.parse((PROJECT / path).read_text())

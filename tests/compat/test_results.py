@@ -20,16 +20,6 @@ PROJECT = Path(__file__).parents[2]
 CONFIG_TOML = f"{TOOLKIT[1:]}/.config/nvidia-container-runtime/config.toml"
 
 
-@pytest.fixture
-def docker(tmp_path: Path) -> Nvidia:
-    return Nvidia(tmp_path, "docker")
-
-
-@pytest.fixture
-def containerd(tmp_path: Path) -> Nvidia:
-    return Nvidia(tmp_path, "containerd")
-
-
 def _at(tree: Any, key: str) -> Any:
     for part in key.split("/"):
         tree = tree[part]

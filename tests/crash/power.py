@@ -8,6 +8,7 @@ or not as one.
 import os
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,14 +34,14 @@ Inodes = dict[int, Inode]
 
 
 @dataclass(frozen=True)
-class Op:
+class Op(ABC):
     """One effect: it is safe once each inode of ``until`` was synced after it."""
 
     until: tuple[int, ...]
 
+    @abstractmethod
     def play(self, disk: Inodes) -> None:
         """Let it happen on a disk that may lack what came before."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

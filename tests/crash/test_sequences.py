@@ -16,6 +16,7 @@ from installer.decide.options import Options, RestartMode
 from installer.demo import CONFIGS, stand_in_payload
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, NEVER, Fault, call
+from tests.crash.nodes import tree
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
 SEED = int(os.environ.get("SEED", "20261121"))
@@ -73,15 +74,6 @@ ACTS: tuple[Act, ...] = (
 )
 
 
-def _tree(root: Path) -> dict[str, tuple[str, bytes | str]]:
-    return {str(path.relative_to(root)): _is(path) for path in sorted(root.rglob("*"))}
-
-
-def _is(path: Path) -> tuple[str, bytes | str]:
-    content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-    return f"{path.lstat().st_mode:o}", content
-
-
 @pytest.mark.parametrize("engine", CONFIG)
 def test_however_a_node_has_lived_only_what_others_did_is_left(
     engine: str, tmp_path: Path, covered: Covered
@@ -126,7 +118,7 @@ def test_however_a_node_has_lived_only_what_others_did_is_left(
         done = call(daemon.uninstall, Options(host_root=PurePosixPath(node), restart_mode=RestartMode.NONE))
 
         assert done == 0, story
-        left, wanted = _tree(node), _tree(pure)
+        left, wanted = tree(node), tree(pure)
         differs = {name: (left.get(name), wanted.get(name)) for name in {*left, *wanted}}
         assert {name: pair for name, pair in differs.items() if pair[0] != pair[1]} == {}, story
     covered(f"random lives, seed {SEED}", engine, SEQUENCES, SEQUENCES)
