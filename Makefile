@@ -4,20 +4,22 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 # A path in a .pth file, where the default mode would load an import hook at every start.
+IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md constraints.txt pyproject.toml images installer tests/image -type f -not -name '*.pyc')
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines torture mutants bench golden image help clean
+.PHONY: pin demo test format lint types unit engines image test-node torture mutants bench golden help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
 
-test: format lint types unit engines  ## everything but the torture, under 15 minutes
+test: format lint types unit engines image test-node  ## everything but the torture, under 15 minutes
 
 format: .venv/.dev  ## the code is formatted
 	$(BIN)/ruff format --check .
 
-lint: .venv/.dev  ## the linter is content
+lint: .venv/.dev  ## the linters are content
 	$(BIN)/ruff check .
+	$(BIN)/hadolint Dockerfile.*
 
 types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
@@ -26,13 +28,22 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 	$(BIN)/python -m pytest -q --numprocesses 2 --ignore=tests/engines tests
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines
+	$(BIN)/python -m pytest -q -rs --numprocesses 2 --ignore=tests/engines/node tests/engines
 
 torture: .venv/.dev mutants  ## every kill point, fault and power failure, a thousand random lives for each engine: hours
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian
 	$(BIN)/python -m tests.mutants
+
+image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, without a registry: needs root on Debian
+	@$(BIN)/python -m tests.image
+
+test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
+	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines/node
+
+pin:  ## write digests of the bases and sums of NVIDIA's packages, where a registry can be reached
+	@images/pin
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks
@@ -45,6 +56,9 @@ help:  ## list targets
 
 clean:  ## remove what the other targets made
 	rm -rf .venv .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+build/.image: .venv/.dev $(IN_THE_IMAGE)
+	@$(BIN)/python -m tests.image
 
 .venv/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }

@@ -17,6 +17,7 @@ from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.files import Host
+from installer.host.processes import lock_holder
 from installer.record.ledger import read_holdings
 from installer.record.ready import is_ready
 
@@ -39,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
         values = {flag.field: getattr(arguments, flag.field, flag.default) for flag in FLAGS}
         options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
         host = Host.under(options.host_root, options.mounts)
+        if arguments.alive:
+            return Exit.OK if lock_holder(host.here(options.pid_file)) else Exit.FAILED
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
         lines = list(_lines(host, options.layout, held)) if held else []
@@ -123,8 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="toolkit-installer status", description="Tell what is installed, drifted or pending."
     )
-    parser.add_argument(
+    probes = parser.add_mutually_exclusive_group()
+    probes.add_argument(
         "--ready", action="store_true", help="Only tell, by exit code 0 or 1, whether run is ready."
+    )
+    probes.add_argument(
+        "--alive", action="store_true", help="Only tell, by exit code 0 or 1, whether run holds its pidfile."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     for flag in FLAGS:

@@ -434,6 +434,15 @@ def test_readiness_is_not_claimed_where_nothing_was_proven(site: Site) -> None:
     assert told.returncode == 1
 
 
+def test_run_is_alive_until_it_ends_and_an_installation_without_it_is_not(site: Site) -> None:
+    with site.running("--on-exit", "keep") as child:
+        while_it_waits = site.status("--alive").returncode
+        child.terminate()
+        child.wait(30)
+
+    assert (while_it_waits, site.status("--alive").returncode, site.status().returncode) == (0, 1, 0)
+
+
 def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
     code = (
         "import sys; sys.argv=['x','status','--host-root',sys.argv[1]]; from installer.status import main\n"

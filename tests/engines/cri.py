@@ -49,6 +49,72 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the node in a container; ``from_host`` shows mounts that the node makes there later."""
+
+    here: str
+    there: str
+    read_only: bool = False
+    from_host: bool = False
+
+    def encoded(self) -> bytes:
+        return (
+            _bytes(1, self.here)
+            + _bytes(2, self.there)
+            + _number(3, int(self.read_only))
+            + _number(5, int(self.from_host))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What a pod's manifest says of a container; ``log`` is a name below /run/podlogs."""
+
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    image: str = IMAGE
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] | None = None
+    log: str = ""
+    pid: int = CONTAINER
+    memory_limit: int = 0  # bytes, 0 for none
+    read_only_root: bool = False
+    capabilities: tuple[str, ...] | None = (
+        None  # all that is left after ALL was dropped; None: the engine's own
+    )
+    confined: bool = False  # the engine's own seccomp profile, and no new privileges
+    apparmor: bool = True
+    selinux_type: str = ""
+
+    def encoded(self) -> bytes:
+        """Return the ContainerConfig."""
+        name = f"container-{uuid.uuid4().hex[:8]}"
+        config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, self.image))
+        config += b"".join(_bytes(3, word) for word in self.command)
+        config += b"".join(_bytes(4, word) for word in self.args)
+        config += b"".join(
+            _bytes(6, _bytes(1, key) + _bytes(2, value)) for key, value in (self.env or {}).items()
+        )
+        config += b"".join(_bytes(7, mount.encoded()) for mount in self.mounts)
+        config += _bytes(11, self.log or f"{name}.log")
+        linux = _bytes(1, _number(4, self.memory_limit)) + _bytes(2, self._security())
+        return config + _bytes(15, linux)
+
+    def _security(self) -> bytes:
+        security = _bytes(3, _number(1, NODE) + _number(2, self.pid)) + _number(7, int(self.read_only_root))
+        if self.capabilities is not None:
+            added = b"".join(_bytes(1, name) for name in self.capabilities)
+            security += _bytes(1, added + _bytes(2, "ALL"))
+        if self.selinux_type:
+            security += _bytes(4, _bytes(3, self.selinux_type))
+        if self.confined:
+            security += _number(11, 1) + _bytes(15, _number(1, 0))  # RuntimeDefault
+        if not self.apparmor:
+            security += _bytes(16, _number(1, 1))  # Unconfined
+        return security
+
+
+@dataclass(frozen=True, slots=True)
 class Executed:
     """What a command in a container gave."""
 
@@ -121,33 +187,25 @@ class Cri:
         request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
         return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler)
 
-    def start_container(  # noqa: PLR0913 - what a pod's manifest says
+    def start_container(
         self,
         pod: Pod,
         *command: str,
         mounts: Mapping[str, str] | None = None,
-        pid: int = CONTAINER,
-        log: str = "",
-        env: Mapping[str, str] | None = None,
         read_only: Collection[str] = (),
-        read_only_root: bool = False,
+        **more: Any,
     ) -> str:
         """Create and start a container in ``pod`` and return its id; it sleeps unless told otherwise.
 
         ``mounts`` tells by a path in the container which one of the node it is, those ``read_only`` cannot be
-        written, nor can its own root where ``read_only_root``; ``log`` is a name below /run/podlogs.
+        written; ``more`` is as in Container.
         """
-        name = f"container-{uuid.uuid4().hex[:8]}"
-        words = b"".join(_bytes(3, word) for word in command or ("/bin/sleep", "100000"))
-        binds = b"".join(
-            _bytes(7, _bytes(1, here) + _bytes(2, there) + _number(3, int(here in read_only)))
-            for here, there in (mounts or {}).items()
-        )
-        binds += b"".join(_bytes(6, _bytes(1, key) + _bytes(2, value)) for key, value in (env or {}).items())
-        security = _bytes(3, _number(1, NODE) + _number(2, pid)) + _number(7, int(read_only_root))
-        config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, IMAGE)) + words + binds
-        config += _bytes(11, log or f"{name}.log") + _bytes(15, _bytes(2, security))
-        request = _bytes(1, pod.id) + _bytes(2, config) + _bytes(3, pod.config)
+        bound = tuple(Mount(here, there, here in read_only) for here, there in (mounts or {}).items())
+        return self.start(pod, Container(command=command or ("/bin/sleep", "100000"), mounts=bound, **more))
+
+    def start(self, pod: Pod, wanted: Container) -> str:
+        """Create and start what is wanted in ``pod`` and return its id."""
+        request = _bytes(1, pod.id) + _bytes(2, wanted.encoded()) + _bytes(3, pod.config)
         container = _text(self.call("RuntimeService/CreateContainer", request), 1)
         self.call("RuntimeService/StartContainer", _bytes(1, container))
         return container

@@ -9,6 +9,8 @@ from pathlib import Path
 IMAGE = "localhost/busybox:1"  # a name that no engine completes with a registry
 ARCHIVE = "/opt/busybox.tar"  # where every node has it
 APPLETS = ("sh", "sleep", "cat", "ls", "echo", "true", "false", "id", "env", "mount", "ps", "kill")
+# As a sandbox's own program does, it ends when it is told to: a node goes down at once.
+PAUSE = ["/bin/sh", "-c", "trap exit TERM; sleep 100000 & wait"]
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -19,7 +21,7 @@ def write_image(busybox: Path, archive: Path, machine: str) -> None:
         {
             "architecture": ARCHITECTURES.get(machine, machine),
             "os": "linux",
-            "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sleep", "100000"]},
+            "config": {"Env": ["PATH=/bin"], "Cmd": PAUSE},
             "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
             "history": [{"created_by": "busybox"}],
         },

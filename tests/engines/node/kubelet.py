@@ -1,0 +1,212 @@
+"""A pod of deploy/ on a node, as the kubelet would have the engine run it: all of it is the manifest's own."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.deploy.rendered import Manifest
+from tests.engines.cri import Container, Cri, CriError, Executed, Mount, Pod
+from tests.engines.nodes import Node
+
+LOGS = "run/podlogs"
+SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+class Running(Protocol):
+    """A pod of one container that was started."""
+
+    def log(self) -> str:
+        """Return what it wrote to either stream."""
+        ...
+
+    def runs(self) -> bool:
+        """Tell whether it runs."""
+        ...
+
+    def exit_code(self) -> int:
+        """Return its exit code, once it has ended."""
+        ...
+
+    def exec(self, *command: str) -> Executed:
+        """Run a command in it, as a probe does."""
+        ...
+
+    def kill(self) -> None:
+        """Let it end as a crash would."""
+        ...
+
+    def delete(self) -> int:
+        """Stop it as the kubelet does: TERM, then KILL after the pod's grace; remove it, return its exit code."""
+        ...
+
+
+def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
+    """Wait; fail with what it ``said``."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.05)
+
+
+def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
+    """Translate the one container of a pod; ``tag`` is the image's, ``drop`` a capability that it does not get.
+
+    The nodes have no CNI: the pod is on the node's network, which is all that is not the manifest's.
+    """
+    (container,) = pod["containers"]
+    security = container["securityContext"]
+    volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    mounts = tuple(
+        Mount(
+            each["mountPath"],
+            volumes[each["name"]],
+            each.get("readOnly", False),
+            each.get("mountPropagation") == "HostToContainer",
+        )
+        for each in container["volumeMounts"]
+    )
+    limit = container.get("resources", {}).get("limits", {}).get("memory", "0Mi")
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert not pod.get("hostPID")
+    return Container(
+        command=tuple(container["command"]),
+        args=tuple(container["args"]),
+        image=f"localhost/{container['image'].partition(':')[0]}:{tag}",
+        mounts=mounts,
+        env={each["name"]: each["value"] for each in container["env"]},
+        log=log,
+        memory_limit=int(limit[:-2]) * SUFFIXES[limit[-2:]],
+        read_only_root=security["readOnlyRootFilesystem"],
+        capabilities=tuple(name for name in security["capabilities"]["add"] if name != drop),
+        confined=security["seccompProfile"]["type"] == "RuntimeDefault"
+        and not security["allowPrivilegeEscalation"],
+        apparmor=False,
+        selinux_type=security["seLinuxOptions"]["type"],
+    )
+
+
+def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
+    """Start a pod on a node."""
+    container = wanted(pod, tag, f"{name}.log", drop)
+    grace_s = pod["terminationGracePeriodSeconds"]
+    if node.engine == "docker":
+        return _DockerPod.started(node, name, container, grace_s)
+    sandbox = node.cri.run_pod(name=name)
+    return _CriPod(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
+
+
+@dataclass
+class _CriPod:
+    node: Node
+    sandbox: Pod
+    container: str
+    file: str
+    grace_s: int
+
+    @property
+    def _cri(self) -> Cri:
+        return self.node.cri
+
+    def log(self) -> str:
+        return (self.node.root / LOGS / self.file).read_text()
+
+    def runs(self) -> bool:
+        return self._state()[0] == 1
+
+    def exit_code(self) -> int:
+        return self._state()[1]
+
+    def _state(self) -> tuple[int, int]:
+        try:
+            return self._cri.container_state(self.container)
+        except CriError:  # the engine is being restarted
+            self._cri.wait()
+            return self._cri.container_state(self.container)
+
+    def exec(self, *command: str) -> Executed:
+        try:
+            return self._cri.exec(self.container, *command)
+        except CriError as error:  # which is a probe that failed
+            return Executed(1, "", str(error))
+
+    def kill(self) -> None:
+        self._cri.stop_container(self.container)
+
+    def delete(self) -> int:
+        with suppress(CriError):  # its call ends with the containerd that took it
+            self._cri.stop_container(self.container, self.grace_s)
+        self._cri.wait()
+        self._cri.stop_container(self.container, self.grace_s)
+        code = self.exit_code()
+        self._cri.remove_container(self.container)
+        self._cri.remove_pod(self.sandbox)
+        return code
+
+
+@dataclass
+class _DockerPod:
+    node: Node
+    name: str
+    grace_s: int
+
+    @classmethod
+    def started(cls, node: Node, name: str, wanted: Container, grace_s: int) -> "_DockerPod":
+        """Translate once more: the container as ``docker run`` has it."""
+        words = ["--name", name, "--net", "none", "--memory", str(wanted.memory_limit), "--cap-drop", "ALL"]
+        words += [word for each in wanted.capabilities or () for word in ("--cap-add", each)]
+        words += ["--security-opt", "no-new-privileges"] if wanted.confined else []
+        words += ["--security-opt", "apparmor=unconfined"]
+        words += ["--security-opt", f"label=type:{wanted.selinux_type}"]
+        words += ["--read-only"] if wanted.read_only_root else []
+        for mount in wanted.mounts:
+            modes = ["ro"] if mount.read_only else []
+            modes += ["rslave"] if mount.from_host else []
+            words += ["--volume", ":".join([mount.there, mount.here, ",".join(modes)]).rstrip(":")]
+        words += [word for key, value in (wanted.env or {}).items() for word in ("--env", f"{key}={value}")]
+        words += ["--entrypoint", wanted.command[0], wanted.image, *wanted.command[1:], *wanted.args]
+        node.run(["docker", "run", "--detach", *words])
+        return cls(node, name, grace_s)
+
+    def _state(self, field: str) -> str:
+        return self.node.run(
+            ["docker", "inspect", "--format", f"{{{{.State.{field}}}}}", self.name]
+        ).stdout.strip()
+
+    def log(self) -> str:
+        done = self.node.run(["docker", "logs", self.name])
+        return done.stdout + done.stderr
+
+    def runs(self) -> bool:
+        return self._state("Running") == "true"
+
+    def exit_code(self) -> int:
+        return int(self._state("ExitCode"))
+
+    def exec(self, *command: str) -> Executed:
+        done = self.node.run(["docker", "exec", self.name, *command], check=False)
+        return Executed(done.returncode, done.stdout, done.stderr)
+
+    def kill(self) -> None:
+        self.node.run(["docker", "kill", self.name])
+
+    def delete(self) -> int:
+        self.node.run(["docker", "stop", "--time", str(self.grace_s), self.name], timeout_s=self.grace_s + 20)
+        code = self.exit_code()
+        self.node.run(["docker", "rm", self.name])
+        return code
+
+
+def probe(pod: Running, manifest: Manifest, kind: str) -> int:
+    """Run the pod's ``readinessProbe`` or ``livenessProbe`` and return its exit code."""
+    (container,) = manifest["containers"]
+    return pod.exec(*container[kind]["exec"]["command"]).returncode
+
+
+def problem(log: str) -> str:
+    """Return the sentence in which the installer ended, from whatever surrounds it in the log."""
+    said = [line[line.index("{") :] for line in log.splitlines() if "{" in line]
+    found = [json.loads(line) for line in said if '"problem"' in line]
+    return f"cannot {found[-1]['problem']}; {found[-1]['remedy']}" if found else log

@@ -1,0 +1,74 @@
+"""What the manifests ask of a node: each right is needed, and no other is."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.deploy.rendered import container_of, kustomized
+from tests.engines.configs import CONTAINERD
+from tests.engines.node.kubelet import apply, problem, until
+from tests.engines.node.story import Story
+from tests.engines.node.test_story import TAG, becomes_ready, daemon_set, on_disk
+from tests.engines.nodes import Node
+from tests.engines.snapshot import snapshot
+from tests.engines.told import served
+
+OWNER = 1000
+# What then happens; the last one: an engine that was restarted into a config which nobody had tried.
+LACK = {
+    "CHOWN": "cannot stage /etc/containerd/config.toml (operation not permitted)",
+    "DAC_OVERRIDE": "cannot look at /etc/containerd/config.toml (permission denied)",
+    "FOWNER": "cannot stage /etc/containerd/config.toml (operation not permitted)",
+    "SYS_CHROOT": "containerd.sock: connect failed",
+}
+CAPABILITIES = container_of(kustomized("base"))["securityContext"]["capabilities"]["add"]
+
+
+def a_careful_owner_is_served(node: Node, story: Story, *, without: str = "") -> None:
+    """Configure a node whose configs are kept by somebody who is not root, and one whose config is half-edited."""
+    manifest = daemon_set("undo")
+    node.run(
+        [
+            "sh",
+            "-c",
+            f"chown -R {OWNER}:{OWNER} /etc/containerd; chmod 700 /etc/containerd; chmod 600 {CONTAINERD}",
+        ]
+    )
+    files, before = snapshot(node), served(node)
+    pod = apply(node, "toolkit", manifest, TAG, without)
+    becomes_ready(pod, manifest)
+    assert (node.root / CONTAINERD.lstrip("/")).stat().st_uid == OWNER
+    assert pod.delete() == 0
+    story.tell("a config that belongs to somebody else was edited and given back, with its owner")
+    assert on_disk(snapshot(node)) == on_disk(files)
+    assert served(node) == before
+
+    engine = node.pid_of("containerd.service")
+    text = node.read(CONTAINERD)
+    node.write(CONTAINERD, text.replace("oom_score = 0", 'oom_score = "not yet"'))
+    pod = apply(node, "toolkit-again", manifest, TAG, without)
+    until(lambda: not pod.runs(), pod.log)
+    said = problem(pod.log())
+    node.write(CONTAINERD, text)
+    assert pod.exit_code() == 1
+    assert "refuses the new config" in said, said
+    assert node.pid_of("containerd.service") == engine
+    story.tell(
+        "a config that the engine would not start with was refused by its own program, before anything was done"
+    )
+
+
+def test_what_the_manifests_ask_for_is_enough(containerd_node: Node, tell: Callable[[Node], Story]) -> None:
+    a_careful_owner_is_served(containerd_node, tell(containerd_node))
+
+
+@pytest.mark.parametrize("without", CAPABILITIES)
+def test_it_is_not_enough_without(newest_node: Node, without: str, tell: Callable[[Node], Story]) -> None:
+    story = tell(newest_node)
+
+    with pytest.raises(AssertionError) as failed:
+        a_careful_owner_is_served(newest_node, story, without=without)
+
+    said = problem(str(failed.value))
+    story.tell(f"without {without}: {said}")
+    assert LACK[without] in said

@@ -1,0 +1,145 @@
+"""The built image as the DaemonSet's pod, on nodes whose engine it reconfigures from inside."""
+
+from collections.abc import Callable
+
+from tests.deploy.rendered import Manifest, kustomized, pod_of
+from tests.engines.node.kubelet import Running, apply, probe, until
+from tests.engines.node.story import Story
+from tests.engines.nodes import Node
+from tests.engines.snapshot import snapshot
+from tests.engines.test_live import start
+from tests.engines.told import served
+
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+TAG, NEXT = "0.1.0", "next"
+POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
+READY = "run/nvidia/toolkit/ready"
+
+
+def daemon_set(policy: str) -> Manifest:
+    """Return the pod of the overlay for mixed clusters; the policy is the one thing that the components change."""
+    pod = pod_of(kustomized("overlays/auto"))
+    (container,) = pod["containers"]
+    env = [{**each, "value": policy} if each["name"] == POLICY else each for each in container["env"]]
+    return {**pod, "containers": [{**container, "env": env}]}
+
+
+def becomes_ready(pod: Running, manifest: Manifest) -> None:
+    until(lambda: _ready(pod, manifest), pod.log)
+
+
+def _ready(pod: Running, manifest: Manifest) -> bool:
+    assert pod.runs(), pod.log()
+    return probe(pod, manifest, "readinessProbe") == 0
+
+
+def payload(node: Node) -> str:
+    """Return which version of the payload containers run on."""
+    runtime = node.root / "usr/local/nvidia"
+    link = runtime / "toolkit"
+    return (runtime / link.readlink() / "nvidia-container-runtime.real").read_bytes().split()[-1].decode()
+
+
+def on_disk(files: dict[str, str]) -> dict[str, str]:
+    """Return the files without those that a boot begins anew with."""
+    return {path: what for path, what in files.items() if not path.startswith("/run/")}
+
+
+def trains(node: Node, story: Story) -> None:
+    live = start(node)
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    story.tell("a container ran through the handler nvidia")
+
+
+def test_policy_undo(node: Node, tell: Callable[[Node], Story]) -> None:
+    story, manifest = tell(node), daemon_set("undo")
+    restarting = int(node.engine == "containerd")  # Docker reads its config on a signal
+    files, before = snapshot(node), served(node)
+
+    pod = apply(node, "toolkit", manifest, TAG)
+    becomes_ready(pod, manifest)
+    story.tell("the pod is ready: its engine was configured and proven")
+    assert story.restarts == restarting
+    assert served(node) == (before[0] | OURS, before[1])
+    assert payload(node) == "1.0.0"
+    assert probe(pod, manifest, "livenessProbe") == 0
+    story.tell("it is alive, in the engine that it restarted")
+    trains(node, story)
+
+    pod.kill()
+    pod.delete()
+    installed = on_disk(snapshot(node, times=True))
+    pod = apply(node, "toolkit-again", manifest, TAG)
+    until(lambda: "waiting for a signal" in pod.log(), pod.log)
+    becomes_ready(pod, manifest)
+    story.tell("it crashed and was created again: nothing changed")
+    assert "nothing changed" in pod.log()
+    assert on_disk(snapshot(node, times=True)) == installed, "not one inode is another"
+    assert story.restarts == restarting
+
+    assert pod.delete() == 0
+    story.tell("the pod was deleted for an update: all is undone")
+    assert snapshot(node) == files
+    assert served(node) == before
+    pod = apply(node, "toolkit-next", manifest, NEXT)
+    becomes_ready(pod, manifest)
+    story.tell("the next image is ready")
+    assert story.restarts == 3 * restarting, "one undo, one install"
+    assert payload(node) == "2.0.0"
+
+    for goes_down, line in (
+        (node.shut_down_and_boot, "the node was rebooted"),
+        (node.reboot, "the node lost its power and booted"),
+    ):
+        goes_down()
+        if node.engine == "containerd":
+            node.cri.wait()
+        assert served(node) == (before[0] | OURS, before[1])
+        story.tell(f"{line}: the engine serves as before")
+        restarts = story.restarts
+        pod = apply(node, f"toolkit-{restarts}-{goes_down.__name__}", manifest, NEXT)
+        becomes_ready(pod, manifest)
+        story.tell("the pod found it as it should be")
+        assert story.restarts == restarts
+    trains(node, story)
+
+    assert pod.delete() == 0
+    story.tell("the pod was deleted: all is undone")
+    assert served(node) == before
+    assert on_disk(snapshot(node)) == on_disk(files)
+
+
+def test_policy_keep(node: Node, tell: Callable[[Node], Story]) -> None:
+    story, manifest = tell(node), daemon_set("keep")
+    restarting = int(node.engine == "containerd")
+    files, before = snapshot(node), served(node)
+    pod = apply(node, "toolkit", manifest, TAG)
+    becomes_ready(pod, manifest)
+    story.tell("the pod is ready")
+    live = start(node)
+
+    assert pod.delete() == 0
+    story.tell("the pod was deleted for an update: all is kept")
+    assert served(node)[0] >= OURS
+    pod = apply(node, "toolkit-next", manifest, NEXT)
+    becomes_ready(pod, manifest)
+    story.tell("the next image is ready: its payload is in place")
+    assert payload(node) == "2.0.0"
+    assert story.restarts == restarting, "the update restarted nothing"
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    story.tell("a container on the payload of before lived through it")
+    trains(node, story)
+
+    assert pod.delete() == 0
+    job = pod_of(kustomized("uninstall"))
+    uninstall = apply(node, "uninstall", job, NEXT)
+    until(lambda: not uninstall.runs(), uninstall.log)
+    assert uninstall.exit_code() == 0, uninstall.log()
+    uninstall.delete()
+    story.tell("the uninstall Job freed the node")
+    assert snapshot(node) == files
+    assert served(node) == before

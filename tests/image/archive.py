@@ -1,0 +1,98 @@
+"""An image as its archive has it: layers, what they weigh, and the files that a container sees."""
+
+import gzip
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MB = 1_000_000
+COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|cpp|tcc|ld|as|make|rustc|go)(-[\d.]+)?")
+PIP = re.compile(r"(.*/)?(bin/pip[\d.]*|site-packages/(pip|setuptools|wheel)/.*|ensurepip/.*|.*\.whl)")
+CACHES = re.compile(r"(var/cache|var/lib/apt/lists|var/log|tmp|var/tmp|root/\.cache)/.+")
+PROGRAM = "opt/toolkit-installer/"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: the instruction that made it, and its bytes as they lie on a disk and as they travel."""
+
+    made_by: str
+    content: int
+    compressed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What an archive of ``docker save`` holds; ``files`` are paths without a slash in front."""
+
+    config: dict[str, Any]
+    layers: tuple[Layer, ...]
+    files: frozenset[str]
+
+
+def read(archive: Path) -> Image:
+    """Read an archive with one image."""
+    with tarfile.open(archive) as tar:
+        (manifest,) = json.load(_member(tar, "manifest.json"))
+        config = json.load(_member(tar, manifest["Config"]))
+        made = [each["created_by"] for each in config["history"] if not each.get("empty_layer")]
+        layers, files = [], set[str]()
+        for name, made_by in zip(manifest["Layers"], made, strict=True):
+            content = _member(tar, name).read()
+            travels = len(gzip.compress(content, compresslevel=6))
+            with tarfile.open(fileobj=_member(tar, name)) as layer:
+                members = layer.getmembers()
+            layers.append(Layer(made_by, sum(each.size for each in members), travels))
+            files = _laid_over(files, members)
+    return Image(config, tuple(layers), frozenset(files))
+
+
+def _member(tar: tarfile.TarFile, name: str) -> Any:
+    file = tar.extractfile(name)
+    assert file is not None, f"{name} is no file"
+    return file
+
+
+def _laid_over(below: set[str], members: list[tarfile.TarInfo]) -> set[str]:
+    """Return what is seen once a layer lies over ``below``: ``.wh.NAME`` takes NAME away."""
+    names = {each.name.removeprefix("./") for each in members if not each.isdir()}
+    marks = {name for name in names if name.rpartition("/")[2].startswith(".wh.")}
+    gone = {mark.replace(".wh..wh..opq", "").replace(".wh.", "").rstrip("/") for mark in marks}
+    kept = {name for name in below if not any(name == each or name.startswith(each + "/") for each in gone)}
+    return kept | names - marks
+
+
+def problems(image: Image) -> Iterator[str]:
+    """Yield what is in the image and should not be, and what is not and should be."""
+    for file in sorted(image.files):
+        folder, _, name = file.rpartition("/")
+        if folder.endswith("bin") and COMPILERS.fullmatch(name):
+            yield f"{file} is a compiler"
+        if PIP.fullmatch(file):
+            yield f"{file} belongs to pip"
+        if CACHES.fullmatch(file):
+            yield f"{file} is a cache"
+        if file.startswith(PROGRAM) and name.endswith(".py"):
+            compiled = rf"{re.escape(folder)}/__pycache__/{re.escape(name[:-3])}\.cpython-\d+\.pyc"
+            if not any(re.fullmatch(compiled, other) for other in image.files if other.startswith(folder)):
+                yield f"{file} is not compiled"
+    for needed in ("usr/bin/sh", f"{PROGRAM}bin/toolkit-installer", f"{PROGRAM}bin/nvidia-toolkit"):
+        if needed not in image.files:
+            yield f"{needed} is not there"
+    if image.config["config"]["Env"][0].partition("=")[2].split(":")[0] != f"/{PROGRAM}bin":
+        yield "the programs are not on the PATH"
+
+
+def tables(image: Image) -> Iterator[str]:
+    """Yield the table of layers and of what is ours over the base, as lines."""
+    yield f"{'MB':>8} {'gzipped':>8}  made by"
+    for layer in image.layers:
+        words = re.sub(r"\s+", " ", layer.made_by.replace("/bin/sh -c #(nop)", "").replace("/bin/sh -c ", ""))
+        yield f"{layer.content / MB:8.1f} {layer.compressed / MB:8.1f}  {words.strip()[:90]}"
+    base, *ours = [layer for layer in image.layers if "/artifacts" not in layer.made_by]
+    mine, travels = sum(layer.content for layer in ours), sum(layer.compressed for layer in ours)
+    yield f"{mine / MB:8.1f} {travels / MB:8.1f}  ours over the base of {base.content / MB:.1f}, payload excluded (goal: 60)"
