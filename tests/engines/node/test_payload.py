@@ -1,0 +1,262 @@
+"""The image's payload stage against an archive as NVIDIA's is laid out: what it believes, and what it does not."""
+
+import functools
+import hashlib
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.engines.cache import PROJECT, cache
+from tests.image.builder import Builder, prepared
+
+# Two keys, as deb and rpm packages of one version each; run in the builder's root.
+MAKE = """\
+set -eu
+export GNUPGHOME=/given/gnupg
+mkdir -m 700 "$GNUPGHOME"
+for who in nvidia stranger; do
+    gpg --quiet --batch --passphrase '' --quick-gen-key "$who <$who@example.org>" rsa2048 sign never
+    gpg --with-colons --list-keys "$who" | awk -F: '$1 == "fpr" { print $10 }' >"/given/$who"
+done
+mkdir /given/archive
+gpg --armor --export nvidia >/given/archive/gpgkey
+sign() { rpmsign --define "_gpg_name $1" --define "_openpgp_sign_id $1" --addsign "$2"/*.rpm >/dev/null; }
+make() { # DEB_ARCHITECTURE RPM_ARCHITECTURE
+    deb=/given/archive/stable/deb/$1 rpm=/given/archive/stable/rpm/$2
+    mkdir -p "$deb" "$rpm"
+    for package in libnvidia-container1 libnvidia-container-tools nvidia-container-toolkit nvidia-container-toolkit-base; do
+        tree=/given/trees/$1/$package
+        mkdir -p "$tree/DEBIAN" "$tree/usr/bin"
+        echo "$package" >"$tree/usr/bin/$package"
+        printf 'Package: %s\\nVersion: 1.0.0-1\\nArchitecture: %s\\nMaintainer: x\\nDescription: x\\n' "$package" "$1" \
+            >"$tree/DEBIAN/control"
+        file=${package}_1.0.0-1_$1.deb
+        dpkg-deb --build "$tree" "$deb/$file" >/dev/null
+        sum=$(sha256sum "$deb/$file" | cut -d ' ' -f 1)
+        cat "$tree/DEBIAN/control" >>"$deb/Packages"
+        printf 'Filename: ./%s\\nSize: %s\\nSHA256: %s\\n\\n' "$file" "$(wc -c <"$deb/$file")" "$sum" >>"$deb/Packages"
+        cat >"/given/$package.spec" <<SPEC
+Name: $package
+Version: 1.0.0
+Release: 1
+Summary: x
+License: x
+%description
+%install
+mkdir -p %{buildroot}/usr/bin
+echo $package >%{buildroot}/usr/bin/$package
+%files
+/usr/bin/$package
+SPEC
+        rpmbuild --quiet -bb --target "$2" --define "_topdir /given/rpmbuild" --define '__os_install_post %{nil}' \
+            "/given/$package.spec"
+    done
+    cp "/given/rpmbuild/RPMS/$2"/*.rpm "$rpm"
+    cp -r "$rpm" "/given/unsigned-$2"
+    cp -r "$rpm" "/given/strangers-$2" && sign stranger "/given/strangers-$2"
+    sign nvidia "$rpm"
+    cd "$deb"
+    printf 'Suite: stable\\nDate: %s\\nSHA256:\\n %s %s Packages\\n' "$(LC_ALL=C date -u '+%a, %d %b %Y %T UTC')" \
+        "$(sha256sum Packages | cut -d ' ' -f 1)" "$(wc -c <Packages)" >Release
+    gpg --quiet --local-user nvidia --clearsign --output InRelease Release
+    gpg --quiet --local-user stranger --clearsign --output "/given/InRelease.stranger-$1" Release
+    rm Release
+}
+make amd64 x86_64
+make arm64 aarch64
+gpgconf --kill all
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive that is served, and what is needed to fetch from it."""
+
+    builder: Builder
+    given: Path
+    url: str
+
+    def scripts(self) -> Path:
+        """Return a copy of images/ that builds from this archive."""
+        images = self.given / "images"
+        shutil.copytree(PROJECT / "images", images, ignore=shutil.ignore_patterns("payload*"))
+        return images
+
+    def fetch(self, key: str = "", sums: str = "") -> str:
+        """Fetch into ``given``/artifacts; return what was said where that was refused."""
+        (self.scripts() / "payload.sha256").write_text(sums)
+        fingerprint = key or (self.given / "nvidia").read_text().strip()
+        variables = [f"TOOLKIT_ARCHIVE={self.url}", f"TOOLKIT_KEY={fingerprint}", "TOOLKIT_VERSION=1.0.0-1"]
+        log = self.given / "log"
+        log.unlink(missing_ok=True)
+        command = ("env", *variables, "/given/images/fetch-payload", "/given/artifacts", "amd64")
+        try:
+            self.builder.run(self.given, *command, log=log)
+        except RuntimeError as error:
+            assert not (self.given / "artifacts").exists(), "nothing is unpacked of what is not believed"
+            return str(error)
+        return ""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Builder, Path]]:
+    """Make the archive once."""
+    with tempfile.TemporaryDirectory(dir=cache()) as directory:
+        given = Path(directory)
+        log = tmp_path_factory.mktemp("builder") / "log"
+        builder = prepared(log)
+        (given / "make").write_text(MAKE)
+        builder.run(given, "sh", "/given/make", log=log)
+        yield builder, given
+
+
+@pytest.fixture
+def archive(made: tuple[Builder, Path]) -> Iterator[Archive]:
+    """Serve a copy that a test may spoil."""
+    builder, original = made
+    with tempfile.TemporaryDirectory(dir=cache()) as directory:
+        given = Path(directory) / "given"
+        shutil.copytree(original, given)
+        handler = functools.partial(Silent, directory=str(given / "archive"))
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield Archive(builder, given, f"http://127.0.0.1:{server.server_port}")
+            server.shutdown()
+
+
+class Silent(SimpleHTTPRequestHandler):
+    """A web server that says nothing of what it is asked."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_what_is_signed_is_unpacked_for_both_families(archive: Archive) -> None:
+    assert archive.fetch() == ""
+
+    for family in ("deb", "rpm"):
+        programs = {path.name for path in (archive.given / "artifacts" / family / "usr/bin").iterdir()}
+        assert programs == {
+            "libnvidia-container1",
+            "libnvidia-container-tools",
+            "nvidia-container-toolkit",
+            "nvidia-container-toolkit-base",
+        }
+
+
+def test_another_key_is_not_believed(archive: Archive) -> None:
+    assert "the archive offers the key" in archive.fetch(key="0" * 40)
+
+
+def test_a_second_key_in_the_archive_is_not_believed(archive: Archive) -> None:
+    key = archive.given / "archive/gpgkey"
+    archive.builder.run(
+        archive.given,
+        "sh",
+        "-c",
+        "GNUPGHOME=/given/gnupg gpg --armor --export nvidia stranger >/given/archive/gpgkey",
+        log=archive.given / "log",
+    )
+    assert key.stat().st_size
+
+    assert "cannot fetch NVIDIA's packages (the archive offers" in archive.fetch()
+
+
+def test_an_index_that_a_stranger_signed_is_not_believed(archive: Archive) -> None:
+    shutil.copy(
+        archive.given / "InRelease.stranger-amd64", archive.given / "archive/stable/deb/amd64/InRelease"
+    )
+
+    assert "its signed index was not believed" in archive.fetch()
+
+
+def test_a_deb_that_was_exchanged_is_not_believed(archive: Archive) -> None:
+    deb = archive.given / "archive/stable/deb/amd64/nvidia-container-toolkit_1.0.0-1_amd64.deb"
+    deb.write_bytes(deb.read_bytes()[:-1] + b"x")
+
+    assert "no nvidia-container-toolkit 1.0.0-1 for amd64" in archive.fetch()
+
+
+@pytest.mark.parametrize("by", ["strangers", "unsigned"])
+def test_an_rpm_that_the_key_did_not_sign_is_not_believed(archive: Archive, by: str) -> None:
+    shutil.copytree(
+        archive.given / f"{by}-x86_64", archive.given / "archive/stable/rpm/x86_64", dirs_exist_ok=True
+    )
+
+    assert "is not by TOOLKIT_KEY" in archive.fetch()
+
+
+def test_other_sums_than_the_pinned_ones_are_not_believed(archive: Archive) -> None:
+    assert "payload.sha256 does not have" in archive.fetch(sums=f"{'0' * 64}  debs/x.deb\n")
+
+
+SKOPEO = """\
+#!/bin/sh
+case $3 in docker://redhat/*) [ ! -e /given/silent ] || exit 1 ;; esac
+echo "the list of architectures of ${3#docker://}"
+"""
+
+
+def _pin(archive: Archive) -> tuple[str, str, Path]:
+    """Run ``make pin`` against the archive; return what versions.env was, what was said, and where it is."""
+    images = archive.scripts()
+    text = (images / "versions.env").read_text()
+    for name, value in (
+        ("ARCHIVE", archive.url),
+        ("VERSION", "1.0.0-1"),
+        ("KEY", (archive.given / "nvidia").read_text().strip()),
+    ):
+        text = re.sub(rf"TOOLKIT_{name}=.*", f"TOOLKIT_{name}={value}", text)
+    (images / "versions.env").write_text(text)
+    (archive.given / "skopeo").write_text(SKOPEO)
+    (archive.given / "skopeo").chmod(0o755)
+    try:
+        archive.builder.run(
+            archive.given, "sh", "-c", "PATH=/given:$PATH /given/images/pin", log=archive.given / "log"
+        )
+    except RuntimeError as error:
+        return text, str(error), images
+    return text, "", images
+
+
+def test_pin_writes_what_it_has_seen(archive: Archive) -> None:
+    text, said, images = _pin(archive)
+
+    assert said == ""
+    digests = {
+        base: hashlib.sha256(f"the list of architectures of {base}\n".encode()).hexdigest()
+        for base in re.findall(r"_BASE=(.*)", text)
+    }
+    assert len(digests) == 2
+    for base, digest in digests.items():
+        text = text.replace(f"={base}\n", f"={base}@sha256:{digest}\n")
+    assert (images / "versions.env").read_text() == text
+    sums = (images / "payload.sha256").read_text().splitlines()
+    assert len(sums) == 16
+    assert len({line.split()[1] for line in sums}) == 16
+    again = _pin_again(archive)
+    assert again == text, "a pin replaces the digest of before"
+
+
+def _pin_again(archive: Archive) -> str:
+    archive.builder.run(
+        archive.given, "sh", "-c", "PATH=/given:$PATH /given/images/pin", log=archive.given / "log"
+    )
+    return (archive.given / "images/versions.env").read_text()
+
+
+def test_pin_writes_nothing_where_a_registry_is_silent(archive: Archive) -> None:
+    (archive.given / "silent").touch()
+
+    text, said, images = _pin(archive)
+
+    assert "cannot pin redhat/ubi8-minimal:8.10 (its registry does not answer)" in said
+    assert (images / "versions.env").read_text() == text
+    assert not (images / "payload.sha256").exists()

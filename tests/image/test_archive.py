@@ -1,0 +1,88 @@
+"""What must not be in the image is seen, in whatever layer it is; what a later layer takes away is not."""
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.image.archive import Image, problems, read, tables
+
+GOOD = frozenset(
+    {
+        "usr/bin/sh",
+        "usr/bin/python3",
+        "opt/toolkit-installer/bin/toolkit-installer",
+        "opt/toolkit-installer/bin/nvidia-toolkit",
+        "opt/toolkit-installer/lib/python3.12/site-packages/installer/cli.py",
+        "opt/toolkit-installer/lib/python3.12/site-packages/installer/__pycache__/cli.cpython-312.pyc",
+        "opt/toolkit-installer/lib/python3.12/site-packages/click/cache.py",
+        "opt/toolkit-installer/lib/python3.12/site-packages/click/__pycache__/cache.cpython-312.pyc",
+    }
+)
+CONFIG = {"config": {"Env": ["PATH=/opt/toolkit-installer/bin:/usr/bin"]}}
+
+
+def test_a_good_image_has_no_problem() -> None:
+    assert list(problems(Image(CONFIG, (), GOOD))) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [
+        ("usr/bin/gcc", "is a compiler"),
+        ("usr/bin/x86_64-linux-gnu-gcc-14", "is a compiler"),
+        ("usr/bin/ld", "is a compiler"),
+        ("usr/bin/pip3", "belongs to pip"),
+        ("usr/lib/python3/site-packages/pip/__main__.py", "belongs to pip"),
+        ("usr/share/python-wheels/pip-25.whl", "belongs to pip"),
+        ("usr/lib/python3.12/ensurepip/__init__.py", "belongs to pip"),
+        ("var/cache/apt/pkgcache.bin", "is a cache"),
+        ("var/lib/apt/lists/archive_InRelease", "is a cache"),
+        ("root/.cache/pip/http/a", "is a cache"),
+        ("tmp/left", "is a cache"),
+        ("opt/toolkit-installer/lib/python3.12/site-packages/installer/daemon.py", "is not compiled"),
+    ],
+)
+def test_what_should_not_be_there_is_seen(file: str, problem: str) -> None:
+    assert list(problems(Image(CONFIG, (), GOOD | {file}))) == [f"{file} {problem}"]
+
+
+@pytest.mark.parametrize("needed", ["usr/bin/sh", "opt/toolkit-installer/bin/nvidia-toolkit"])
+def test_what_should_be_there_is_missed(needed: str) -> None:
+    assert list(problems(Image(CONFIG, (), GOOD - {needed}))) == [f"{needed} is not there"]
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return written.getvalue()
+
+
+def test_layers_lie_over_each_other_and_are_weighed(tmp_path: Path) -> None:
+    below = _tar({"usr/bin/sh": b"", "var/cache/apt/a": b"12345", "etc/a/b": b"", "etc/c": b""})
+    above = _tar({"var/cache/.wh.apt": b"", "etc/a/.wh..wh..opq": b"", "etc/a/d": b"123"})
+    config = {
+        "history": [
+            {"created_by": "base"},
+            {"created_by": "ENV", "empty_layer": True},
+            {"created_by": "ours"},
+        ]
+    }
+    manifest = [{"Config": "config", "Layers": ["below", "above"]}]
+    image = {"below": below, "above": above}
+    texts = {"config": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
+    (tmp_path / "image.tar").write_bytes(_tar(image | texts))
+
+    found = read(tmp_path / "image.tar")
+
+    assert found.files == {"usr/bin/sh", "etc/a/d", "etc/c"}
+    assert [(layer.made_by, layer.content) for layer in found.layers] == [("base", 5), ("ours", 3)]
+    assert found.layers[0].compressed == len(gzip.compress(below, compresslevel=6))
+    assert list(tables(found))[-1].split()[:3] == ["0.0", "0.0", "ours"]
