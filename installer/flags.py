@@ -80,6 +80,8 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     drop_ins = _places("drop-in-config", values["drop_in_config"], runtimes)
     configs = _places("config", values["config"], runtimes)
     sockets = _places("socket", values["socket"], runtimes)
+    if written := [name for name in (*configs, *drop_ins) if ENGINES[name].found_by]:
+        raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
     if "docker" in drop_ins:
         raise UsageError("give Docker a drop-in", remedy="use --config: daemon.json has no drop-ins")
     return Options(

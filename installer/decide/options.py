@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Extras
+from installer.decide.engines.model import Extras, Reload
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 from installer.decide.toolkit_config import ToolkitConfig
@@ -134,7 +134,9 @@ class Options:
         self._refuse_signal()
 
     def _refuse_signal(self) -> None:
-        restarted = [name for name in self.runtimes if name in {"containerd", "crio"}]
+        restarted = [
+            name for name in self.runtimes if name != AUTO and ENGINES[name].reload is Reload.RESTART
+        ]
         if self.restart_mode is RestartMode.SIGNAL and restarted:
             raise UsageError(
                 f"reload {restarted[0]} by a signal (none makes it read its config; SIGHUP ends containerd)",

@@ -1,6 +1,6 @@
 """Facts and Options in, steps out: what an install would do, without doing any of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
@@ -13,6 +13,7 @@ from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
 from installer.decide.errors import InstallerError, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
+from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig
@@ -82,7 +83,13 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     decisions = {engine.name: _decision(engine, facts, entries, options) for engine in facts.engines}
     toolkit = plan_toolkit(facts, options, options.low_level or _low_level(decisions.values()))
     parts = [
-        _engine(engine, decisions[engine.name], _driven(entries, decisions[engine.name]), facts, options)
+        _engine(
+            engine,
+            decisions[engine.name],
+            _of_engine(engine, entries, decisions[engine.name]),
+            facts,
+            options,
+        )
         for engine in facts.engines
     ]
     cdi = plan_cdi(facts, options.cdi)
@@ -124,6 +131,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             *facts.obstacles,
             *toolkit.obstacles,
             *_silent(facts.engines, options),
+            *_not_found_there(facts.engines, options),
             *_needed(facts, entries),
         ),
         notes=(
@@ -169,8 +177,12 @@ def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
     return sha256(words.encode()).hexdigest()
 
 
-def _driven(entries: tuple[RuntimeEntry, ...], decision: Decision) -> tuple[RuntimeEntry, ...]:
-    """Return the entries with the cgroup driver that their engine has to show."""
+def _of_engine(
+    engine: EngineFacts, entries: tuple[RuntimeEntry, ...], decision: Decision
+) -> tuple[RuntimeEntry, ...]:
+    """Return the entries that an engine has to serve, with the cgroup driver that it has to show."""
+    if found_by := ENGINES[engine.name].found_by:
+        return tuple(entry for entry in entries if entry.name == found_by)
     return tuple(replace(entry, systemd_cgroup=decision.systemd_cgroup.get(entry.name)) for entry in entries)
 
 
@@ -240,6 +252,23 @@ def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerE
                 problem = f"take the runtime {name} away from {row.name} (it runs {names_of(used)})"
                 return (InstallerError(problem, remedy="stop them first, or keep --runtime-name as it was"),)
     return ()
+
+
+def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterator[InstallerError]:
+    """Yield why an engine that looks for the toolkit by itself would not find what was asked for."""
+    for engine in engines:
+        found_by = ENGINES[engine.name].found_by
+        if found_by and options.install_dir != DEFAULT_INSTALL_DIR:
+            problem = (
+                f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)"
+            )
+            yield InstallerError(problem, remedy="leave --install-dir as it is")
+        if found_by and options.runtime_name != found_by:
+            problem = f"name the runtime {options.runtime_name} ({engine.name} names it {found_by} by itself)"
+            yield InstallerError(problem, remedy="leave --runtime-name as it is")
+        if found_by and options.set_as_default:
+            problem = f"make the runtime the default of {engine.name} (it writes its config itself)"
+            yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {found_by}")
 
 
 def _directories(facts: Facts, writes: Iterable[WriteConfig]) -> tuple[PurePosixPath, ...]:

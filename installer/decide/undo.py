@@ -164,7 +164,9 @@ def _give_back(
     restart_mode: RestartMode,
 ) -> list[Step]:
     """Return the steps for one engine; one that is stopped will read its file anyway."""
-    asleep = found is None or found.stopped or restart_mode is RestartMode.NONE
+    # One that looks for the toolkit by itself will not find it at its next start.
+    looks = bool(ENGINES[reload.engine].found_by)
+    asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     sure = reload.engine != "docker" or facts.held.finished
     forgotten = asleep or (
@@ -234,7 +236,8 @@ def plan_rollback(
             for step in reversed(done)
             if isinstance(step, WriteConfig) and step.engine == name
         ]
-        again = _again(plan.engines[name], tried[name]) if name in tried else None
+        looks = bool(ENGINES[name].found_by)
+        again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
         steps += _through_intermediate(writes, again) if name == "docker" and again else [*writes]
         steps += [again] if again and name != "docker" else []
     steps += [

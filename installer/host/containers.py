@@ -4,7 +4,7 @@ Not by the name of a handler: the default handler has none, and a config may hav
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -13,8 +13,12 @@ from installer.decide.facts import Container
 from installer.decide.inode import Kind
 from installer.host.files import Host
 
-# containerd's own, and the one that dockerd starts where the node has none.
-STATES: Final = (PurePosixPath("/run/containerd"), PurePosixPath("/run/docker/containerd/daemon"))
+# containerd's own, the one that dockerd starts where the node has none, and that of k3s and RKE2.
+STATES: Final = {
+    PurePosixPath("/run/containerd"): "containerd",
+    PurePosixPath("/run/docker/containerd/daemon"): "containerd",
+    PurePosixPath("/run/k3s/containerd"): "k3s",
+}
 TASKS: Final = "io.containerd.runtime.v2.task"
 DOCKER_NAMESPACE: Final = "moby"
 CRIO_CONTAINERS: Final = PurePosixPath("/run/containers/storage/overlay-containers")
@@ -22,19 +26,20 @@ SHORT_ID: Final = 12
 
 
 def of_shims(
-    host: Host, states: Iterable[PurePosixPath], binaries: frozenset[PurePosixPath]
+    host: Host, states: Mapping[PurePosixPath, str], binaries: frozenset[PurePosixPath]
 ) -> Iterator[Container]:
     """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
 
+    ``states`` says to which engine a directory belongs, but for what is Docker's.
     A shim records the path in its bundle (engines.md 10; containerd 1.6 to 2.1, dockerd 20.10 to 28.5).
     """
-    for tasks in dict.fromkeys(host.resolve(state / TASKS) for state in states):
+    for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
         for namespace in host.names(tasks):
             for name in host.names(tasks / namespace):
                 bundle = tasks / namespace / name
                 binary = _binary(host, bundle)
                 if binary in binaries:
-                    engine = "docker" if namespace == DOCKER_NAMESPACE else "containerd"
+                    engine = "docker" if namespace == DOCKER_NAMESPACE else owner
                     yield Container(engine, name, _pod(host, bundle) or name[:SHORT_ID], binary)
 
 

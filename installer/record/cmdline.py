@@ -14,12 +14,16 @@ CONFIG: Final = {
     "docker": ("--config-file",),
     "containerd": ("--config", "-c"),
     "crio": ("--config", "-c"),
+    "k3s": ("--config", "-c"),
+    "rke2": ("--config", "-c"),
 }
 DROP_INS: Final = ("--config-dir", "-d")  # of CRI-O
 # Flag and key by which an engine is told where its state is, and what is below it.
 STATE: Final = {
     "docker": ("--exec-root", "exec-root", "containerd/daemon"),
     "containerd": ("--state", "state", ""),
+    "k3s": ("--state", "state", ""),
+    "rke2": ("--state", "state", ""),
 }
 # dockerd does not start with a key that is a flag as well (engines.md 8); the flags of CRI-O win.
 CONFLICTS: Final = {"docker": ("--add-runtime", "--default-runtime")}

@@ -142,6 +142,7 @@ def reload(
     """
     engine = ENGINES[facts.name]
     socket = host.here(facts.socket)
+    timeout_s = max(timeout_s, engine.start_s)
     deadline = time.monotonic() + timeout_s
     if engine.reload is How.RESTART:
         _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)

@@ -34,7 +34,11 @@ def live_containers(
     if held.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
-    states = (*STATES, *(engine.state for engine in engines if engine.state is not None))
+    states = STATES | {
+        engine.state: engine.name if ENGINES[engine.name].found_by else "containerd"
+        for engine in engines
+        if engine.state is not None
+    }
     found = [*of_shims(host, states, binaries)]
     for row in held.engines:
         if row.name == "crio":

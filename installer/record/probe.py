@@ -26,9 +26,10 @@ from installer.record.hints import driver_note, is_suse, moved
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
+RANCHER: Final = "k3s or RKE2"
 GENERATED: Final = {
-    "/rancher/": "k3s or RKE2",
-    "/k3s/": "k3s or RKE2",
+    "/rancher/": RANCHER,
+    "/k3s/": RANCHER,
     "/k0s/": "k0s",
     "/microk8s/": "MicroK8s",
 }
@@ -165,6 +166,8 @@ def _engines(
                 notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
             continue
         facts = _answered(host, facts, answer)
+        if engine.found_by and facts.unit not in engine.units:
+            continue  # its sibling, on the same socket
         overruled += overruling(name, _cmdline(answer), options)
         if places.config is None:
             facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
@@ -172,7 +175,8 @@ def _engines(
             directory = path_of(_cmdline(answer), DROP_INS)
             drop_in = directory / facts.drop_in.name if directory and facts.drop_in else facts.drop_in
             facts = replace(facts, drop_in=drop_in)
-        _refuse_generated(facts)
+        if not engine.found_by:
+            _refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))
     if not found and options.engine_names:
         sockets = ", ".join(str(ENGINES[name].socket) for name in options.engine_names)
@@ -190,7 +194,9 @@ def _refuse_generated(facts: EngineFacts) -> None:
         if mark in path or mark in str(facts.socket):
             raise InstallerError(
                 f"configure the containerd of {name} (it writes {path} itself)",
-                remedy=f"configure the runtime as {name} documents it; it is not supported here yet",
+                remedy="say --runtime k3s or --runtime rke2"
+                if name == RANCHER
+                else f"configure the runtime as {name} documents it; it is not supported here yet",
             )
 
 
@@ -207,7 +213,7 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
     return replace(
         facts,
         # A process that is seen tells by itself which unit it is in, be it none.
-        unit=(answer.peer.unit or "") if answer.peer else facts.unit,
+        unit=(answer.peer.unit or "") if answer.peer else _unit(host, facts, answer),
         version=answer.version,
         serving=answer.serving,
         silence=answer.silence,
@@ -219,7 +225,17 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
     )
 
 
+def _unit(host: Host, facts: EngineFacts, answer: Answer) -> str:
+    """Return the unit of an engine whose process is not seen: of several, the one that runs."""
+    candidates = ENGINES[facts.name].units
+    if answer.stopped or facts.unit not in candidates:
+        return facts.unit
+    return next((unit for unit in candidates if units.runs(host, unit)), "")
+
+
 def _targets(engine: EngineFacts) -> Iterator[PurePosixPath]:
+    if ENGINES[engine.name].found_by:
+        return
     if engine.hook is not None:
         yield engine.hook
         return
@@ -230,7 +246,9 @@ def _targets(engine: EngineFacts) -> Iterator[PurePosixPath]:
 
 
 def _files(host: Host, engine: Engine, facts: EngineFacts) -> Iterator[PurePosixPath]:
-    """Yield the configs an engine reads, in its order."""
+    """Yield the configs an engine reads, in its order; none where it writes them itself."""
+    if engine.found_by:
+        return
     yield facts.config
     beside: set[PurePosixPath] = set()
     if engine.drop_in_dir is not None:

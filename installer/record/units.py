@@ -97,6 +97,14 @@ def at_rest(host: Host, unit: str) -> bool:
     return now.active in {"inactive", "failed"} and not now.job
 
 
+def runs(host: Host, unit: str) -> bool:
+    """Tell whether a unit is active; one that nobody can ask for is not."""
+    try:
+        return state(host, unit).active == "active"
+    except InstallerError:
+        return False
+
+
 def died(host: Host, unit: str) -> str:
     """Return how a unit is if its service has come to an end, "" where it runs or nobody knows."""
     try:

@@ -78,7 +78,7 @@ def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path:
     _bundle(tmp_path, f"run/containerd/{TASKS}/k8s.io/{ID}", runtime=str(OURS))
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    states = (*STATES, PurePosixPath("/var/run/containerd"))
+    states = STATES | {PurePosixPath("/var/run/containerd"): "containerd"}
 
     containers = list(of_shims(Host.under(PurePosixPath(tmp_path)), states, frozenset({OURS})))
 

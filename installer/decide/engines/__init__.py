@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import containerd, containerd_config, crio, docker
-from installer.decide.engines.model import Engine, Reload
+from installer.decide.engines.model import Decision, Engine, Reload
 
 ENGINES: Final = {
     engine.name: engine
@@ -47,6 +47,29 @@ ENGINES: Final = {
             default_key=crio.DEFAULT,
             needs_handler=lambda _: True,
             edits=crio.edits,
+        ),
+        *(
+            Engine(
+                name=name,
+                config=PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
+                drop_in=None,
+                drop_in_dir=None,
+                socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
+                unit=units[0],
+                process="containerd",
+                reload=Reload.RESTART,
+                default_key="",
+                needs_handler=lambda _: True,
+                edits=lambda *_: Decision((), ("runc", "crun")),
+                # pkg/agent/containerd/runtimes.go of k3s, which RKE2 is built on
+                found_by="nvidia",
+                units=units,
+                start_s=120.0,
+            )
+            for name, units in (
+                ("k3s", ("k3s.service", "k3s-agent.service")),
+                ("rke2", ("rke2-server.service", "rke2-agent.service")),
+            )
         ),
     )
 }

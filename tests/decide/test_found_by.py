@@ -1,0 +1,144 @@
+"""k3s and RKE2 look for the toolkit by themselves: nothing of theirs is edited, and they are restarted once."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.errors import InstallerError, UsageError
+from installer.decide.facts import Container, EngineFacts, Facts, ToolkitFacts
+from installer.decide.inode import Kind
+from installer.decide.options import InUse, Options
+from installer.decide.plan import Plan, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import MakeDirectory, Reload, SwitchToolkit, WriteConfig
+from installer.decide.undo import plan_rollback, plan_undo
+from installer.flags import FLAGS, options_from
+from tests.decide.golden import cases
+
+OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+BEFORE = Serving({"runc": ""}, "runc", {})
+AFTER = Serving({"runc": "", "nvidia": str(OURS)}, "runc", {})
+PAYLOAD = next(iter(cases("containerd"))).facts({}, Holdings(), {})
+NAMES = pytest.mark.parametrize("name", ["k3s", "rke2"])
+
+
+def facts(name: str, serving: Serving | None, held: Holdings | None = None) -> Facts:
+    """Return a node of k3s or RKE2, with nothing installed or what ``held`` says."""
+    engine = EngineFacts(
+        name,
+        PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
+        None,
+        None,
+        (),
+        PurePosixPath("/run/k3s/containerd/containerd.sock"),
+        f"{name}.service",
+        (2, 0, 5),
+        serving,
+    )
+    there = ToolkitFacts()
+    if held is not None and held.toolkit is not None:
+        version = held.toolkit.version
+        there = ToolkitFacts(Kind.LINK, f".toolkit-installer/versions/{version}", {version: {}})
+    return replace(PAYLOAD, engines=(engine,), contents={}, held=held or Holdings(), toolkit=there)
+
+
+def installed(name: str) -> Plan:
+    return plan_install(facts(name, BEFORE), Options(runtimes=(name,)))
+
+
+@NAMES
+def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(name: str) -> None:
+    plan = installed(name)
+
+    assert plan.obstacles == ()
+    assert not any(isinstance(step, WriteConfig | MakeDirectory) for step in plan.steps)
+    assert [type(step) for step in plan.steps][-2:] == [SwitchToolkit, Reload]
+    assert plan.steps[-1] == Reload(name, (RuntimeEntry("nvidia", OURS),), ())
+
+
+@NAMES
+def test_one_that_has_found_it_is_not_restarted(name: str) -> None:
+    plan = plan_install(facts(name, AFTER), Options(runtimes=(name,)))
+
+    assert not any(isinstance(step, Reload) for step in plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"install_dir": PurePosixPath("/opt/nvidia")},
+            "install into /opt/nvidia (k3s looks below /usr/local/nvidia only)",
+        ),
+        ({"runtime_name": "gpu"}, "name the runtime gpu (k3s names it nvidia by itself)"),
+        ({"set_as_default": True}, "make the runtime the default of k3s (it writes its config itself)"),
+    ],
+)
+def test_what_it_would_not_find_is_refused(options: dict[str, Any], problem: str) -> None:
+    plan = plan_install(facts("k3s", BEFORE), replace(Options(runtimes=("k3s",)), **options))
+
+    assert [each.problem for each in plan.obstacles] == [problem]
+
+
+@NAMES
+def test_an_undo_takes_the_toolkit_away_and_restarts_nothing(name: str) -> None:
+    held = installed(name).settled
+
+    plan = plan_undo(facts(name, AFTER, held), Options(runtimes=(name,)))
+
+    assert plan.obstacles == ()
+    assert plan.settled is None
+    assert SwitchToolkit(before=plan_link(held), after="") in plan.steps
+    assert not any(isinstance(step, Reload) for step in plan.steps)
+
+
+def plan_link(held: Holdings | None) -> str:
+    assert held is not None
+    assert held.toolkit is not None
+    return f".toolkit-installer/versions/{held.toolkit.version}"
+
+
+@NAMES
+@pytest.mark.parametrize("in_use", [InUse.KEEP, InUse.WAIT])
+def test_what_containers_run_on_stays(name: str, in_use: InUse) -> None:
+    held = installed(name).settled
+    live = (Container(name, "3f6c0d5e8a9b", "train/bert-0", OURS),)
+
+    plan = plan_undo(
+        replace(facts(name, AFTER, held), live=live), replace(Options(runtimes=(name,)), in_use=in_use)
+    )
+
+    assert plan.in_use == live
+    assert plan.settled is not None
+    assert [row.name for row in plan.settled.engines] == [name]
+    assert not any(isinstance(step, SwitchToolkit) for step in plan.steps)
+
+
+def test_a_failure_takes_the_toolkit_away_and_leaves_the_engine_to_itself() -> None:
+    plan = installed("k3s")
+
+    back = plan_rollback(plan, plan.steps, Holdings())
+
+    assert not any(isinstance(step, Reload) for step in back.steps)
+    assert any(isinstance(step, SwitchToolkit) for step in back.steps)
+
+
+@pytest.mark.parametrize("flag", ["config", "drop_in_config"])
+def test_a_config_for_it_makes_no_sense(flag: str) -> None:
+    values = {
+        each.field: list(each.default) if isinstance(each.default, tuple) else each.default for each in FLAGS
+    }
+    values |= {"runtime": ["k3s"], flag: ["/etc/containerd/config.toml"]}
+
+    with pytest.raises(UsageError, match="give k3s a config"):
+        options_from(values, frozenset())
+
+
+def test_without_an_answer_nothing_is_begun() -> None:
+    plan = plan_install(facts("k3s", None), Options(runtimes=("k3s",)))
+
+    with pytest.raises(InstallerError, match="prove that k3s serves our runtimes"):
+        raise plan.obstacles[0]
