@@ -7,7 +7,7 @@ BIN := .venv/bin
 IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md constraints.txt pyproject.toml images installer tests/image -type f -not -name '*.pyc')
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: pin demo test format lint types unit engines image test-node torture mutants bench golden help clean
+.PHONY: demo test format lint types unit engines image test-node pin torture mutants bench golden help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo

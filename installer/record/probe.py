@@ -179,7 +179,7 @@ def _engines(
             _refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))
     if not found and options.engine_names:
-        sockets = ", ".join(str(ENGINES[name].socket) for name in options.engine_names)
+        sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(
             f"find a running engine (nobody listens on {sockets})",
             remedy="start one, or name it with --runtime and its socket with --socket",

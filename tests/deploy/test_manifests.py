@@ -1,5 +1,6 @@
 """The manifests: each overlay and the chart hold to Kubernetes' schemas, and say the same."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,29 @@ def test_every_variable_in_it_is_one_of_ours(made: Callable[[], list[Manifest]])
     known = {flag.variable for flag in FLAGS}
 
     assert {each["name"] for each in container_of(made())["env"]} <= known
+
+
+def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
+    text = (KUSTOMIZE.parents[1] / "docs/deploy.md").read_text()
+    asked = text.partition("| we ask for | why |")[2].partition("\n\n")[0]
+    pod, container = pod_of(kustomized("base")), container_of(kustomized("base"))
+    security, limits = container["securityContext"], container["resources"]
+
+    assert re.findall(r"capability `(\w+)`", asked) == security["capabilities"]["add"]
+    assert f"host directory `{pod['volumes'][0]['hostPath']['path']}` at `/host`" in asked
+    assert f"SELinux type `{security['seLinuxOptions']['type']}`" in asked
+    assert f"priority class `{pod['priorityClassName']}`" in asked
+    assert f"grace of {pod['terminationGracePeriodSeconds']} s" in asked
+    assert (
+        f"memory: {limits['requests']['memory'][:-2]} MiB asked for, {limits['limits']['memory'][:-2]} MiB"
+        in asked
+    )
+    annotations = _by_name(kustomized("base"))["DaemonSet", NAMESPACE]["spec"]["template"]["metadata"][
+        "annotations"
+    ]
+    assert set(annotations.values()) == {"unconfined"}
+    assert "AppArmor `unconfined`" in asked
+    assert len(asked.strip().splitlines()) == 13, "a row for each, and no other"
 
 
 @pytest.mark.parametrize("made", [lambda: kustomized("base"), lambda: kustomized("uninstall"), charted])

@@ -1,0 +1,54 @@
+"""The installer as a systemd service of the host itself, by the unit of deploy/systemd."""
+
+import pytest
+
+from tests.engines.cache import PROJECT
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.told import served
+
+UNIT = "toolkit-installer.service"
+FILE = PROJECT / "deploy/systemd" / UNIT
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+READY = [PYTHON, "-m", "installer", "status"]
+
+
+@pytest.fixture
+def service(node: Node) -> Node:
+    """Put the program and a toolkit where the unit looks for them, and enable the unit."""
+    node.write("/usr/local/bin/toolkit-installer", f'#!/bin/sh\nexec {PYTHON} -m installer "$@"\n')
+    (node.root / "usr/local/bin/toolkit-installer").chmod(0o755)
+    node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
+    node.write(f"/etc/systemd/system/{UNIT}", FILE.read_text())
+    node.run(["systemctl", "enable", "--quiet", UNIT])
+    return node
+
+
+def test_the_unit_installs_outlives_a_reboot_and_gives_back_when_stopped(service: Node) -> None:
+    node, files, before = service, snapshot(service), served(service)
+    node.run(["systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}"])
+
+    node.run(["systemctl", "start", UNIT])
+    node.wait_for("ready: yes", READY)
+    assert served(node) == (before[0] | OURS, before[1])
+
+    engine = node.pid_of(f"{node.engine}.service")
+    node.run(["systemctl", "reload", UNIT])
+    node.wait_for("nothing changed", ["journalctl", "--output=cat", "--unit", UNIT])
+    assert node.pid_of(f"{node.engine}.service") == engine
+
+    node.shut_down_and_boot()
+    if node.engine == "containerd":
+        node.cri.wait()
+    node.wait_for("ready: yes", READY)
+    assert served(node) == (before[0] | OURS, before[1])
+    assert node.show(f"{node.engine}.service", "NRestarts") == "0"
+
+    node.run(["systemctl", "stop", UNIT])
+    assert node.show(UNIT, "Result") == "success"
+    assert served(node) == before
+    left = snapshot(node)
+    assert {
+        path for path in {*files, *left} if files.get(path) != left.get(path) and not path.startswith("/run")
+    } == set()
