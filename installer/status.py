@@ -17,7 +17,7 @@ from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.files import Host
-from installer.host.processes import lock_holder
+from installer.host.processes import seems_locked
 from installer.record.ledger import read_holdings
 from installer.record.ready import is_ready
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
-            return Exit.OK if lock_holder(host.here(options.pid_file)) else Exit.FAILED
+            return Exit.OK if seems_locked(host.here(options.pid_file)) else Exit.FAILED
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
         lines = list(_lines(host, options.layout, held)) if held else []

@@ -23,6 +23,7 @@ from installer.host.processes import (
     is_running,
     lock_holder,
     peer_of,
+    seems_locked,
     signal,
     unit_in,
 )
@@ -186,6 +187,34 @@ def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
     assert pid == os.getpid()
     assert is_running(pid, started)
     assert nobody is None
+
+
+@pytest.mark.parametrize(
+    ("table", "seems"),
+    [
+        pytest.param("1: FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", True, id="held"),
+        pytest.param("1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", True, id="held, on btrfs"),
+        pytest.param("1: FLOCK  ADVISORY  WRITE 7 {device}:1 0 EOF", False, id="another file is held"),
+        pytest.param("1: -> FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", False, id="only waited for"),
+        pytest.param("", False, id="not held"),
+        pytest.param(None, True, id="nobody can know"),
+    ],
+)
+def test_what_cannot_be_known_to_be_free_seems_locked(
+    tmp_path: Path, table: str | None, *, seems: bool
+) -> None:
+    pidfile = tmp_path / "pidfile"
+    pidfile.touch()
+    stat = pidfile.stat()
+    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
+    if table is not None:
+        (tmp_path / "locks").write_text(table.format(device=device, inode=stat.st_ino) + "\n")
+
+    assert seems_locked(pidfile, proc=tmp_path) is seems
+
+
+def test_a_file_that_is_not_there_is_not_locked(tmp_path: Path) -> None:
+    assert not seems_locked(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ SUITE = "trixie"  # its buildah skips the stages that nobody needs; its Python i
 PACKAGES = (
     *("buildah", "debootstrap", "debian-archive-keyring", "gpgv", "netavark"),
     # What images/fetch-payload needs, and what makes an archive for it to fetch from.
-    *("apt", "cpio", "curl", "gpg", "gpg-agent", "rpm", "rpm2cpio"),
+    *("apt", "cpio", "createrepo-c", "curl", "gpg", "gpg-agent", "libxml2-utils", "rpm", "rpm2cpio", "zstd"),
     # Essential ones, which no other package names as what it needs.
     *(
         "coreutils",

@@ -27,7 +27,6 @@ for who in nvidia stranger; do
 done
 mkdir /given/archive
 gpg --armor --export nvidia >/given/archive/gpgkey
-sign() { rpmsign --define "_gpg_name $1" --define "_openpgp_sign_id $1" --addsign "$2"/*.rpm >/dev/null; }
 make() { # DEB_ARCHITECTURE RPM_ARCHITECTURE
     deb=/given/archive/stable/deb/$1 rpm=/given/archive/stable/rpm/$2
     mkdir -p "$deb" "$rpm"
@@ -59,9 +58,11 @@ SPEC
             "/given/$package.spec"
     done
     cp "/given/rpmbuild/RPMS/$2"/*.rpm "$rpm"
-    cp -r "$rpm" "/given/unsigned-$2"
-    cp -r "$rpm" "/given/strangers-$2" && sign stranger "/given/strangers-$2"
-    sign nvidia "$rpm"
+    createrepo_c --quiet "$rpm"
+    for who in nvidia stranger; do
+        gpg --quiet --armor --local-user "$who" --detach-sign --output "/given/repomd.$who-$2" "$rpm/repodata/repomd.xml"
+    done
+    cp "/given/repomd.nvidia-$2" "$rpm/repodata/repomd.xml.asc"
     cd "$deb"
     printf 'Suite: stable\\nDate: %s\\nSHA256:\\n %s %s Packages\\n' "$(LC_ALL=C date -u '+%a, %d %b %Y %T UTC')" \
         "$(sha256sum Packages | cut -d ' ' -f 1)" "$(wc -c <Packages)" >Release
@@ -184,13 +185,19 @@ def test_a_deb_that_was_exchanged_is_not_believed(archive: Archive) -> None:
     assert "no nvidia-container-toolkit 1.0.0-1 for amd64" in archive.fetch()
 
 
-@pytest.mark.parametrize("by", ["strangers", "unsigned"])
-def test_an_rpm_that_the_key_did_not_sign_is_not_believed(archive: Archive, by: str) -> None:
-    shutil.copytree(
-        archive.given / f"{by}-x86_64", archive.given / "archive/stable/rpm/x86_64", dirs_exist_ok=True
-    )
+def test_an_index_of_rpms_that_a_stranger_signed_is_not_believed(archive: Archive) -> None:
+    rpms = archive.given / "archive/stable/rpm/x86_64"
+    shutil.copy(archive.given / "repomd.stranger-x86_64", rpms / "repodata/repomd.xml.asc")
 
-    assert "is not by TOOLKIT_KEY" in archive.fetch()
+    assert "the index of its rpms is not signed by TOOLKIT_KEY" in archive.fetch()
+
+
+@pytest.mark.parametrize("pattern", ["nvidia-container-toolkit-1.0.0-1.x86_64.rpm", "repodata/*primary.xml*"])
+def test_an_rpm_or_its_index_that_was_exchanged_is_not_believed(archive: Archive, pattern: str) -> None:
+    (file,) = (archive.given / "archive/stable/rpm/x86_64").glob(pattern)
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+    assert f"{file.name} is not what its index says" in archive.fetch()
 
 
 def test_other_sums_than_the_pinned_ones_are_not_believed(archive: Archive) -> None:
