@@ -41,7 +41,7 @@ def test_what_kustomize_makes_holds_to_the_schemas(directory: str, version: str)
 
 @pytest.mark.parametrize("version", SCHEMAS)
 @pytest.mark.parametrize(
-    "settings", [(), ("runtime=docker", "onExit=keep", "env.A=b", "runtimeClasses=false")]
+    "settings", [(), ("runtime=docker", "onExit=keep", "env.A=b", "runtimeClasses=false", "uninstallNode=a")]
 )
 def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], version: str) -> None:
     _validate(charted(*settings), version)
@@ -63,6 +63,12 @@ def test_the_chart_and_the_overlay_say_the_same(overlay: str) -> None:
     del ours["Namespace", NAMESPACE]  # helm makes it, or somebody has
 
     assert _by_name(charted(f"runtime={overlay}")) == ours
+
+
+def test_the_chart_and_kustomize_free_a_node_by_the_same_job() -> None:
+    (theirs,) = (each for each in charted("uninstallNode=name-of-the-node") if each["kind"] == "Job")
+
+    assert [theirs] == kustomized("uninstall")
 
 
 @pytest.mark.parametrize("policy", ["undo", "keep"])

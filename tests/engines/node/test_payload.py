@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.cache import PROJECT, cache
+from tests.engines.versions import EngineSet
 from tests.image.builder import Builder, prepared
 
 # Two keys, as deb and rpm packages of one version each; run in the builder's root.
@@ -107,8 +108,11 @@ class Archive:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Builder, Path]]:
-    """Make the archive once."""
+def made(
+    tmp_path_factory: pytest.TempPathFactory, engines_today: list[EngineSet]
+) -> Iterator[tuple[Builder, Path]]:
+    """Make the archive once, where engines can be had, too."""
+    assert engines_today
     with tempfile.TemporaryDirectory(dir=cache()) as directory:
         given = Path(directory)
         log = tmp_path_factory.mktemp("builder") / "log"
