@@ -11,7 +11,9 @@ from installer import log as logging
 from installer import signals
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows
+from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
+from installer.decide.options import Options
 from installer.host.boot import open_standard_streams
 
 NAME: Final = "nvidia-ctk-installer"
@@ -37,7 +39,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             sys.stdout.write(_usage() if asked.special == "help" else f"{NAME} version {_version()}\n")
             return Exit.OK
         options = options_from(asked)
-        for warning in (*asked.warnings, *_warnings(asked)):
+        for warning in (*asked.warnings, *_warnings(asked, options)):
             log.warning("noted", note=warning)
         from installer import daemon
 
@@ -47,9 +49,11 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return Exit.FAILED
 
 
-def _warnings(asked: Asked) -> Iterator[str]:
+def _warnings(asked: Asked, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
     engine = asked["runtime"]
+    if asked["set-as-default"] and any(ENGINES[name].found_by for name in options.runtimes):
+        yield "--set-as-default is not heeded: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
         yield "--ignore-errors is not heeded: an installation is complete or not at all"
     if asked["use-legacy-config"] and engine == "containerd":

@@ -33,15 +33,14 @@ def options_from(asked: Asked) -> Options:
     """
     _check(asked)
     files_only = asked["no-runtime-config"] or asked["enable-nri-plugin"]
-    engine = asked["runtime"]
     view = _View.of(asked)
     prefixes = asked["nvidia-container-runtime-modes.cdi.annotation-prefixes"]
     # Each of these may tell of a mount, so the mounts are known after them.
     install_dir = view.directory(PurePosixPath(asked["toolkit-install-dir"]))
     pid_file, hook = view.file(PurePosixPath(asked["pid-file"])), _hook(asked, view)
-    places, cdi = _places(asked, engine, view), _cdi(asked, view)
+    places, cdi = _places(asked, view), _cdi(asked, view)
     return Options(
-        runtimes=() if files_only else (engine,),
+        runtimes=() if files_only else tuple(places),
         toolkit_source=_source(asked, view.root),
         install_dir=install_dir,
         host_root=view.root,
@@ -57,8 +56,8 @@ def options_from(asked: Asked) -> Options:
         ),
         cdi=cdi,
         runtime_name=asked["runtime-name"] or "nvidia",
-        set_as_default=asked["set-as-default"],
-        places={engine: places},
+        set_as_default=asked["set-as-default"] and not ENGINES[next(iter(places))].found_by,
+        places=places,
         crio_hook=hook,
         restart_mode=_restart_mode(asked),
         pid_file=pid_file,
@@ -206,15 +205,29 @@ def _override(text: str) -> dict[str, Any]:
     return tree
 
 
-def _places(asked: Asked, engine: str, view: _View) -> Places:
+def _places(asked: Asked, view: _View) -> dict[str, Places]:
+    """Return the engine that is asked for, and where it is.
+
+    NVIDIA's tool knows k3s and RKE2 as a containerd with other paths, which is which only their unit tells.
+    """
+    engine = asked["runtime"]
     row = ENGINES[engine]
     config = view.file(PurePosixPath(asked["config"] or row.config), row.config)
+    if engine == "containerd" and ("/rancher/" in str(config) or "/k3s/" in asked["socket"]):
+        names = [name for name, each in ENGINES.items() if each.found_by]
+        usual = ENGINES[names[0]].socket
+        here = PurePosixPath(asked["socket"]) if asked.given("socket") and asked["socket"] else usual
+        return dict.fromkeys(names, Places(None, None, view.file(here, usual)))
     socket = view.file(PurePosixPath(asked["socket"] or row.socket), row.socket)
+    return {engine: Places(config, _drop_in(asked, engine, view), socket)}
+
+
+def _drop_in(asked: Asked, engine: str, view: _View) -> PurePosixPath | None:
     if engine == "docker" or not asked["drop-in-config"]:
-        return Places(config, None, socket)
+        return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(engine)
     guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
-    return Places(config, view.file(PurePosixPath(asked["drop-in-config"]), *guesses), socket)
+    return view.file(PurePosixPath(asked["drop-in-config"]), *guesses)
 
 
 def _hook(asked: Asked, view: _View) -> PurePosixPath | None:

@@ -173,3 +173,43 @@ def test_the_other_one_is_not_taken_for_it(rancher: Rancher) -> None:
     assert done.returncode == 1
     assert "find a running engine" in sentence(done.stderr)
     assert snapshot(rancher.node) == files
+
+
+# As the GPU Operator is told of k3s (toolkit.env), and as it hands that on with mounts of the two directories.
+TOLD = {
+    "by its config alone": {
+        "CONTAINERD_CONFIG": "/var/lib/rancher/NAME/agent/etc/containerd/config.toml.tmpl",
+        "HOST_ROOT_MOUNT": "/",
+    },
+    "as it is told": {
+        "CONTAINERD_CONFIG": "/var/lib/rancher/NAME/agent/etc/containerd/config.toml",
+        "CONTAINERD_SOCKET": SOCKET,
+        "HOST_ROOT_MOUNT": "/",
+    },
+    "as it hands it on": {
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+        "HOST_ROOT_MOUNT": "/host",
+    },
+}
+MOUNTED = """\
+mkdir -p /host /runtime/config-dir /runtime/sock-dir
+mount --rbind / /host
+mount --bind /var/lib/rancher/NAME/agent/etc/containerd /runtime/config-dir
+mount --bind /run/k3s/containerd /runtime/sock-dir
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("way", TOLD)
+def test_nvidias_variables_for_it_are_understood(rancher: Rancher, way: str) -> None:
+    node, before = rancher.node, rancher.node.pid_of(rancher.unit)
+    told = {name: text.replace("NAME", rancher.name) for name, text in TOLD[way].items()}
+    told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
+    mounted = ["unshare", "--mount", "sh", "-ec", MOUNTED.replace("NAME", rancher.name), "mounted"]
+
+    done = node.run([*mounted, PYTHON, "-m", "installer.compat"], env=told)
+
+    assert "--default-runtime nvidia" in done.stderr, "the default is no business of ours there"
+    assert node.pid_of(rancher.unit) != before
+    assert rancher.handlers() == {"runc": "", "nvidia": RUNTIME}
