@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -64,3 +65,11 @@ class Running:
             if time.monotonic() > deadline or not self.running:
                 raise AssertionError(f"never said {text!r}: {self.log}")
             time.sleep(0.01)
+
+
+def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
+    """Wait; fail with what it ``said``."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.05)

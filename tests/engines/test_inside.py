@@ -1,7 +1,5 @@
 """The installer in a container of the engine that it restarts or signals: it lives, and gives everything back."""
 
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from tests.engines.cri import CONTAINER, NODE, Cri, CriError
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
+from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.test_live import start
 from tests.engines.told import served
@@ -29,13 +28,6 @@ RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", "--toolkit-sour
 LOG = "installer.log"
 GRACE_S = 30
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-
-
-def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.05)
 
 
 def stop(cri: Cri, container: str) -> None:

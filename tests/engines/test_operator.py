@@ -8,8 +8,9 @@ from tests.engines.cri import NODE, Cri
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
+from tests.engines.running import until
 from tests.engines.snapshot import snapshot
-from tests.engines.test_inside import GRACE_S, LOG, OURS, PROJECT, stop, until
+from tests.engines.test_inside import GRACE_S, LOG, OURS, PROJECT, stop
 from tests.engines.test_live import start
 from tests.engines.told import served
 

@@ -1,8 +1,6 @@
 """A pod of deploy/ on a node, as the kubelet would have the engine run it: all of it is the manifest's own."""
 
 import json
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -41,14 +39,6 @@ class Running(Protocol):
     def delete(self) -> int:
         """Stop it as the kubelet does: TERM, then KILL after the pod's grace; remove it, return its exit code."""
         ...
-
-
-def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
-    """Wait; fail with what it ``said``."""
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline, said()
-        time.sleep(0.05)
 
 
 def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:

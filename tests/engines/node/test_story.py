@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
 from tests.engines.cri import Container, Mount
-from tests.engines.node.kubelet import Running, apply, probe, until
+from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
+from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.test_inside import stop
 from tests.engines.test_live import start
