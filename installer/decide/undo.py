@@ -77,7 +77,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
             *(file for part in parts for file in part.backups),
             *(file for part in specifications for file in part.backups),
         ),
-        obstacles=(*_unreachable(facts, options.restart_mode), *obstacles),
+        obstacles=(*_unreachable(facts, options.restart_mode), *_defaults_of_others(facts), *obstacles),
         notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
         in_use=facts.live,
     )
@@ -213,6 +213,21 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError
         and engine.serving is None
         and not engine.stopped
     ]
+
+
+def _defaults_of_others(facts: Facts) -> Iterator[InstallerError]:
+    """Yield why an engine that was told by its owner to start all pods with our runtime cannot lose it.
+
+    No pod would start any more, that of the next installer included.
+    """
+    for row in facts.held.engines:
+        found = next((each for each in facts.engines if each.name == row.name), None)
+        serving = found.serving if found and ENGINES[row.name].found_by else None
+        if serving is not None and serving.default in {name for name, _ in row.runtimes}:
+            yield InstallerError(
+                f"take the toolkit away from {row.name} (its default runtime is {serving.default})",
+                remedy=f"start {row.name} without --default-runtime, then {TRY_AGAIN}",
+            )
 
 
 def plan_rollback(

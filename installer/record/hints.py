@@ -1,16 +1,26 @@
-"""What a node's files tell besides their settings: its family, its driver, another install-dir of ours."""
+"""What a node tells besides its settings: its family, driver, distribution, another install-dir of ours."""
 
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
 from installer.host.files import Host
+from installer.record import units
 
+RANCHER: Final = "k3s or RKE2"
+GENERATED: Final = {
+    "/rancher/": RANCHER,
+    "/k3s/": RANCHER,
+    "/k0s/": "k0s",
+    "/microk8s/": "MicroK8s",
+}
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 _TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 
@@ -44,3 +54,26 @@ def driver_note(host: Host, options: Options) -> tuple[str, ...]:
                 f"{DEFAULT_DRIVER_ROOT} is empty and {directory} holds the driver: consider --driver-root /",
             )
     return ()
+
+
+def refuse_unknown(host: Host, facts: EngineFacts) -> None:
+    """Raise where nobody can tell whose containerd it is that answers on the socket of k3s and RKE2."""
+    candidates = [unit for engine in ENGINES.values() for unit in engine.units]
+    if not any(units.runs(host, unit) for unit in candidates):
+        raise InstallerError(
+            f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
+            remedy="name the engines with --runtime, without k3s and rke2",
+        )
+
+
+def refuse_generated(facts: EngineFacts) -> None:
+    """Raise where a distribution writes the config anew at each start, so that no edit of ours would last."""
+    path = str(facts.config)
+    for mark, name in GENERATED.items():
+        if mark in path or mark in str(facts.socket):
+            raise InstallerError(
+                f"configure the containerd of {name} (it writes {path} itself)",
+                remedy="say --runtime k3s or --runtime rke2"
+                if name == RANCHER
+                else f"configure the runtime as {name} documents it; it is not supported here yet",
+            )

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Final
 
 from installer.decide.configs import text_of, tree_of
 from installer.decide.engines import ENGINES
@@ -22,17 +21,9 @@ from installer.record import units
 from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
-from installer.record.hints import driver_note, is_suse, moved
+from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
-
-RANCHER: Final = "k3s or RKE2"
-GENERATED: Final = {
-    "/rancher/": RANCHER,
-    "/k3s/": RANCHER,
-    "/k0s/": "k0s",
-    "/microk8s/": "MicroK8s",
-}
 
 
 def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
@@ -167,6 +158,8 @@ def _engines(
             continue
         facts = _answered(host, facts, answer)
         if engine.found_by and facts.unit not in engine.units:
+            if not facts.unit:
+                refuse_unknown(host, facts)
             continue  # its sibling, on the same socket
         overruled += overruling(name, _cmdline(answer), options)
         if places.config is None:
@@ -176,7 +169,7 @@ def _engines(
             drop_in = directory / facts.drop_in.name if directory and facts.drop_in else facts.drop_in
             facts = replace(facts, drop_in=drop_in)
         if not engine.found_by:
-            _refuse_generated(facts)
+            refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))
     if not found and options.engine_names:
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
@@ -185,19 +178,6 @@ def _engines(
             remedy="start one, or name it with --runtime and its socket with --socket",
         )
     return tuple(found), tuple(notes), tuple(overruled)
-
-
-def _refuse_generated(facts: EngineFacts) -> None:
-    """Raise where a distribution writes the config anew at each start, so that no edit of ours would last."""
-    path = str(facts.config)
-    for mark, name in GENERATED.items():
-        if mark in path or mark in str(facts.socket):
-            raise InstallerError(
-                f"configure the containerd of {name} (it writes {path} itself)",
-                remedy="say --runtime k3s or --runtime rke2"
-                if name == RANCHER
-                else f"configure the runtime as {name} documents it; it is not supported here yet",
-            )
 
 
 def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:

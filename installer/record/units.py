@@ -98,9 +98,9 @@ def at_rest(host: Host, unit: str) -> bool:
 
 
 def runs(host: Host, unit: str) -> bool:
-    """Tell whether a unit is active; one that nobody can ask for is not."""
+    """Tell whether a unit runs, be it on its way up; one that nobody can ask for does not."""
     try:
-        return state(host, unit).active == "active"
+        return state(host, unit).active in {"active", "activating", "reloading"}
     except InstallerError:
         return False
 

@@ -102,6 +102,18 @@ def plan_link(held: Holdings | None) -> str:
 
 
 @NAMES
+def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
+    held = installed(name).settled
+    default = Serving({"runc": "", "nvidia": str(OURS)}, "nvidia", {})
+
+    plan = plan_undo(facts(name, default, held), Options(runtimes=(name,)))
+
+    assert [each.problem for each in plan.obstacles] == [
+        f"take the toolkit away from {name} (its default runtime is nvidia)"
+    ]
+
+
+@NAMES
 @pytest.mark.parametrize("in_use", [InUse.KEEP, InUse.WAIT])
 def test_what_containers_run_on_stays(name: str, in_use: InUse) -> None:
     held = installed(name).settled

@@ -62,7 +62,8 @@ def test_the_chart_and_the_overlay_say_the_same(overlay: str) -> None:
     ours = _by_name(kustomized(f"overlays/{overlay}"))
     del ours["Namespace", NAMESPACE]  # helm makes it, or somebody has
 
-    assert _by_name(charted(f"runtime={overlay}")) == ours
+    classes = "false" if overlay in {"k3s", "rke2"} else "true"
+    assert _by_name(charted(f"runtime={overlay}", f"runtimeClasses={classes}")) == ours
 
 
 def test_the_chart_and_kustomize_free_a_node_by_the_same_job() -> None:

@@ -20,6 +20,7 @@ from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
 
 SOCKET = "/run/k3s/containerd/containerd.sock"
+UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 SOURCE = ("--toolkit-source", ARTIFACTS)
 STAND_IN = f"""\
@@ -120,7 +121,7 @@ def test_it_finds_the_toolkit_after_one_restart_and_nothing_else_is_touched(
     rancher: Rancher, *, seen: bool
 ) -> None:
     node, files = rancher.node, snapshot(rancher.node)
-    inside = [] if seen else ["unshare", "--pid", "--fork", "--mount-proc"]
+    inside = () if seen else UNSEEN
     installer = [*inside, PYTHON, "-m", "installer"]
     before = node.pid_of(rancher.unit)
 
@@ -213,3 +214,19 @@ def test_nvidias_variables_for_it_are_understood(rancher: Rancher, way: str) -> 
     assert "--default-runtime nvidia" in done.stderr, "the default is no business of ours there"
     assert node.pid_of(rancher.unit) != before
     assert rancher.handlers() == {"runc": "", "nvidia": RUNTIME}
+
+
+def test_a_containerd_that_no_known_unit_runs_is_not_guessed_at(rancher: Rancher) -> None:
+    node = rancher.node
+    node.run(["systemctl", "stop", rancher.unit])
+    node.write("/etc/systemd/system/own.service", UNIT.replace("NAME", rancher.name))
+    node.run(["systemctl", "daemon-reload"])
+    node.run(["systemctl", "start", "own.service"])
+    rancher.cri.wait()
+    files = snapshot(node)
+
+    done = node.run([*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE], check=False)
+
+    assert done.returncode == 1
+    assert f"tell whose containerd answers on {SOCKET}" in sentence(done.stderr)
+    assert snapshot(node) == files
