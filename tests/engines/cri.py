@@ -68,7 +68,11 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a pod's manifest says of a container; ``log`` is a name below /run/podlogs."""
+    """What a pod's manifest says of a container; ``log`` is a name below /run/podlogs.
+
+    ``capabilities`` are all that is left after ALL was dropped, None the engine's own choice. ``confined`` is
+    the engine's own seccomp profile, and no new privileges.
+    """
 
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -79,10 +83,8 @@ class Container:
     pid: int = CONTAINER
     memory_limit: int = 0  # bytes, 0 for none
     read_only_root: bool = False
-    capabilities: tuple[str, ...] | None = (
-        None  # all that is left after ALL was dropped; None: the engine's own
-    )
-    confined: bool = False  # the engine's own seccomp profile, and no new privileges
+    capabilities: tuple[str, ...] | None = None
+    confined: bool = False
     apparmor: bool = True
     selinux_type: str = ""
 

@@ -15,20 +15,8 @@ PACKAGES = (
     # What images/fetch-payload needs, and what makes an archive for it to fetch from.
     *("apt", "cpio", "createrepo-c", "curl", "gpg", "gpg-agent", "libxml2-utils", "rpm", "rpm2cpio", "zstd"),
     # Essential ones, which no other package names as what it needs.
-    *(
-        "coreutils",
-        "dash",
-        "diffutils",
-        "dpkg",
-        "findutils",
-        "grep",
-        "gzip",
-        "mawk",
-        "mount",
-        "perl-base",
-        "sed",
-    ),
-    *("tar", "util-linux", "xz-utils"),
+    *("coreutils", "dash", "diffutils", "dpkg", "findutils", "grep", "gzip", "mawk", "mount"),
+    *("perl-base", "sed", "tar", "util-linux", "xz-utils"),
 )
 # Nothing here asks for keys, networks of their own or users.
 UNNEEDED = frozenset({"containernetworking-plugins", "dirmngr", "gnupg-l10n", "gpgsm", "iptables"})
