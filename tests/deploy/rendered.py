@@ -1,6 +1,5 @@
 """What kustomize and helm make of the manifests."""
 
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -24,15 +23,7 @@ Manifest = dict[str, Any]
 @cache
 def kubectl() -> str:
     """Return the machine's own kubectl, or one from Debian."""
-    if own := shutil.which("kubectl"):
-        return own
-
-    def build(root: Path) -> None:
-        debs.refresh([SUITE])
-        debs.unpack(SUITE, debs.alone(SUITE, ["kubectl"]), root)
-
-    with locked():
-        return str(build_once(cache_directory() / "root-kubectl", build) / "usr/bin/kubectl")
+    return debs.program("kubectl", "kubectl", SUITE)
 
 
 @cache

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.engines.cache import cache
+from tests.engines.cache import build_once, cache, locked
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 TODAY = "today-"  # in the cache: what the mirror last said
@@ -115,6 +115,26 @@ def unpack(suite: str, pinned: Iterable[str], root: Path) -> None:
         debs |= {pin: _deb(suite, pin) for pin in absent}
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda deb: _extract(deb, root), filter(None, debs.values())))
+
+
+def program(name: str, package: str, suite: str) -> str:
+    """Return the machine's own ``name``, or that of a Debian package which needs no other.
+
+    Raises:
+        RuntimeError: there is none, and none can be had.
+    """
+    if own := shutil.which(name):
+        return own
+    if lack := needed():
+        raise RuntimeError(f"{name} is missing, and cannot be fetched: {lack}")
+
+    def build(root: Path) -> None:
+        refresh([suite])
+        unpack(suite, alone(suite, [package]), root)
+
+    with locked():
+        root = build_once(cache() / f"root-{package}", build)
+    return next(str(path) for place in ("usr/bin", "bin") if (path := root / place / name).exists())
 
 
 def _deb(suite: str, pin: str) -> Path | None:
