@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.engines.model import Serving
+from installer.decide.effect import Effect
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
 from installer.decide.rows import Holdings
@@ -53,7 +53,7 @@ class EngineFacts:
     socket: PurePosixPath
     unit: str
     version: tuple[int, ...] | None = None
-    serving: Serving | None = None
+    serving: Effect | None = None
     silence: str = ""
     stopped: bool = False
     pid: int | None = None

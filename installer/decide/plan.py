@@ -180,10 +180,10 @@ def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
 def _of_engine(
     engine: EngineFacts, entries: tuple[RuntimeEntry, ...], decision: Decision
 ) -> tuple[RuntimeEntry, ...]:
-    """Return the entries that an engine has to serve, with the cgroup driver that it has to show."""
+    """Return the entries that an engine has to serve, with what it has to show of them."""
     if found_by := ENGINES[engine.name].found_by:
         return tuple(entry for entry in entries if entry.name == found_by)
-    return tuple(replace(entry, systemd_cgroup=decision.systemd_cgroup.get(entry.name)) for entry in entries)
+    return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in entries)
 
 
 def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[InstallerError, ...]:

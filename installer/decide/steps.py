@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeAlias, assert_never
 
-from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.effect import Effect, Handler
+from installer.decide.engines.model import RuntimeEntry
 from installer.decide.inode import File
 from installer.decide.rows import DeviceNode
 from installer.decide.toolkit import PayloadFile
@@ -82,14 +83,25 @@ class Reload:
     absent: tuple[RuntimeEntry, ...] = ()
     demoted: frozenset[str] = frozenset()
 
-    def satisfied_by(self, serving: Serving) -> bool:
-        """Tell whether an engine that says ``serving`` needs no reload any more."""
+    def satisfied_by(self, serving: Effect) -> bool:
+        """Tell whether an engine that serves this needs no reload any more."""
+        binaries = serving.binaries
         gone = all(
-            serving.binaries.get(entry.name) != str(entry.binary)
-            and (serving.default != entry.name or entry.name in serving.binaries)
+            binaries.get(entry.name) != str(entry.binary)
+            and (serving.default != entry.name or entry.name in binaries)
             for entry in self.absent
         )
-        return gone and serving.default not in self.demoted and serving.serves(self.present)
+        return gone and serving.default not in self.demoted and not self.wrong_in(serving)
+
+    def wrong_in(self, serving: Effect) -> tuple[str, ...]:
+        """Return the names of the runtimes that are not served as they should be."""
+        return tuple(
+            entry.name
+            for entry in self.present
+            if (found := serving.handlers.get(entry.name)) is None
+            or not found.shows(Handler(str(entry.binary), entry.table or {}))
+            or (entry.default and serving.default != entry.name)
+        )
 
 
 @dataclass(frozen=True, slots=True)

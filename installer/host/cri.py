@@ -4,13 +4,14 @@ import json
 import socket
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
 
 _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
@@ -42,23 +43,12 @@ class CriFailedError(InstallerError):
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeHandler:
-    """A handler as the running engine has it; what it does not say is "" (its own default) or None."""
-
-    name: str
-    binary: str
-    systemd_cgroup: bool | None
-
-
-@dataclass(frozen=True, slots=True)
 class CriStatus:
-    """What the engine (containerd or cri-o) serves; ``version`` is its own, ``default`` names a handler."""
+    """What the engine (containerd or cri-o) serves; ``version`` is its own."""
 
     name: str
     version: str
-    handlers: Mapping[str, RuntimeHandler]
-    default: str
-    ready: bool
+    serving: Effect
 
 
 def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
@@ -83,16 +73,11 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         if name == "cri-o":
             # In info only since 2025 (cri-o issue 9122); before that, `crio status config` asks like this.
             toml = config["crio"] if "crio" in config else _http_get(socket_path, "/config", engine.left_s())
-            handlers, default = _crio_handlers(tomllib.loads(toml)["crio"]["runtime"])
+            serving = _crio_effect(tomllib.loads(toml)["crio"]["runtime"])
         else:
-            handlers, default = _containerd_handlers(config["containerd"])
-        return CriStatus(
-            name=name,
-            version=version[3].decode(),
-            handlers=handlers,
-            default=default,
-            ready=any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions),
-        )
+            serving = _containerd_effect(config)
+        ready = any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions)
+        return CriStatus(name, version[3].decode(), replace(serving, ready=ready))
 
 
 def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
@@ -222,20 +207,20 @@ def _failure(plugins: dict[str, str]) -> str | None:
     return next(filter(None, wanted), None)  # those after the first say that they need it
 
 
-def _containerd_handlers(config: dict[str, Any]) -> tuple[dict[str, RuntimeHandler], str]:
+def _containerd_effect(config: dict[str, Any]) -> Effect:
     handlers = {}
-    for name, runtime in config["runtimes"].items():
+    for name, runtime in config["containerd"]["runtimes"].items():
         options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
-        handlers[name] = RuntimeHandler(name, options.get("binaryname", ""), options.get("systemdcgroup"))
-    return handlers, config["defaultRuntimeName"]
+        handlers[name] = Handler(options.get("binaryname", ""), runtime)
+    return Effect(handlers, config["containerd"]["defaultRuntimeName"], cdi=config.get("enableCDI"))
 
 
-def _crio_handlers(config: dict[str, Any]) -> tuple[dict[str, RuntimeHandler], str]:
+def _crio_effect(config: dict[str, Any]) -> Effect:
     handlers = {
-        name: RuntimeHandler(name, runtime.get("runtime_path", ""), None)
+        name: Handler(runtime.get("runtime_path", ""), runtime)
         for name, runtime in config["runtimes"].items()
     }
-    return handlers, config["default_runtime"]
+    return Effect(handlers, config["default_runtime"])
 
 
 def _http_get(path: Path, resource: str, timeout_s: float) -> str:

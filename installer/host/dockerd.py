@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +11,16 @@ from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
+from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
 
 
 @dataclass(frozen=True, slots=True)
 class DockerInfo:
-    """What dockerd serves now; ``runtimes`` maps a name to a path, "" if it is given by type, not by path."""
+    """What dockerd serves now; the binary of a runtime is "" if it is given by type, not by path."""
 
-    runtimes: Mapping[str, str]
-    default_runtime: str
+    serving: Effect
     version: str
-    live_restore: bool
-    cdi_spec_dirs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +43,16 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
     try:
         answer = said.json()
         return DockerInfo(
-            runtimes={name: runtime.get("path") or "" for name, runtime in answer["Runtimes"].items()},
-            default_runtime=answer["DefaultRuntime"],
+            serving=Effect(
+                {
+                    name: Handler(runtime.get("path") or "", runtime)
+                    for name, runtime in answer["Runtimes"].items()
+                },
+                answer["DefaultRuntime"],
+                # 20.10 has no such directories, nor CDI.
+                cdi=bool(answer.get("CDISpecDirs")),
+            ),
             version=answer["ServerVersion"],
-            live_restore=answer["LiveRestoreEnabled"],
-            cdi_spec_dirs=tuple(answer.get("CDISpecDirs") or ()),  # 20.10 has none
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InstallerError(

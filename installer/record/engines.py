@@ -9,8 +9,9 @@ from typing import Final
 
 import structlog
 
+from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Engine, Serving
+from installer.decide.engines.model import Engine
 from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
@@ -39,7 +40,7 @@ class Answer:
     """
 
     peer: Peer | None = None
-    serving: Serving | None = None
+    serving: Effect | None = None
     version: tuple[int, ...] | None = None
     silence: str = ""
     stopped: bool = False
@@ -74,21 +75,12 @@ def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
     return Answer(seen, serving, version)
 
 
-def _serving(engine: Engine, socket: Path, timeout_s: float) -> tuple[Serving, tuple[int, ...]]:
+def _serving(engine: Engine, socket: Path, timeout_s: float) -> tuple[Effect, tuple[int, ...]]:
     if engine.name == "docker":
         info = dockerd.info(socket, timeout_s=timeout_s)
-        return Serving(info.runtimes, info.default_runtime, {}), numbers(info.version)
+        return info.serving, numbers(info.version)
     status = cri.status(socket, timeout_s=timeout_s)
-    handlers = status.handlers.values()
-    return (
-        Serving(
-            {handler.name: handler.binary for handler in handlers},
-            status.default,
-            {handler.name: bool(handler.systemd_cgroup) for handler in handlers},
-            status.ready,
-        ),
-        numbers(status.version),
-    )
+    return status.serving, numbers(status.version)
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -234,9 +226,6 @@ def _found(host: Host, facts: EngineFacts, answer: Answer, step: Reload, began_s
         return (answer.stopped and ": ".join(filter(None, said))) or answer.silence
     listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
     found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
-    drivers = answer.serving.systemd_cgroup
-    wrong = [
-        each.name for each in step.present if each.systemd_cgroup not in (None, drivers.get(each.name, False))
-    ]
-    found += f", with another cgroup driver for {', '.join(wrong)}" if wrong else ""
+    wrong = [name for name in step.wrong_in(answer.serving) if name in answer.serving.handlers]
+    found += f", with other settings than asked for in {', '.join(wrong)}" if wrong else ""
     return found if answer.serving.ready else f"{found}, and calls itself not ready"

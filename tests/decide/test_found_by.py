@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.effect import Effect
+from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError, UsageError
 from installer.decide.facts import Container, EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
@@ -17,15 +18,16 @@ from installer.decide.steps import MakeDirectory, Reload, SwitchToolkit, WriteCo
 from installer.decide.undo import plan_rollback, plan_undo
 from installer.flags import FLAGS, options_from
 from tests.decide.golden import cases
+from tests.decide.serving import served
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-BEFORE = Serving({"runc": ""}, "runc", {})
-AFTER = Serving({"runc": "", "nvidia": str(OURS)}, "runc", {})
+BEFORE = served({"runc": ""}, "runc")
+AFTER = served({"runc": "", "nvidia": str(OURS)}, "runc")
 PAYLOAD = next(iter(cases("containerd"))).facts({}, Holdings(), {})
 NAMES = pytest.mark.parametrize("name", ["k3s", "rke2"])
 
 
-def facts(name: str, serving: Serving | None, held: Holdings | None = None) -> Facts:
+def facts(name: str, serving: Effect | None, held: Holdings | None = None) -> Facts:
     """Return a node of k3s or RKE2, with nothing installed or what ``held`` says."""
     engine = EngineFacts(
         name,
@@ -104,7 +106,7 @@ def plan_link(held: Holdings | None) -> str:
 @NAMES
 def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
     held = installed(name).settled
-    default = Serving({"runc": "", "nvidia": str(OURS)}, "nvidia", {})
+    default = served({"runc": "", "nvidia": str(OURS)}, "nvidia")
 
     plan = plan_undo(facts(name, default, held), Options(runtimes=(name,)))
 

@@ -6,13 +6,13 @@ import pytest
 
 from installer.decide.configs import text_of
 from installer.decide.edits import undo
-from installer.decide.engines.model import Serving
 from installer.decide.errors import InstallerError
 from installer.decide.options import RestartMode
 from installer.decide.rows import Holdings
 from installer.decide.steps import WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, cases, expected, installed, sentence, shape, undo_facts, written
+from tests.decide.serving import served
 
 ALL = [case for engine in ("docker", "containerd", "crio") for case in cases(engine)]
 ACCEPTED = [case for case in ALL if not case.said.get("refused")]
@@ -84,7 +84,7 @@ def test_docker_forgets_by_way_of_a_reviewed_text_and_ends_as_before(case: Case)
     plan, after = installed(case, case.before, Holdings())
     assert plan.settled is not None
     facts = undo_facts(case, after, plan.settled)
-    serving = Serving({name: str(path) for name, path in plan.settled.engines[0].runtimes}, "runc", {})
+    serving = served({name: str(path) for name, path in plan.settled.engines[0].runtimes}, "runc")
     facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
 
     back = plan_undo(facts, replace(case.options, restart_mode=RestartMode.AUTO))

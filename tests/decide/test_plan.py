@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from installer.decide.engines.model import RuntimeEntry, Serving
+from installer.decide.effect import Effect
+from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import Exit
 from installer.decide.facts import Facts
 from installer.decide.inode import Entry
@@ -15,11 +16,12 @@ from installer.decide.plan import entries_for, plan_install
 from installer.decide.rows import Failure, Holdings, ToolkitRow
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
 from tests.decide.golden import Case, cases
+from tests.decide.serving import served
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 
 
-def _facts(serving: Serving | None = None) -> Facts:
+def _facts(serving: Effect | None = None) -> Facts:
     facts = CASE.facts(CASE.before, Holdings(), {})
     engines = tuple(replace(engine, serving=serving) for engine in facts.engines)
     return replace(facts, engines=engines)
@@ -48,11 +50,11 @@ def test_an_engine_that_serves_everything_already_is_not_reloaded() -> None:
     options = replace(CASE.options, restart_mode=RestartMode.AUTO)
     binaries = {entry.name: str(entry.binary) for entry in entries_for(options)}
 
-    served = plan_install(_facts(Serving(binaries, "gpu", dict.fromkeys(binaries, True))), options)
-    unserved = plan_install(_facts(Serving({}, "runc", {})), options)
+    done = plan_install(_facts(served(binaries, "gpu", systemd_cgroup=True)), options)
+    undone = plan_install(_facts(served({}, "runc")), options)
 
-    assert not [step for step in served.steps if isinstance(step, Reload)]
-    assert [step for step in unserved.steps if isinstance(step, Reload)]
+    assert not [step for step in done.steps if isinstance(step, Reload)]
+    assert [step for step in undone.steps if isinstance(step, Reload)]
 
 
 def test_a_damaged_payload_is_installed_anew_and_a_whole_one_is_left_alone() -> None:
@@ -90,9 +92,9 @@ def test_a_runtime_name_takes_the_first_place_or_chooses_the_default(
 def test_a_reload_is_satisfied_by_what_is_there_and_by_what_is_gone() -> None:
     binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
     entry = RuntimeEntry("nvidia", binary)
-    ours = Serving({"nvidia": str(binary)}, "runc", {})
-    theirs = Serving({"nvidia": "/usr/bin/nvidia-container-runtime"}, "nvidia", {})
-    stuck = Serving({"runc": ""}, "nvidia", {})
+    ours = served({"nvidia": str(binary)}, "runc")
+    theirs = served({"nvidia": "/usr/bin/nvidia-container-runtime"}, "nvidia")
+    stuck = served({"runc": ""}, "nvidia")
 
     present, absent = Reload("docker", (entry,)), Reload("docker", (), (entry,))
 
@@ -126,10 +128,10 @@ def test_what_failed_is_refused_until_something_it_depends_on_changes(
     options: dict[str, Any], facts: dict[str, Any], *, refused: bool
 ) -> None:
     asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    found = _failed(_facts(Serving({}, "runc", {})), asked)
+    found = _failed(_facts(served({}, "runc")), asked)
     if facts.get("serving"):
         binaries = {entry.name: str(entry.binary) for entry in entries_for(asked)}
-        facts = {"serving": Serving(binaries, "gpu", dict.fromkeys(binaries, True))}
+        facts = {"serving": served(binaries, "gpu", systemd_cgroup=True)}
     found = replace(found, engines=tuple(replace(engine, **facts) for engine in found.engines))
 
     plan = plan_install(found, replace(asked, **options))
@@ -141,7 +143,7 @@ def test_what_failed_is_refused_until_something_it_depends_on_changes(
 
 def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:
     asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    found = _failed(_facts(Serving({}, "runc", {})), asked)
+    found = _failed(_facts(served({}, "runc")), asked)
     held = replace(found.held, toolkit=ToolkitRow("0" * 16, None, ""), finished=False)
     found = replace(found, held=held)
 
@@ -152,7 +154,7 @@ def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:
 
 def test_a_config_that_somebody_edited_is_a_reason_to_try_again() -> None:
     asked = replace(CASE.options, restart_mode=RestartMode.AUTO)
-    found = _failed(_facts(Serving({}, "runc", {})), asked)
+    found = _failed(_facts(served({}, "runc")), asked)
     contents = {
         path: replace(file, content=file.content + b"# edited\n") if file else None
         for path, file in found.contents.items()

@@ -8,7 +8,7 @@ import pytest
 
 from installer.decide.configs import tree_of
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Serving, leaves
+from installer.decide.engines.model import leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, Facts, names_of
 from installer.decide.inode import Kind
@@ -25,6 +25,7 @@ from installer.decide.steps import (
 from installer.decide.toolkit import Symlink
 from installer.decide.undo import plan_rollback, plan_undo
 from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
+from tests.decide.serving import served
 
 ACCEPTED = [
     case
@@ -83,9 +84,7 @@ def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/
     assert plan.settled.toolkit is not None
     facts = undo_facts(case, disk, plan.settled)
     names = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
-    engines = tuple(
-        replace(engine, version=version, serving=Serving(names, "", {})) for engine in facts.engines
-    )
+    engines = tuple(replace(engine, version=version, serving=served(names, "")) for engine in facts.engines)
     link = f".toolkit-installer/versions/{plan.settled.toolkit.version}"
     return replace(
         facts,
@@ -147,7 +146,7 @@ def test_what_a_crash_interrupted_is_finished_although_the_file_is_right_already
     first = plan_undo(replace(undo_facts(CONTAINERD, disk, plan.settled), live=_live("containerd")), options)
     after = written(disk, first)
     facts = replace(undo_facts(CONTAINERD, after, first.during), live=_live("containerd"))
-    serving = Serving({entry.name: str(entry.binary) for entry in entries_for(options)}, default, {})
+    serving = served({entry.name: str(entry.binary) for entry in entries_for(options)}, default)
     facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
 
     again = plan_undo(facts, options)

@@ -4,18 +4,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from installer.decide.edits import Tree
+from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
 from installer.host.cri import (
     CriDisabledError,
     CriFailedError,
     CriStatus,
     NotAnsweringError,
-    RuntimeHandler,
     plugin_failure,
     status,
     unready_containers,
@@ -26,17 +28,18 @@ CRI = "/runtime.v1.RuntimeService/"
 PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 CREATED_ONLY = b"\x0a\x02\x12\x00"
 
-RUNTIMES = {
+RUNTIMES: dict[str, Tree] = {
     "runc": {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "", "SystemdCgroup": True}},
     "nvidia": {"runtimeType": "io.containerd.runc.v2", "options": {"binaryname": "/opt/nvidia"}},
     "kata": {"runtimeType": "io.containerd.kata.v2", "options": None},
 }
 CONTAINERD_CONFIG = {"containerd": {"defaultRuntimeName": "runc", "runtimes": RUNTIMES}, "enableCDI": True}
 CONTAINERD_HANDLERS = {
-    "runc": RuntimeHandler("runc", "", systemd_cgroup=True),
-    "nvidia": RuntimeHandler("nvidia", "/opt/nvidia", systemd_cgroup=None),
-    "kata": RuntimeHandler("kata", "", systemd_cgroup=None),
+    "runc": Handler("", RUNTIMES["runc"]),
+    "nvidia": Handler("/opt/nvidia", RUNTIMES["nvidia"]),
+    "kata": Handler("", RUNTIMES["kata"]),
 }
+SERVED = Effect(CONTAINERD_HANDLERS, "runc", cdi=True)
 CRIO_CONFIG = """
 [crio]
   [crio.runtime]
@@ -49,9 +52,10 @@ CRIO_CONFIG = """
         runtime_path = "/opt/nvidia"
 """
 CRIO_HANDLERS = {
-    "crun": RuntimeHandler("crun", "/usr/bin/crun", systemd_cgroup=None),
-    "nvidia": RuntimeHandler("nvidia", "/opt/nvidia", systemd_cgroup=None),
+    "crun": Handler("/usr/bin/crun", {"runtime_path": "/usr/bin/crun"}),
+    "nvidia": Handler("/opt/nvidia", {"runtime_path": "/opt/nvidia"}),
 }
+SERVED_BY_CRIO = Effect(CRIO_HANDLERS, "crun")
 SKIPPED = "skip plugin: cri is not supported here"
 BAD_DEFAULT = 'no corresponding runtime configured for default_runtime_name = "nope"'
 
@@ -96,15 +100,15 @@ CRIO = {
     [
         pytest.param(
             CONTAINERD,
-            CriStatus("containerd", "1.7.24", CONTAINERD_HANDLERS, "runc", ready=True),
+            CriStatus("containerd", "1.7.24", SERVED),
             id="containerd",
         ),
         pytest.param(
             CONTAINERD | {f"{CRI}Status": cri_status(CONTAINERD_CONFIG, ready=0)},
-            CriStatus("containerd", "1.7.24", CONTAINERD_HANDLERS, "runc", ready=False),
+            CriStatus("containerd", "1.7.24", replace(SERVED, ready=False)),
             id="containerd, not ready",
         ),
-        pytest.param(CRIO, CriStatus("cri-o", "1.37.0", CRIO_HANDLERS, "crun", ready=True), id="cri-o"),
+        pytest.param(CRIO, CriStatus("cri-o", "1.37.0", SERVED_BY_CRIO), id="cri-o"),
     ],
 )
 def test_what_the_engine_serves_is_what_it_says(
@@ -124,7 +128,7 @@ def test_an_older_crio_is_asked_for_its_config_over_http(tmp_path: Path) -> None
         engine(tmp_path / "grpc.sock", OLDER_CRIO) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
     ):
-        assert status(crio, timeout_s=5) == CriStatus("cri-o", "1.37.0", CRIO_HANDLERS, "crun", ready=True)
+        assert status(crio, timeout_s=5) == CriStatus("cri-o", "1.37.0", SERVED_BY_CRIO)
 
 
 @pytest.mark.parametrize("http", [b"HTTP/1.0 404 Not Found\r\n\r\nno", b"", b"HTTP/1.0 200 OK\r\n\r\n]"])
@@ -142,7 +146,7 @@ def test_a_socket_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
 
     with engine(tmp_path / "cri.sock", CONTAINERD):
-        assert status(Path("a b%41#?/cri.sock"), timeout_s=5).default == "runc"
+        assert status(Path("a b%41#?/cri.sock"), timeout_s=5).serving.default == "runc"
 
 
 @pytest.mark.parametrize(
@@ -258,7 +262,7 @@ def test_an_engine_is_found_as_soon_as_it_is_back(tmp_path: Path) -> None:
                 with pytest.raises(NotAnsweringError, match="No such file"):
                     status(restarting, timeout_s=5)
             restarting.symlink_to(cri)
-            assert status(restarting, timeout_s=0.5).ready
+            assert status(restarting, timeout_s=0.5).serving.ready
             restarting.unlink()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
 from installer.host.dockerd import DockerInfo, info
 from tests.host.servers import answer, drip, hang, hang_up, serving
@@ -26,6 +27,10 @@ LATER: dict[str, Any] = {
 }
 
 
+def handlers(said: dict[str, Any]) -> dict[str, Handler]:
+    return {name: Handler(runtime.get("path", ""), runtime) for name, runtime in said["Runtimes"].items()}
+
+
 def http(content: bytes, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
 
@@ -35,24 +40,12 @@ def http(content: bytes, status: str = "200 OK") -> bytes:
     [
         pytest.param(
             DEBIAN_12,
-            DockerInfo(
-                {"runc": "runc", "nvidia": "/opt/nvidia"},
-                "nvidia",
-                "20.10.24+dfsg1",
-                live_restore=False,
-                cdi_spec_dirs=(),
-            ),
+            DockerInfo(Effect(handlers(DEBIAN_12), "nvidia", cdi=False), "20.10.24+dfsg1"),
             id="20.10",
         ),
         pytest.param(
             LATER,
-            DockerInfo(
-                {"kata": "", "runc": "runc"},
-                "runc",
-                "28.5.2",
-                live_restore=True,
-                cdi_spec_dirs=("/etc/cdi", "/var/run/cdi"),
-            ),
+            DockerInfo(Effect(handlers(LATER), "runc", cdi=True), "28.5.2"),
             id="28",
         ),
     ],

@@ -65,14 +65,17 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry)}
         told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
         wants += (mine | {key: Want(key, value) for key, value in told.items()}).values()
-    cgroups = {entry.name: _systemd_cgroup(config, donor, entry, extras) for entry in entries}
+    shown: dict[str, Tree] = {
+        entry.name: {"options": {"SystemdCgroup": _systemd_cgroup(config, donor, entry, extras)}}
+        for entry in entries
+    }
     head = [] if config.tree else [Want(("version",), NEW_SCHEMA)]
     low_level = low_level_words(_low_level(config))
     if target == config.path:
         notes = []
         if files.drop_in is not None:
             notes.append(f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place")
-        return Decision((FileWants(target, Syntax.TOML, (*head, *wants)),), low_level, tuple(notes), cgroups)
+        return Decision((FileWants(target, Syntax.TOML, (*head, *wants)),), low_level, tuple(notes), shown)
     out = [FileWants(target, Syntax.TOML, tuple(wants))]
     if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
         # Not *.toml: files that nobody imported so far must stay dormant. Not the bare
@@ -80,7 +83,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         pattern = str(target.with_name(f"{target.stem}*{target.suffix}"))
         head.append(Want(("imports",), pattern, member=True))
     out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
-    return Decision(tuple(out), low_level, systemd_cgroup=cgroups)
+    return Decision(tuple(out), low_level, shown=shown)
 
 
 def _refuse_unserved(files: ConfigFiles, config: Config) -> None:

@@ -22,35 +22,13 @@ STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 class RuntimeEntry:
     """One OCI runtime; ``binary`` is the path the host sees.
 
-    ``systemd_cgroup`` is the cgroup driver it has to have, None where the engine does not tell it apart.
+    ``table`` is what its engine has to say of it when it serves it, None where only the binary counts.
     """
 
     name: str
     binary: PurePosixPath
     default: bool = False
-    systemd_cgroup: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What a running engine says it serves; ``binaries`` by runtime name, "" where it tells none.
-
-    ``ready`` is what it says of itself (CRI's RuntimeReady).
-    """
-
-    binaries: Mapping[str, str]
-    default: str
-    systemd_cgroup: Mapping[str, bool]
-    ready: bool = True
-
-    def serves(self, entries: tuple[RuntimeEntry, ...]) -> bool:
-        """Tell whether each entry is served as it should be, and the default is the one asked for."""
-        return all(
-            self.binaries.get(entry.name) == str(entry.binary)
-            and (not entry.default or self.default == entry.name)
-            and entry.systemd_cgroup in (None, self.systemd_cgroup.get(entry.name, False))
-            for entry in entries
-        )
+    table: Tree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +75,13 @@ class Decision:
     """What one engine's configs should say.
 
     ``low_level`` are the runtimes that ours may wrap, preferred first; ``notes`` are for the owner.
-    ``systemd_cgroup`` holds the cgroup driver of our runtimes where the config says one.
+    ``shown`` holds what the engine has to show of our runtimes, by name, where more than the binary counts.
     """
 
     files: tuple[FileWants, ...]
     low_level: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    systemd_cgroup: Mapping[str, bool] = field(default_factory=dict)
+    shown: Mapping[str, Tree] = field(default_factory=dict)
 
 
 class Reload(StrEnum):

@@ -1,0 +1,75 @@
+"""What an engine makes of its configs, as a value: what is in force, or would be with other texts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from installer.decide.edits import Key, Tree, Value
+
+# In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
+BINARY_NAMES: Final = frozenset({"binaryname", "runtimepath", "path"})
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One runtime as its engine has it.
+
+    ``binary`` is what it starts, "" for the engine's own choice. ``table`` is everything that the engine says
+    of it, in the engine's own words: those of a file, of CRI and of HTTP differ in case and underscores.
+    """
+
+    binary: str = ""
+    table: Tree = field(default_factory=dict)
+
+    def same(self, other: "Handler") -> bool:
+        """Tell whether an engine that said ``other`` before serves this runtime as it did."""
+        return self.binary == other.binary and _said(self.table) == _said(other.table)
+
+    def shows(self, wanted: "Handler") -> bool:
+        """Tell whether what was ``wanted`` is there, as far as the engine tells it at all."""
+        told = dict(flat(self.table))
+        names = {key[0] for key in told}
+        return self.binary == wanted.binary and all(
+            (told.get(key) or None) == (value or None)
+            for key, value in flat(wanted.table)
+            if key[0] in names and key[-1] not in BINARY_NAMES
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an engine has in force, or would have with other texts.
+
+    ``ready`` is what it says of itself (CRI's RuntimeReady); ``cdi`` whether it serves CDI devices, None
+    where it does not tell. ``rest`` is the digest of all else in force, "" where that is not told.
+    ``undefined`` is the default runtime that nobody defines, with which the engine serves nothing;
+    ``broken`` why it would not start at all, in its own words.
+    """
+
+    handlers: Mapping[str, Handler]
+    default: str
+    ready: bool = True
+    cdi: bool | None = None
+    rest: str = ""
+    undefined: str = ""
+    broken: str = ""
+
+    @property
+    def binaries(self) -> dict[str, str]:
+        """The runtimes by name, "" where the engine chooses the program."""
+        return {name: handler.binary for name, handler in self.handlers.items()}
+
+
+def flat(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
+    """Yield each value with its key, spelled without case and underscores."""
+    for name, value in tree.items():
+        key = (*above, name.lower().replace("_", ""))
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, key)
+        else:
+            yield key, value
+
+
+def _said(table: Tree) -> dict[Key, Value]:
+    """Return what a table says; an empty value says nothing, and the program is compared by itself."""
+    return {key: value for key, value in flat(table) if value and key[-1] not in BINARY_NAMES}
