@@ -32,7 +32,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     row = ENGINES[engine]
     files = {str(row.config): texts} if isinstance(texts, str) else texts
     syntax = Syntax.JSON if row.config.suffix == ".json" else Syntax.TOML
-    return row.edits(
+    decisions = row.edits(
         ConfigFiles(
             row.config,
             PurePosixPath(drop_in) if drop_in else row.drop_in,
@@ -43,6 +43,14 @@ def decided(  # noqa: PLR0913 - what a case may differ in
         entries(name, default=default),
         extras,
     )
+    return _certain(next(iter(decisions)))
+
+
+def _certain(decision: Decision) -> Decision:
+    """Return a decision that the texts alone do not doubt."""
+    if decision.doubt is not None:
+        raise decision.doubt
+    return decision
 
 
 def result(decision: Decision, path: str = "", text: str = "") -> Value:
