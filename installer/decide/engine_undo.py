@@ -37,7 +37,10 @@ class UndoPart:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """The configs of one engine with all of our keys taken back but those of ``kept``."""
+    """The configs of one engine without any of our keys but those of ``kept``.
+
+    ``texts`` is all that it reads then; ``edited`` tells whether others wrote to these files since we did.
+    """
 
     kept: frozenset[str]
     rows: tuple[ConfigRow, ...]
@@ -45,6 +48,7 @@ class _Attempt:
     backups: tuple[File, ...]
     notes: tuple[str, ...]
     texts: Texts
+    edited: bool
 
 
 def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> UndoPart:
@@ -120,8 +124,10 @@ def _attempt(row: EngineRow, facts: Facts, kept: frozenset[str]) -> _Attempt:
             rows.append(replace(config, original=Saved.of(plain.file), ours=ours, edits=edits))
         writes.append(WriteConfig(row.name, path, now, after))
     found = next((each for each in facts.engines if each.name == row.name), None)
+    held = [one for one in facts.held.configs if one.engine == row.name]
+    edited = any((now := facts.contents[one.path]) is not None and now.digest not in one.ours for one in held)
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
-    return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts)
+    return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
 
 
 def _effect(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
@@ -150,6 +156,8 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     open_ = groups - attempt.kept
     paths = ", ".join(str(write.path) for write in attempt.writes)
     if (name := after.undefined) and name in open_:
+        if name not in names and not attempt.edited:
+            return frozenset()  # as it was before us
         if name in names:
             needed[name] = InstallerError(
                 f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -15,7 +16,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
 from installer.host.files import Host
-from installer.host.memory import held_directory, held_texts
+from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import Ran, run_in
 from installer.record.live import PATH
 
@@ -98,7 +99,7 @@ class Trials:
     ) -> Ran | None:
         with held_texts(1) as (root,):
             root.fill(text_of(files.get(engine.config) or File(b"{}"), engine.config))
-            return self._run(program, "--validate", "--config-file", root.name, fds=[root.fd])
+            return self._run(program, ("--validate", "--config-file", root.name), {engine.config: root})
 
     def _containerd(
         self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
@@ -111,8 +112,7 @@ class Trials:
             put = containerd_effect.as_read(engine.config, texts, trees, lambda path: places[path].name)
             for path, text in put.items():
                 places[path].fill(text)
-            fds = [place.fd for place in held]
-            return self._run(program, "--config", places[engine.config].name, "config", "dump", fds=fds)
+            return self._run(program, ("--config", places[engine.config].name, "config", "dump"), places)
 
     def _crio(
         self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
@@ -127,7 +127,19 @@ class Trials:
         with held_texts(1) as (root,), held_directory(texts) as drop_ins:
             root.fill(text_of(files.get(engine.config), engine.config))
             words = ("--config", root.name, "--config-dir", drop_ins.name, "config")
-            return self._run(program, *words, fds=[root.fd, drop_ins.fd])
+            places = {engine.config: root, beside or engine.config: drop_ins}
+            return self._run(program, words, places)
 
-    def _run(self, program: PurePosixPath, *words: str, fds: Sequence[int]) -> Ran | None:
-        return run_in(self._host.here(ROOT), [str(program), *words], timeout_s=ANSWER_S, fds=fds)
+    def _run(
+        self, program: PurePosixPath, words: Sequence[str], places: Mapping[PurePosixPath, Held]
+    ) -> Ran | None:
+        """Run a program that is given ``places``; in what it says they have the names that the host knows."""
+        fds = [place.fd for place in places.values()]
+        ran = run_in(self._host.here(ROOT), [str(program), *words], timeout_s=ANSWER_S, fds=fds)
+        if ran is None:
+            return None
+        said = ran.stderr
+        # The longest first: /proc/self/fd/1 begins the name of /proc/self/fd/11 too.
+        for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
+            said = said.replace(place.name, str(path))
+        return replace(ran, stderr=said)
