@@ -1,6 +1,8 @@
 """An error is one sentence with a remedy, and knows the exit code it ends in."""
 
+from collections.abc import Iterator
 from enum import IntEnum
+from pathlib import PurePosixPath
 
 
 class Exit(IntEnum):
@@ -56,6 +58,31 @@ class UndoIncompleteError(InstallerError):
     """Something of ours is still on the node; the ledger is kept."""
 
     exit = Exit.UNDO_INCOMPLETE
+
+
+class InternalError(InstallerError):
+    """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
+
+    What the exception says is left out but for an OSError's: it may quote a config.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
+        self.frames = tuple(_frames(error))
+        where = f" in {self.frames[-1]}" if self.frames else ""
+        super().__init__(
+            f"finish (internal error: {self.kind}{where})",
+            remedy="report it with this log, as docs/troubleshooting.md says",
+        )
+
+
+def _frames(error: Exception) -> Iterator[str]:
+    """Yield the file and line of each call that the exception went through, the innermost last."""
+    link = error.__traceback__
+    while link is not None:
+        file = PurePosixPath(link.tb_frame.f_code.co_filename)
+        yield f"{file.parent.name}/{file.name}:{link.tb_lineno}"
+        link = link.tb_next
 
 
 class ConflictError(InstallerError):

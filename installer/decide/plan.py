@@ -16,7 +16,7 @@ from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
-from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig
+from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig, WriteSpecification
 from installer.decide.toolkit_plan import plan_toolkit
 
 MODES: Final = ("", ".cdi", ".legacy")
@@ -92,9 +92,10 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         )
         for engine in facts.engines
     ]
-    cdi = plan_cdi(facts, options.cdi)
+    cdi = plan_cdi(facts, options)
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
-    steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories), *cdi.writes]
+    steps: list[Step] = [*cdi.nodes_made, *toolkit.steps]
+    steps += [*(MakeDirectory(path) for path in directories), *cdi.writes]
     for part in parts:
         if part.reload and part.writes:
             texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
@@ -117,7 +118,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
                 )
             }.values()
         ),
-        nodes=held.nodes,
+        nodes=cdi.nodes,
         finished=True,
     )
     plan = Plan(
@@ -271,7 +272,9 @@ def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterat
             yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {found_by}")
 
 
-def _directories(facts: Facts, writes: Iterable[WriteConfig]) -> tuple[PurePosixPath, ...]:
+def _directories(
+    facts: Facts, writes: Iterable[WriteConfig | WriteSpecification]
+) -> tuple[PurePosixPath, ...]:
     needed = {parent for write in writes for parent in write.path.parents} & facts.missing
     return tuple(sorted(needed, key=lambda path: len(path.parts)))
 

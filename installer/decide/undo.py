@@ -1,6 +1,6 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -19,7 +19,7 @@ from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved
 from installer.decide.steps import (
     ProveUnused,
     Reload,
-    RemoveDeviceNode,
+    RemoveDeviceNodes,
     RemoveDirectory,
     Step,
     WriteConfig,
@@ -44,7 +44,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     steps = [step for part in parts for step in part.steps]
     if not facts.live:
         steps += [write for part in specifications for write in part.writes]
-        steps += [RemoveDeviceNode(node) for node in held.nodes]
+        steps += [RemoveDeviceNodes(held.nodes)] if held.nodes else []
     toolkit, payload, obstacles = plan_removal(facts, options)
     if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
         steps.append(ProveUnused())
@@ -56,7 +56,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
+    during = replace(held, configs=_knowing(rows.values(), steps), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
@@ -244,7 +244,7 @@ def plan_rollback(
     for name in dict.fromkeys(
         step.engine
         for step in reversed(done)
-        if isinstance(step, WriteConfig | Reload) and step.engine not in used
+        if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines and step.engine not in used
     ):
         writes = [
             WriteConfig(name, step.path, before=step.after, after=step.before)
@@ -258,10 +258,11 @@ def plan_rollback(
     steps += [
         back
         for step in reversed(done)
-        if not isinstance(step, WriteConfig | Reload) and not used and (back := inverse(step)) is not None
+        if not (isinstance(step, WriteConfig | Reload) and step.engine in plan.engines)
+        and not used
+        and (back := inverse(step)) is not None
     ]
-    rows = {row.path: row for row in plan.during.configs}
-    during = replace(plan.during, configs=tuple(_knowing(rows, steps)), finished=False)
+    during = replace(plan.during, configs=_knowing(plan.during.configs, (*done, *steps)), finished=False)
     return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
 
@@ -282,11 +283,13 @@ def _again(engine: EngineFacts, tried: Reload) -> Reload:
     return Reload(tried.engine, tuple(present), tuple(absent))
 
 
-def _knowing(rows: Mapping[PurePosixPath, ConfigRow], steps: Iterable[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows that a step writes to, knowing each text of ours that may stand there meanwhile."""
-    for path, row in rows.items():
-        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == path]
+def _knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> tuple[ConfigRow, ...]:
+    """Return the rows, each knowing every text of ours that a step may leave in its place."""
+    known = []
+    for row in rows:
+        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
         files = [file for step in texts for file in (step.before, step.after) if file is not None]
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
-        yield replace(row, ours=tuple(ours))
+        known.append(replace(row, ours=tuple(ours)))
+    return tuple(known)

@@ -169,7 +169,7 @@ def staged_beside(here: Path) -> Iterator[Path]:
     try:
         yield staged
         staged.rename(here)
-    except OSError:
+    except Exception:
         with suppress(OSError):
             staged.unlink(missing_ok=True)
         raise

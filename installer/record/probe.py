@@ -12,14 +12,15 @@ from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
-from installer.decide.options import Options, Places, RestartMode
+from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record import units
-from installer.record.cdi import specification
+from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
+from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
 from installer.record.ledger import original_of
@@ -40,11 +41,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         targets = {path for engine in engines for path in _targets(engine)}
         if options.cdi is not None:
             targets.add(options.cdi.path)
-            facts = replace(
-                facts,
-                contents={**facts.contents, options.cdi.path: host.read(options.cdi.path)},
-                cdi_spec=specification(options, options.cdi),
-            )
+            facts = _with_cdi(host, options, options.cdi, facts)
         for path in targets:
             host.refuse_unreplaceable(path)
         return replace(
@@ -65,6 +62,17 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             live=known_to_docker(host, held, live)[0] if live else (),
             artifacts=artifacts(),
         )
+
+
+def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
+    """Return the facts with all that CDI depends on: the specification names the nodes that are there."""
+    absent = absent_nodes(host, cdi)
+    return replace(
+        facts,
+        contents={**facts.contents, cdi.path: host.read(cdi.path)},
+        cdi_spec=None if absent else specification(options.toolkit_source, options.layout, cdi),
+        absent_nodes=absent,
+    )
 
 
 def probe_adoption(host: Host, options: Options) -> Facts:
@@ -131,6 +139,7 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
             replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
         ),
         held=held,
+        held_nodes=tuple(now for node in held.nodes if (now := held_node(host, node)) is not None),
     )
 
 

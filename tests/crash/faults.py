@@ -27,6 +27,7 @@ GROWING = frozenset(  # what a full disk refuses
     {"open", "os.mkdir", "os.symlink", "os.link", "os.write", "os.pwrite", "os.sendfile"}
 )
 KILLED = 77
+BUG = -1
 STDERR = 2
 
 
@@ -41,6 +42,8 @@ class Verb(Protocol):
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What happens at the n-th effect: ``number`` is an errno, 0 kills; one that ``stays`` meets later ones too.
+
+    ``BUG`` raises what nobody expects.
 
     A kill at a write comes when half of it is done.
     """
@@ -76,6 +79,8 @@ def _kills(event: str) -> bool:
     _count(now + 1)
     if now != _fault.at and not (_fault.stays and now > _fault.at):
         return False
+    if _fault.number == BUG:
+        raise RuntimeError(event)
     if _fault.number and _fault.meets(event):
         raise OSError(_fault.number, os.strerror(_fault.number))
     return _fault.number == 0
