@@ -162,7 +162,7 @@ def check_artifact(artifact: Artifact, *, machine: str, absent: Collection[PureP
             raise InstallerError(
                 f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
                 "which the host lacks)",
-                remedy=f"install {artifact.interpreter} on the host, or choose another toolkit",
+                remedy=f"install {artifact.interpreter} there, or choose another --toolkit-source",
             )
         return
     flaw = _flaw(artifact.head, machine)

@@ -287,7 +287,7 @@ def test_a_script_is_a_program_where_the_host_has_its_interpreter() -> None:
 
     assert str(refusal.value) == (
         f"cannot install nvidia-ctk ({ROOT}/usr/bin/nvidia-ctk is a script for /bin/sh, which the host lacks); "
-        "install /bin/sh on the host, or choose another toolkit"
+        "install /bin/sh there, or choose another --toolkit-source"
     )
 
 
