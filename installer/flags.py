@@ -9,6 +9,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
 from installer.decide.options import AUTO, DEFAULT_SOURCE, InUse, OnExit, Options, Places, RestartMode
+from installer.host.mounts import followed
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 PID_FILE: Final = RUN_DIR / "toolkit.pid"
@@ -122,10 +123,14 @@ class _View:
             return None
         if not here.is_absolute():
             raise UsageError(f"use the path {here}", remedy="give an absolute path")
-        pairs = sorted(self.mounts, key=lambda pair: -len(pair[1].parts))
-        for host, mounted in (*pairs, (PurePosixPath("/"), self.host_root)):
-            if here.is_relative_to(mounted):
-                return host / here.relative_to(mounted)
+        places = [(host, followed(mounted)) for host, mounted in self.mounts]
+        places.sort(key=lambda pair: -len(pair[1].parts))
+        root = followed(self.host_root)
+        # Links of the host are not followed here: the host follows them.
+        real = followed(here, root, *(mounted for _, mounted in places))
+        for host, mounted in (*places, (PurePosixPath("/"), root)):
+            if real.is_relative_to(mounted):
+                return host / real.relative_to(mounted)
         raise UsageError(
             f"use {here} (it is outside the host's root {self.host_root})",
             remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",

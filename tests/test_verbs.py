@@ -230,13 +230,15 @@ def test_a_symlinked_config_is_edited_at_its_target_below_the_root(site: Site, t
     assert site.tree() == before
 
 
-@pytest.mark.parametrize("flaw", ["missing", "other machine", "no ELF"])
+@pytest.mark.parametrize("flaw", ["missing", "other machine", "no program", "no interpreter"])
 def test_a_payload_that_cannot_run_here_is_refused_before_anything_changes(site: Site, flaw: str) -> None:
     program = site.source / "usr/local/sbin/nvidia-container-runtime"
     content = program.read_bytes()
     if flaw == "missing":
         program.unlink()
-    elif flaw == "no ELF":
+    elif flaw == "no program":
+        program.write_text("exit 0\n")
+    elif flaw == "no interpreter":
         program.write_text("#!/bin/sh\n")
     else:
         program.write_bytes(content[:18] + (8).to_bytes(2, "little") + content[20:])

@@ -89,7 +89,8 @@ class Facts:
     ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
     runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
     None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
-    ledger that are still there.
+    ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
+    lacks.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -112,3 +113,4 @@ class Facts:
     cdi_spec: str | None = None
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
+    absent_interpreters: frozenset[PurePosixPath] = frozenset()

@@ -49,7 +49,12 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     """Return how the payload comes into place; no steps where it is there, unchanged and complete."""
     held = facts.held.toolkit
     try:
-        check_artifacts(facts.artifacts, source_root=options.toolkit_source, machine=facts.machine)
+        check_artifacts(
+            facts.artifacts,
+            source_root=options.toolkit_source,
+            machine=facts.machine,
+            absent=facts.absent_interpreters,
+        )
     except InstallerError as error:
         return ToolkitPlan((), (), held, (error,))
     toolkit_dir = options.layout.toolkit

@@ -19,10 +19,10 @@ from installer.decide.errors import InstallerError
 from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
+    is_mount_point,
     kind_of,
     labelled_as_neighbours,
     meta_of,
-    mount_points,
     refuse,
     staged_beside,
     staged_name,
@@ -51,7 +51,10 @@ class Host:
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
-        return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
+        host = cls([Mount(PurePosixPath("/"), Path(root))])
+        for there, here in sorted(pairs, key=lambda pair: len(pair[0].parts)):
+            host._mounts[host.resolve(there)] = Path(here)  # a path is looked up without its links
+        return host
 
     def _map(self, path: PurePosixPath) -> Path:
         for prefix in (path, *path.parents):
@@ -145,7 +148,7 @@ class Host:
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
             )
-        if stat.S_ISREG(status.st_mode) and str(here.absolute()) in mount_points():
+        if stat.S_ISREG(status.st_mode) and is_mount_point(here):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",

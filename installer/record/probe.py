@@ -44,7 +44,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             facts = _with_cdi(host, options, options.cdi, facts)
         for path in targets:
             host.refuse_unreplaceable(path)
-        return replace(
+        facts = replace(
             facts,
             missing=frozenset(_missing(host, targets)),
             machine=machine(),
@@ -60,8 +60,11 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             ),
             notes=(*notes, *driver_note(host, options)),
             live=known_to_docker(host, held, live)[0] if live else (),
-            artifacts=artifacts(),
         )
+        payload = artifacts()
+        scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
+        absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
+        return replace(facts, artifacts=payload, absent_interpreters=absent)
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
