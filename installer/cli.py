@@ -69,7 +69,7 @@ def _options(values: dict[str, Any]) -> Options:
 @program.command()
 @_with_flags
 def run(**values: Any) -> Exit:
-    """Install, configure, prove, publish readiness, wait; TERM or INT gives everything back."""
+    """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT gives everything back."""
     from installer import daemon
 
     return daemon.run(_options(values))

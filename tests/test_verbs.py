@@ -91,7 +91,9 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=["TERM", "INT", "QUIT"]
+)
 def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
     before = site.tree()
 

@@ -122,9 +122,9 @@ def test_a_pod_with_the_operators_variables_serves_and_gives_back(
     assert not any("/runtime/" in text or "/host/" in text for text in configs), "the host's own paths"
     if cdi:
         said = (node.root / SPECIFICATION).read_text()
-        assert f"# --nvidia-cdi-hook-path={INSTALL_DIR}/toolkit/nvidia-cdi-hook\n" in said
-        assert "# --from=/driver-root\n# --to=/run/nvidia/driver\n" in said
-        assert (node.root / "run/nvidia/driver/dev/nvidiactl").exists()
+        assert f"path: {INSTALL_DIR}/toolkit/nvidia-cdi-hook\n" in said
+        assert "path: /dev/nvidiactl\n              hostPath: /run/nvidia/driver/dev/nvidiactl\n" in said
+        assert (node.root / "run/nvidia/driver/dev/nvidia-uvm-tools").is_char_device()
     live = start(node)
     assert live.exec() == "alive\n"
     live.stop()
