@@ -126,6 +126,8 @@ def _uninstall(host: Host, options: Options) -> None:
 def _undo_adopted(host: Host, options: Options) -> None:
     """Take back what NVIDIA's own installer left, as if it were ours."""
     adopted = adoption(probe_adoption(host, options), options)
+    for runtime in adopted.left:
+        log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
     if not adopted.found:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return

@@ -114,7 +114,7 @@ def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
             after = was.file
         rows.append(row)
         writes.append(WriteConfig(engine.name, row.path, now, after))
-    reload = _reload(engine, writes) if stays else Reload(engine.name, (), _entries(engine))
+    reload = _reload(engine, writes, stays=stays)
     steps = _give_back(writes, reload, found, facts, options.restart_mode)
     return _Part(steps, engine if stays else None, rows, backups, notes)
 
@@ -134,15 +134,17 @@ def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
     return replace(row, ours=(after.digest,), edits=rest), after
 
 
-def _reload(engine: EngineRow, writes: Iterable[WriteConfig]) -> Reload:
-    """Return the reload after which our handlers that are left are served, and none of them by default."""
+def _reload(engine: EngineRow, writes: Iterable[WriteConfig], *, stays: bool) -> Reload:
+    """Return the reload after which those of our handlers are served that the files say: none as the default.
+
+    Files without us may say some, too: runtimes that were taken over from another installer.
+    """
     said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    entries = _entries(engine)
+    there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
+    if not stays:
+        return Reload(engine.name, tuple(there), tuple(entry for entry in entries if entry not in there))
     wanted = {value for key, value in said if key[-1] == ENGINES[engine.name].default_key}
-    there = [
-        entry
-        for entry in _entries(engine)
-        if any(entry.name in key and value == str(entry.binary) for key, value in said)
-    ]
     names = frozenset(name for name, _ in engine.runtimes)
     return Reload(engine.name, tuple(there), demoted=names - wanted)
 
@@ -164,11 +166,15 @@ def _give_back(
     restart_mode: RestartMode,
 ) -> list[Step]:
     """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start.
-    looks = bool(ENGINES[reload.engine].found_by)
-    asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
+    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
+    # what we wanted before we came has nothing to read.
+    unread = not writes or restart_mode is RestartMode.NONE
+    asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     sure = reload.engine != "docker" or facts.held.finished
+    if reload.present and not reload.demoted:
+        # What others say of the same handlers looks alike before and after.
+        sure = facts.held.finished and all(step.before == step.after for step in writes)
     forgotten = asleep or (
         sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
     )

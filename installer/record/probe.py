@@ -48,7 +48,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             facts,
             missing=frozenset(_missing(host, targets)),
             machine=machine(),
-            targets={path: real for path in targets if (real := host.resolve(path)) != path},
+            targets=_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
@@ -271,6 +271,11 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
         for name in host.names(path.parent):
             if fnmatchcase(name, path.name) and host.kind(path.parent / name) is Kind.FILE:
                 yield path.parent / name
+
+
+def _elsewhere(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
+    """Return the paths that symbolic links lead elsewhere, and where to."""
+    return {path: real for path in paths if (real := host.resolve(path)) != path}
 
 
 def _missing(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:

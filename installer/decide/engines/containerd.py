@@ -144,12 +144,6 @@ def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[Runt
                 f"configure containerd ({path} is imported after our file and sets {word} too)",
                 remedy=f"remove {word} from {path}",
             )
-    for path in reversed(later) if not config.merges else ():
-        if config.key[1] in table(config.imported[path], ("plugins",), path):
-            raise InstallerError(
-                f"configure containerd in {config.path} ({path} is imported and replaces its CRI table)",
-                remedy=f"name the file that counts with --config containerd={path}",
-            )
 
 
 def _needs_runc(config: Config) -> bool:

@@ -19,10 +19,11 @@ NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, d
 class Config:
     """The files, understood as containerd does.
 
-    ``key`` is the table that holds the runtimes. ``imported`` are the other files in the order of
-    reading, the drop-in that was asked for among them. Where ``merges`` is true (2.x), they add to
-    the root file key by key, and ``runtimes`` and ``default`` are what comes out. ``old_default``
-    tells that the default is the table that schema 1 had for it.
+    ``path`` and ``tree`` are the file whose CRI table counts: the root file, or on 1.x the last import
+    that has one, for it replaces that of the root. ``key`` is the table that holds the runtimes.
+    ``imported`` are the other files in the order of reading, the drop-in that was asked for among them.
+    Where ``merges`` is true (2.x), they add to the root file key by key, and ``runtimes`` and ``default``
+    are what comes out. ``old_default`` tells that the default is the table that schema 1 had for it.
     """
 
     path: PurePosixPath
@@ -53,6 +54,9 @@ def understood(files: ConfigFiles) -> Config:
         plugin = V3_PLUGIN
     key = ("plugins", plugin, "containerd")
     imported = _imported(files, tree, merges=merges)
+    if not merges:
+        with_cri = [name for name, below in imported.items() if plugin in table(below, ("plugins",), name)]
+        path, tree = (with_cri[-1], imported[with_cri[-1]]) if with_cri else (path, tree)
     cri = _cri(path, tree, key)
     for other, below in imported.items() if merges else ():
         cri = _merge(cri, _cri(other, below, key))

@@ -115,8 +115,17 @@ def test_on_1_the_last_import_with_a_cri_table_is_the_one_that_counts() -> None:
         "/etc/containerd/conf.d/30.toml": "version = 2\n",
     }
 
-    with pytest.raises(InstallerError, match=r"--config containerd=/etc/containerd/conf.d/20.toml"):
-        decided("containerd", texts, version="1.7.24")
+    decision = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == ["/etc/containerd/conf.d/20.toml"]
+
+
+def test_on_1_a_drop_in_that_nobody_imports_does_not_count() -> None:
+    texts = {ROOT: "version = 2\n", DROP_IN: f"version = 2\n[{CRI2}]\n"}
+
+    decision = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == [ROOT]
 
 
 @pytest.mark.parametrize("version", ["2.1.9", "2.3.4"])

@@ -1,0 +1,76 @@
+"""A node on which NVIDIA's toolkit pod was killed: ours takes over, serves, and gives back what it found."""
+
+import json
+import tomllib
+
+import pytest
+import tomlkit
+
+from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.told import served
+
+TOOLKIT = "/usr/local/nvidia/toolkit"
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+MODES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
+BINARIES = {name: f"{TOOLKIT}/nvidia-container-runtime{mode}" for name, mode in MODES.items()}
+
+
+def leave_what_nvidias_pod_leaves(node: Node, *, default: bool) -> None:
+    """Leave what nvidia-ctk-installer v1.20.0 leaves when it is killed, and let the engine read it.
+
+    Its directory; daemon.json with the runtimes; for containerd the root file with an import of the whole
+    directory, and a drop-in with all that `containerd config dump` says of CRI, its runtimes besides.
+    """
+    node.run(["mkdir", "-p", f"{TOOLKIT}/.config/nvidia-container-runtime"])
+    node.run(["sh", "-c", f"cp -r {ARTIFACTS}/usr/bin/. {TOOLKIT}/"])
+    node.write(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml", "[nvidia-container-runtime]\n")
+    if node.engine == "docker":
+        said = json.loads(node.read(DOCKER))
+        said["runtimes"] = {name: {"args": [], "path": path} for name, path in BINARIES.items()}
+        said |= {"default-runtime": "nvidia"} if default else {}
+        node.write(DOCKER, json.dumps(said, indent=4, sort_keys=True))
+    else:
+        dump = tomllib.loads(node.run(["containerd", "config", "dump"]).stdout)
+        name = next(name for name in dump["plugins"] if name.endswith(("v1.cri", "cri.v1.runtime")))
+        cri = dump["plugins"][name]["containerd"]
+        for runtime, path in BINARIES.items():
+            runc = cri["runtimes"]["runc"]
+            cri["runtimes"][runtime] = runc | {"options": runc["options"] | {"BinaryName": path}}
+        cri["default_runtime_name"] = "nvidia" if default else cri["default_runtime_name"]
+        copy = {"version": dump["version"], "plugins": {name: dump["plugins"][name]}}
+        node.write(DROP_IN, tomlkit.dumps(copy))
+        node.write(CONTAINERD, f'imports = ["/etc/containerd/conf.d/*.toml"]\n{node.read(CONTAINERD)}')
+    node.restart(f"{node.engine}.service")
+    if node.engine == "containerd":
+        node.cri.wait()
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
+def test_what_nvidias_killed_pod_left_is_taken_over_and_given_back(node: Node, *, default: bool) -> None:
+    leave_what_nvidias_pod_leaves(node, default=default)
+    files, before = snapshot(node), served(node)
+    assert BINARIES.keys() <= before[0]
+    environment = {
+        "RUNTIME": node.engine,
+        "HOST_ROOT_MOUNT": "/",
+        "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
+        "NO_DAEMON": "true",
+    }
+
+    done = node.run([PYTHON, "-m", "installer.compat"], env=environment, check=False)
+    again = node.run([PYTHON, "-m", "installer.compat"], env=environment, check=False)
+    during = served(node)
+    config = node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
+    undone = node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert again.returncode == 0, again.stderr
+    assert "toolkit installed" not in again.stderr
+    assert during == (before[0], "nvidia"), "the same handlers, served by our toolkit"
+    assert "nvidia-ctk" in config, "ours"
+    assert undone.returncode == 0, undone.stderr
+    assert served(node) == before
+    assert snapshot(node) == files
