@@ -98,7 +98,13 @@ def _writes(flags: object) -> bool:
 sys.addaudithook(_audit)
 
 
-def _watch_writes() -> None:
+def begin(fault: Fault | None) -> None:
+    """Let a fault be the one of this process."""
+    global _fault  # noqa: PLW0603 - an audit hook cannot be given a state of its own
+    _fault = fault
+
+
+def watch_writes() -> None:
     """Let the writes and syncs of this process be effects; a kill tears a write in two."""
     write, pwrite, sendfile = os.write, os.pwrite, os.sendfile
 
@@ -130,7 +136,6 @@ def _watch_writes() -> None:
 
 def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
     """Run a verb in a child; return its exit code, ``KILLED`` if it was killed."""
-    global _fault  # noqa: PLW0603 - an audit hook cannot be given a state of its own
     _count(0)
     child = os.fork()
     if child:
@@ -141,12 +146,12 @@ def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         signals.block()
-        _watch_writes()
-        _fault = fault
+        watch_writes()
+        begin(fault)
         verb(options)
         code = 0
     except InstallerError as error:
         code = error.exit
     finally:
-        _fault = None
+        begin(None)
         os._exit(code)

@@ -38,6 +38,11 @@ PLACES = {
         "/runtime/sock-dir": "/run/containerd",
     },
     "docker": {"/runtime/config-dir": "/etc/docker", "/runtime/sock-dir": "/var/run"},
+    "crio": {
+        "/runtime/config-dir": "/etc/crio",
+        "/runtime/config-dir.d": "/etc/crio/crio.conf.d",
+        "/runtime/sock-dir": "/var/run/crio",
+    },
 }
 # hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.
 KUBELETS = [*MOUNTS.values(), *PLACES["containerd"].values(), "/etc/docker", "/run/nvidia/driver/dev"]
@@ -71,6 +76,14 @@ ENGINES = {
         "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
         "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
         "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
+    },
+    "crio": {
+        "RUNTIME": "crio",
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "CRIO_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.conf",
+        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/crio/crio.conf.d/99-nvidia.conf",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/crio.sock",
     },
 }
 CDI = {

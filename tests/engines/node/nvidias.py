@@ -47,9 +47,13 @@ CRI = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
 
 
-def prepare(node: Node) -> None:
+def prepare(node: Node, engine: str = "") -> None:
     """Make what the kubelet, the operator's validator and the driver container make ahead of the toolkit's pod."""
-    there = [*(MOUNTS[here] for here in OPERATORS), *PLACES[node.engine].values(), "/run/nvidia/driver/dev"]
+    there = [
+        *(MOUNTS[here] for here in OPERATORS),
+        *PLACES[engine or node.engine].values(),
+        "/run/nvidia/driver/dev",
+    ]
     for path in there:
         (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
     node.write(READY, "".join(f"{name}={COMMON[name]}\n" for name in DRIVER))
@@ -59,7 +63,7 @@ def prepare(node: Node) -> None:
 
 def pod_of_the_operator(engine: str, image: str, **more: str) -> Container:
     """Return the container of the operator's DaemonSet as it is with CDI on, which is the default."""
-    places = {here: MOUNTS[here] for here in OPERATORS} | PLACES["docker" if engine == "docker" else engine]
+    places = {here: MOUNTS[here] for here in OPERATORS} | PLACES[engine]
     mounts = [Mount(here, there, here == "/host") for here, there in places.items()]
     mounts.append(Mount("/bin/entrypoint.sh", SCRIPT, read_only=True))
     said = {name: value for name, value in COMMON.items() if name not in DRIVER}

@@ -1,6 +1,9 @@
 """The operator's DaemonSet as it is, with CDI on, our image in NVIDIA's place: on a clean node, and after NVIDIA's."""
 
+import tomllib
 from collections.abc import Callable
+
+import pytest
 
 from tests.engines.cri import Container
 from tests.engines.node.kubelet import Running, start
@@ -60,3 +63,24 @@ def test_the_operators_pod_installs_takes_over_and_gives_back(node: Node, tell: 
     assert served(node) == theirs
     assert specification.read_text() == written
     assert len(_nodes(node)) == 4
+
+
+@pytest.mark.parametrize("image", [IMAGE, OWN_VAR_RUN], ids=["/var/run is a link", "/var/run is a directory"])
+def test_the_operators_pod_writes_the_files_of_a_crio_that_nobody_asks(
+    newest_node: Node, tell: Callable[..., Story], image: str
+) -> None:
+    node, story = newest_node, tell(newest_node, image)
+    prepare(node, "crio")
+    files = snapshot(node)
+
+    pod = _waits(node, "operator", pod_of_the_operator("crio", image, RUNTIME_RESTART_MODE="none"))
+    story.tell("the operator's command has become our program")
+    written = tomllib.loads(node.read("/etc/crio/crio.conf.d/99-nvidia.conf"))["crio"]["runtime"]
+    assert written["runtimes"].keys() == OURS
+    assert "default_runtime" not in written
+    assert "hostPath: /run/nvidia/driver/dev/nvidiactl\n" in (node.root / SPECIFICATION).read_text()
+    assert len(_nodes(node)) == 4
+    assert pod.delete() == 0
+    story.tell("the pod was deleted: all is undone")
+    assert snapshot(node) == files
+    assert not (node.root / SPECIFICATION).exists()
