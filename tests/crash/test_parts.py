@@ -219,6 +219,52 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
     assert tree(site.root) == before
 
 
+def _dying(part: Part) -> None:
+    """Let this process be killed behind the first step that is this part."""
+    do = transaction._do  # noqa: SLF001 - in a child that ends with it
+
+    def dying(site: Any, plan: Any, step: Any, check: Any) -> None:
+        do(site, plan, step, check)
+        if part(step):
+            os._exit(faults.KILLED)
+
+    transaction._do = dying  # noqa: SLF001
+
+
+@pytest.mark.parametrize("goes_on", [True, False], ids=["installed again", "uninstalled"])
+@pytest.mark.parametrize("part", PARTS | CDI_PARTS)
+def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
+    tmp_path: Path, part: str, *, goes_on: bool
+) -> None:
+    site = Site(tmp_path, "containerd", cdi=True)
+    before = tree(site.root)
+    assert _call(Site.nvidias, site, lambda: _dying((PARTS | CDI_PARTS)[part]))[0] == faults.KILLED
+
+    if goes_on:
+        assert daemon.install(site.options) == 0
+        assert (site.root / SPECIFICATION).exists()
+
+    assert daemon.uninstall(replace(site.options, cdi=None)) == 0
+    assert tree(site.root) == before
+
+
+def test_a_specification_that_somebody_has_edited_since_stays_and_theirs_comes_back_in_a_roll_back(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, "docker", cdi=True)
+    theirs = site.root / SPECIFICATION
+    theirs.parent.mkdir()
+    theirs.write_text("kind: theirs\n")
+    before = tree(site.root)
+
+    assert _call(Site.ours, site, lambda: _failing(PARTS["the engine's config"], KINDS[0]))[0] == 1
+    assert tree(site.root) == before
+    assert daemon.install(site.options) == 0
+    theirs.write_text("kind: theirs now\n")
+    assert daemon.uninstall(site.options) == 0
+    assert theirs.read_text() == "kind: theirs now\n"
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("cdi", [True, False], ids=["CDI", "without CDI"])
 def test_without_a_failure_all_of_it_is_installed_and_undone(
