@@ -9,6 +9,7 @@ from installer.decide.engines.containerd_config import (
     DEFAULT,
     NEW_SCHEMA,
     OLD_DEFAULT,
+    OLD_TABLE,
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
@@ -57,6 +58,9 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     _refuse_unknown_default(config, entries)
     donor = _donor(config)
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
+    if config.old_default and any(entry.default for entry in entries):
+        # It overrules the name. Emptied, not removed: so it comes back also when others have edited the file.
+        wants.append(Want((*config.key, OLD_TABLE, "runtime_type"), ""))
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
     if extras.cdi:
@@ -128,11 +132,6 @@ def _refuse_unknown_default(config: Config, entries: tuple[RuntimeEntry, ...]) -
 def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
     """Raise where something is stronger than what we write; on 1.x an import replaces the whole CRI table."""
     default = any(entry.default for entry in entries)
-    if default and config.old_default:
-        raise InstallerError(
-            f"set the default runtime in {config.path} (its old default_runtime table overrules the name)",
-            remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
-        )
     later = list(config.imported)
     later = later[later.index(target) + 1 :] if target in later else later
     for path in later if config.merges else ():
