@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from installer.decide.errors import UsageError
+from installer.decide.errors import Option, UsageError
 
 DATA: Final = "compat.toml"
 TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -31,7 +31,7 @@ SPECIAL: Final = {"h": "help", "help": "help", "v": "version", "version": "versi
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One flag of compat.toml."""
+    """One flag of compat.toml; ``own`` is its name on our own command line, where that is another one."""
 
     names: tuple[str, ...]
     env: tuple[str, ...]
@@ -41,6 +41,7 @@ class Row:
     choices: tuple[str, ...] = ()
     short: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     ours: str = ""
+    own: str = ""
 
     @property
     def name(self) -> str:
@@ -85,6 +86,15 @@ def rows() -> tuple[Row, ...]:
         lists = {key: tuple(row[key]) for key in ("names", "env", "choices") if key in row}
         found.append(Row(**{**row, **lists}))
     return tuple(found)
+
+
+def spelt(option: Option) -> str:
+    """Return an option of a remedy as it is said here: by a flag, which beats all else, or a variable."""
+    row = next((row for row in rows() if option.name in {row.own, *row.names}), None)
+    if row is None:
+        return f"toolkit-installer's {option}"
+    value = f"={option.value}" if option.value else ""
+    return f"--{row.name}{value} ({row.env[0]})"
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:

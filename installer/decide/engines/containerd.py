@@ -32,7 +32,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_TYPE: Final = "io.containerd.runc.v2"
@@ -94,7 +94,9 @@ def _refuse_unserved(files: ConfigFiles, config: Config) -> None:
         if off:
             raise InstallerError(
                 f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
-                remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
+                remedy=Remedy(
+                    "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
+                ),
             )
     if config.schema == 1 and major(files) == 2:
         raise InstallerError(
