@@ -120,15 +120,29 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
         old = old.then(_Line.of(_split(name, text), row.short.get(engine, {})))
     said = {row.name: _resolved(row, engine, line, old, environment) for row in rows()}
     warnings = [*_hidden(said, environment), *_misspelt(environment)]
-    if line.rest and line.rest[0].startswith("/"):
-        if said["toolkit-install-dir"].by.startswith("-"):
-            warnings.append(
-                f"{line.rest[0]} is ignored: {said['toolkit-install-dir'].by} says where to install"
-            )
-        else:
-            said["toolkit-install-dir"] = Said(line.rest[0], "the first argument")
-    warnings += [f"the argument {word} is ignored" for word in line.rest if not word.startswith("/")]
+    # What follows a flag that takes no word, as in --no-runtime-config false (compat.md 1).
+    bools = [word for word in line.rest if word in TRUE | FALSE]
+    warnings += [f"the argument {word} is ignored" for word in bools]
+    directory = _directory([word for word in line.rest if word not in bools])
+    if directory and said["toolkit-install-dir"].by.startswith("-"):
+        warnings.append(f"{directory} is ignored: {said['toolkit-install-dir'].by} says where to install")
+    elif directory:
+        said["toolkit-install-dir"] = Said(directory, "the first argument")
     return Asked(said, tuple(warnings))
+
+
+def _directory(words: Sequence[str]) -> str:
+    """Return the one argument of the form of 2021, the directory to install into; "" where there is none."""
+    if len(words) > 1:
+        raise UsageError(
+            f"take the argument {words[1]!r} (one directory is all there can be)",
+            remedy="give all else as flags, see --help",
+        )
+    if words and not words[0].startswith("/"):
+        raise UsageError(
+            f"install into {words[0]!r} (it is not an absolute path)", remedy="give an absolute path"
+        )
+    return words[0] if words else ""
 
 
 @dataclass(frozen=True, slots=True)

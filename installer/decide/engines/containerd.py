@@ -66,7 +66,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     if extras.cdi:
         wants.append(Want((*config.key[:-1], CDI), value=True))
     for entry in entries:
-        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry)}
+        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry, extras)}
         told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
         wants += (mine | {key: Want(key, value) for key, value in told.items()}).values()
     cgroups = {entry.name: _systemd_cgroup(config, donor, entry, extras) for entry in entries}
@@ -193,13 +193,16 @@ def _low_level(config: Config) -> Iterator[Value]:
             yield binary
 
 
-def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+def _entry(
+    config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry, extras: Extras
+) -> Iterator[Want]:
     key = (*config.key, "runtimes", entry.name)
     mine = table(config.runtimes, (entry.name,), target)
     options = table(mine, ("options",), target)
     refuse_taken_name(target, entry.name, _binary(mine, target) or mine.get("runtime_type"))
     kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-    yield Want((*key, "runtime_type"), next((kind for kind in kinds if _has_shim(config, kind)), RUNC_TYPE))
+    kind = next((kind for kind in kinds if _has_shim(config, kind)), extras.runtime_type or RUNC_TYPE)
+    yield Want((*key, "runtime_type"), kind)
     for below, value in leaves(donor):
         if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
             yield Want((*key, *below), value)
@@ -214,14 +217,12 @@ def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEnt
 
 
 def _with(donor: Tree, extras: Extras) -> Tree:
-    """Return what a runtime inherits, with the annotations and the type that it is given besides."""
+    """Return what a runtime inherits, with the annotations that it is given besides."""
     shown = [f"{prefix}*" for prefix in extras.annotations]
     had = donor.get(ANNOTATIONS)
     more: dict[str, Value] = {}
     if shown:
         more[ANNOTATIONS] = [*shown, *(had if isinstance(had, list) else ())]
-    if extras.runtime_type and not donor.get("runtime_type"):
-        more["runtime_type"] = extras.runtime_type
     return {**donor, **more}
 
 
