@@ -10,7 +10,7 @@ import structlog
 from installer import log as logging
 from installer import signals
 from installer.compat_options import RESTART, options_from
-from installer.compat_words import Asked, read, rows
+from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
@@ -33,7 +33,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
-    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN)
+    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN, spelling=spelt)
     try:
         with internal_errors():
             return _run(arguments, environment)

@@ -70,6 +70,8 @@ def options_from(asked: Asked) -> Options:
         crio_hook=hook,
         restart_mode=_restart_mode(asked),
         pid_file=pid_file,
+        timeout_s=float(asked["timeout"]),
+        retry=asked["retry"],
     )
 
 

@@ -1,8 +1,10 @@
 """An error is one sentence with a remedy, and knows the exit code it ends in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
+from typing import Self, TypeAlias
 
 
 class Exit(IntEnum):
@@ -15,6 +17,42 @@ class Exit(IntEnum):
     NOTHING_INSTALLED = 3
     UNDO_INCOMPLETE = 4
     WOULD_CHANGE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that a remedy names: our own flag without the dashes, and what it should be given.
+
+    Its text is that of our own command line; another entry point has a word of its own for it.
+    """
+
+    name: str
+    value: str = ""
+    engine: str = ""
+
+    def __str__(self) -> str:
+        of_engine = f"{self.engine}=" if self.engine else ""
+        return f"--{self.name} {of_engine}{self.value}".rstrip()
+
+
+Spelling: TypeAlias = Callable[[Option], str]
+
+
+class Remedy(str):
+    """A remedy that names options; as a text it is in the words of our own command line."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str | Option, ...]
+
+    def __new__(cls, *parts: str | Option) -> Self:
+        """Join ``parts``."""
+        text = super().__new__(cls, "".join(map(str, parts)))
+        text.parts = parts
+        return text
+
+    def spelt(self, spelling: Spelling) -> str:
+        """Return the text with each option as another entry point spells it."""
+        return "".join(part if isinstance(part, str) else spelling(part) for part in self.parts)
 
 
 class InstallerError(Exception):
@@ -33,6 +71,10 @@ class InstallerError(Exception):
 
     def __str__(self) -> str:
         return f"cannot {self.problem}; {self.remedy}"
+
+    def remedy_spelt(self, spelling: Spelling) -> str:
+        """Return the remedy in the words of an entry point."""
+        return self.remedy.spelt(spelling) if isinstance(self.remedy, Remedy) else self.remedy
 
 
 class UsageError(InstallerError):

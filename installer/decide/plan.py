@@ -10,7 +10,7 @@ from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
-from installer.decide.errors import InstallerError, UndoIncompleteError
+from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
@@ -19,6 +19,8 @@ from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig, WriteSpecification
 from installer.decide.toolkit_plan import plan_toolkit
 
+NAME: Final = Option("runtime-name")
+UNPROVEN: Final = Option("restart-mode", "none")
 MODES: Final = ("", ".cdi", ".legacy")
 
 
@@ -195,8 +197,14 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
         return ()
     problem = f"configure again what failed before ({failed.problem})"
     if not held.finished and held.toolkit is not None:
-        return (UndoIncompleteError(problem, remedy="say uninstall: the roll-back of it did not end well"),)
-    remedy = "change the config, the payload, the engine or the options, or try once more with --retry"
+        return (
+            UndoIncompleteError(
+                problem, remedy="run toolkit-installer uninstall: the roll-back of it did not end well"
+            ),
+        )
+    remedy = Remedy(
+        "change the config, the payload, the engine or the options, or try once more with ", Option("retry")
+    )
     return (InstallerError(problem, remedy=remedy),)
 
 
@@ -251,7 +259,9 @@ def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerE
             used = [each for each in facts.live if (each.engine, each.binary) == (row.name, binary)]
             if name not in names and used:
                 problem = f"take the runtime {name} away from {row.name} (it runs {names_of(used)})"
-                return (InstallerError(problem, remedy="stop them first, or keep --runtime-name as it was"),)
+                return (
+                    InstallerError(problem, remedy=Remedy("stop them first, or keep ", NAME, " as it was")),
+                )
     return ()
 
 
@@ -263,10 +273,10 @@ def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterat
             problem = (
                 f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)"
             )
-            yield InstallerError(problem, remedy="leave --install-dir as it is")
+            yield InstallerError(problem, remedy=Remedy("leave ", Option("install-dir"), " as it is"))
         if found_by and options.runtime_name != found_by:
             problem = f"name the runtime {options.runtime_name} ({engine.name} names it {found_by} by itself)"
-            yield InstallerError(problem, remedy="leave --runtime-name as it is")
+            yield InstallerError(problem, remedy=Remedy("leave ", NAME, " as it is"))
         if found_by and options.set_as_default:
             problem = f"make the runtime the default of {engine.name} (it writes its config itself)"
             yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {found_by}")
@@ -285,7 +295,7 @@ def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[Installer
     return tuple(
         InstallerError(
             f"prove that {engine.name} serves our runtimes ({engine.silence})",
-            remedy=f"start {engine.name}, or configure it unproven with --restart-mode none",
+            remedy=Remedy(f"start {engine.name}, or configure it unproven with ", UNPROVEN),
         )
         for engine in engines
         if engine.serving is None and engine.hook is None

@@ -8,9 +8,10 @@ from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.wrapper import Variable, real_name, wrapper_script
 
+SOURCE: Final = Option("toolkit-source")
 CONFIG: Final = PurePosixPath(".config/nvidia-container-runtime/config.toml")
 
 _PATH: Final = Variable("PATH", PurePosixPath(), prepended=True)
@@ -145,7 +146,7 @@ def check_artifacts(
     if missing:
         raise InstallerError(
             f"find {_listed(missing)} under {source_root}",
-            remedy="make --toolkit-source the root of a complete NVIDIA container toolkit",
+            remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
         )
     for artifact in artifacts:
         check_artifact(artifact, machine=machine, absent=absent)
@@ -162,14 +163,14 @@ def check_artifact(artifact: Artifact, *, machine: str, absent: Collection[PureP
             raise InstallerError(
                 f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
                 "which the host lacks)",
-                remedy=f"install {artifact.interpreter} there, or choose another --toolkit-source",
+                remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
             )
         return
     flaw = _flaw(artifact.head, machine)
     if flaw is not None:
         raise InstallerError(
             f"install {artifact.name} ({artifact.source} {flaw})",
-            remedy=f"make --toolkit-source an NVIDIA container toolkit for {machine}",
+            remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
         )
 
 

@@ -8,6 +8,7 @@ from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import pristine, text_of, tree_of
 from installer.decide.edits import Syntax, apply, undo
 from installer.decide.engines import ENGINES, docker
+from installer.decide.engines.containerd_config import OLD_TABLE
 from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
@@ -125,7 +126,7 @@ def _entries(engine: EngineRow) -> tuple[RuntimeEntry, ...]:
 
 def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
     """Return a config in which our runtime is not the default any more, and its row."""
-    default = [edit for edit in row.edits if edit.key[-1:] == (ENGINES[row.engine].default_key,)]
+    default = [edit for edit in row.edits if {ENGINES[row.engine].default_key, OLD_TABLE} & {*edit.key[-2:]}]
     if not default or now is None or row.syntax is None:
         return row, now
     text, _ = undo(text_of(now, row.path), default, row.syntax, name=str(row.path))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
@@ -62,7 +62,7 @@ class Host:
                 return self._mounts[prefix] / path.relative_to(prefix)
         raise InstallerError(
             f"find {path} (no mounted directory holds it)",
-            remedy="mount the host's root and name it with --host-root",
+            remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
         )
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
@@ -287,7 +287,7 @@ class Host:
         return tuple(
             InstallerError(
                 f"install into {path} (its file system is mounted {word})",
-                remedy="choose another --install-dir, or remount it",
+                remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
             )
             for flag, word in words
             if flags & flag

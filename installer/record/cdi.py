@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.layout import Layout
 from installer.decide.options import Cdi
 from installer.decide.rows import DeviceNode
@@ -61,7 +61,7 @@ def _run(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "
     if ran is None:
         raise InstallerError(
             f"{what} (the toolkit's {TOOL} cannot be run from here)",
-            remedy="check --toolkit-source, or switch CDI off",
+            remedy=Remedy("check ", Option("toolkit-source"), ", or switch CDI off"),
         )
     if ran.returncode:
         raise InstallerError(

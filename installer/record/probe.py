@@ -9,7 +9,7 @@ from installer.decide.configs import text_of, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine
 from installer.decide.engines.model import Reload as How
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
@@ -187,7 +187,9 @@ def _engines(
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(
             f"find a running engine (nobody listens on {sockets})",
-            remedy="start one, or name it with --runtime and its socket with --socket",
+            remedy=Remedy(
+                "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
+            ),
         )
     return tuple(found), tuple(notes), tuple(overruled)
 

@@ -82,7 +82,7 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
             site.ledger.drop_backups()
             raise
         if done:
-            log.warning("step failed", step=describe(done[-1]), error=str(error))
+            log.warning("step failed", step=describe(done[-1]), error=error)
         if isinstance(error, ConflictError):
             done.pop()  # nothing of it was done
         _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)

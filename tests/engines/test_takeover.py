@@ -7,6 +7,7 @@ import pytest
 import tomlkit
 
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -48,17 +49,22 @@ def leave_what_nvidias_pod_leaves(node: Node, *, default: bool) -> None:
         node.cri.wait()
 
 
-@pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
-def test_what_nvidias_killed_pod_left_is_taken_over_and_given_back(node: Node, *, default: bool) -> None:
-    leave_what_nvidias_pod_leaves(node, default=default)
-    files, before = snapshot(node), served(node)
-    assert BINARIES.keys() <= before[0]
-    environment = {
+def variables(node: Node) -> dict[str, str]:
+    """Return the variables for one installation by NVIDIA's entry point, our runtime as the default."""
+    return {
         "RUNTIME": node.engine,
         "HOST_ROOT_MOUNT": "/",
         "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
         "NO_DAEMON": "true",
     }
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
+def test_what_nvidias_killed_pod_left_is_taken_over_and_given_back(node: Node, *, default: bool) -> None:
+    leave_what_nvidias_pod_leaves(node, default=default)
+    files, before = snapshot(node), served(node)
+    assert BINARIES.keys() <= before[0]
+    environment = variables(node)
 
     done = node.run([PYTHON, "-m", "installer.compat"], env=environment, check=False)
     again = node.run([PYTHON, "-m", "installer.compat"], env=environment, check=False)
@@ -71,6 +77,44 @@ def test_what_nvidias_killed_pod_left_is_taken_over_and_given_back(node: Node, *
     assert "toolkit installed" not in again.stderr
     assert during == (before[0], "nvidia"), "the same handlers, served by our toolkit"
     assert "nvidia-ctk" in config, "ours"
+    assert undone.returncode == 0, undone.stderr
+    assert served(node) == before
+    assert snapshot(node) == files
+
+
+# As container-config's containerd command of 2021 left it with --use-legacy-config (a file of schema 1).
+OLD = f"""version = 1
+oom_score = 0
+
+[plugins.cri]
+  sandbox_image = "{IMAGE}"
+  restrict_oom_score_adj = true
+  [plugins.cri.containerd.default_runtime]
+    runtime_type = "io.containerd.runc.v2"
+    runtime_root = ""
+    runtime_engine = ""
+    privileged_without_host_devices = false
+    [plugins.cri.containerd.default_runtime.options]
+      BinaryName = "{BINARIES["nvidia"]}"
+      Runtime = "{BINARIES["nvidia"]}"
+"""
+
+
+def test_the_default_runtime_table_of_schema_1_gives_way_and_comes_back(containerd_node: Node) -> None:
+    node = containerd_node
+    # containerd 2.x ignores a file of schema 1: there it is refused, and nothing is changed.
+    code, default = (0, "nvidia") if node.containerd_version.startswith("1.") else (1, "runc")
+    leave_what_nvidias_pod_leaves(node, default=False)
+    node.write(CONTAINERD, OLD)
+    node.restart("containerd.service")
+    node.cri.wait()
+    files, before = snapshot(node), served(node)
+
+    done = node.run([PYTHON, "-m", "installer.compat"], env=variables(node), check=False)
+    during = served(node)
+    undone = node.installer("uninstall")
+
+    assert (done.returncode, during[1]) == (code, default), done.stderr
     assert undone.returncode == 0, undone.stderr
     assert served(node) == before
     assert snapshot(node) == files

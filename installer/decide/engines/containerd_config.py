@@ -11,7 +11,8 @@ from installer.decide.engines.model import ConfigFiles, table, text, wrong_type
 V2_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 DEFAULT: Final = "default_runtime_name"
-OLD_DEFAULT: Final = "default"
+OLD_DEFAULT: Final = "default"  # what a full one of these is called:
+OLD_TABLE: Final = "default_runtime"
 NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, design consequences 2)
 
 
@@ -63,7 +64,7 @@ def understood(files: ConfigFiles) -> Config:
     runtimes = table(cri, ("runtimes",), path)
     default = text(cri, DEFAULT, path)
     # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
-    table_of_old = table(cri, ("default_runtime",), path)
+    table_of_old = table(cri, (OLD_TABLE,), path)
     old_default = bool(table_of_old.get("runtime_type")) and not merges
     if old_default:
         runtimes, default = {**runtimes, OLD_DEFAULT: table_of_old}, OLD_DEFAULT
@@ -102,7 +103,7 @@ def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
         runtime = (*key, "runtimes", name)
         table(tree, (*runtime, "options"), path)
         text(table(tree, runtime, path), "runtime_type", path, runtime)
-    table(tree, (*key, "default_runtime", "options"), path)
+    table(tree, (*key, OLD_TABLE, "options"), path)
     cri = table(tree, key, path)
     text(cri, DEFAULT, path, key)
     return cri
