@@ -82,6 +82,19 @@ def test_every_hangup_finds_the_full_program_again(site: Site) -> None:
     assert site.tree() == before
 
 
+def test_a_broken_pipe_is_no_reason_to_end(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        child.send_signal(signal.SIGPIPE)
+        time.sleep(0.2)
+        assert child.poll() is None
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
 def test_a_stop_before_the_waiter_is_there_is_not_lost(site: Site) -> None:
     before = site.tree()
     with site.running() as child:
