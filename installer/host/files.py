@@ -187,6 +187,8 @@ class Host:
         """Remove a file or a link; nothing there is fine."""
         with translated("remove", path):
             here = self.here(path, last=False)
+            if not os.path.lexists(here):
+                return  # a read-only file system would refuse even that
             try:
                 here.unlink()
             except (FileNotFoundError, NotADirectoryError):
@@ -206,6 +208,8 @@ class Host:
         """Remove an empty directory; tell whether it is gone."""
         try:
             here = self.here(path)
+            if not here.exists():
+                return True  # a read-only file system would refuse even that
             here.rmdir()
             sync_directory(here.parent)
         except FileNotFoundError:
