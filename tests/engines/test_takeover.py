@@ -6,7 +6,7 @@ import tomllib
 import pytest
 import tomlkit
 
-from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2
 from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
@@ -77,6 +77,27 @@ def test_what_nvidias_killed_pod_left_is_taken_over_and_given_back(node: Node, *
     assert "toolkit installed" not in again.stderr
     assert during == (before[0], "nvidia"), "the same handlers, served by our toolkit"
     assert "nvidia-ctk" in config, "ours"
+    assert undone.returncode == 0, undone.stderr
+    assert served(node) == before
+    assert snapshot(node) == files
+
+
+def test_a_drop_in_of_nvidias_that_is_newer_than_the_root_file_is_taken_over(containerd_node: Node) -> None:
+    node = containerd_node
+    # NVIDIA's tool copies what the engine dumps: schema 3 on 2.x, also beside a root file of schema 2.
+    node.write(CONTAINERD, VERSION_2)
+    node.restart("containerd.service")
+    node.cri.wait()
+    leave_what_nvidias_pod_leaves(node, default=False)
+    files, before = snapshot(node), served(node)
+    assert BINARIES.keys() <= before[0]
+
+    done = node.run([PYTHON, "-m", "installer.compat"], env=variables(node), check=False)
+    during = served(node)
+    undone = node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert during == (before[0], "nvidia")
     assert undone.returncode == 0, undone.stderr
     assert served(node) == before
     assert snapshot(node) == files

@@ -48,6 +48,12 @@ def understood(files: ConfigFiles) -> Config:
     tree = files.trees.get(path, {})
     schema = schema_of(path, tree, 1 if tree else NEW_SCHEMA)
     merges = major(files) == 2 or (major(files) is None and schema > 2)
+    if merges and schema > 1 and files.drop_in in _imported(files, tree, merges=True):
+        # A drop-in of NVIDIA's installer has the schema that the engine dumps. 2.1 and 2.2 read all files by
+        # the highest one: what the root file says of CRI under the older plugin id is not in force then.
+        drop_in = files.trees.get(files.drop_in, {})
+        newer = schema_of(files.drop_in, drop_in, schema)
+        schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), files.drop_in) else schema)
     plugins = table(tree, ("plugins",), path)
     plugin = {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN)
     # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
