@@ -96,8 +96,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     ]
     cdi = plan_cdi(facts, options)
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
-    steps: list[Step] = [*cdi.nodes_made, *toolkit.steps]
-    steps += [*(MakeDirectory(path) for path in directories), *cdi.writes]
+    steps: list[Step] = [*cdi.nodes_made, *toolkit.steps, *map(MakeDirectory, directories), *cdi.writes]
     for part in parts:
         if part.reload and part.writes:
             texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
@@ -106,20 +105,13 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         steps += [*part.writes, *part.reload]
     steps += toolkit.afterwards
     held = facts.held
+    others = (row for row in held.configs if row.engine != OWNER)
+    rows = (*others, *(row for part in parts for row in part.configs), *cdi.rows)
     settled = Holdings(
         directories=tuple(dict.fromkeys((*held.directories, *directories))),
         toolkit=toolkit.row,
         engines=tuple({row.name: row for row in (*held.engines, *(part.row for part in parts))}.values()),
-        configs=tuple(
-            {
-                row.path: row
-                for row in (
-                    *(row for row in held.configs if row.engine != OWNER),
-                    *(row for part in parts for row in part.configs),
-                    *cdi.rows,
-                )
-            }.values()
-        ),
+        configs=tuple({row.path: row for row in rows}.values()),
         nodes=cdi.nodes,
         finished=True,
     )

@@ -57,7 +57,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=_knowing(rows.values(), steps), finished=False)
+    during = replace(held, configs=tuple(_knowing(rows.values(), steps)), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
@@ -247,15 +247,15 @@ def plan_rollback(
     """
     used = {container.engine for container in live} if held.toolkit is None else set()
     tried = {step.engine: step for step in done if isinstance(step, Reload)}
+    # A file that belongs to no engine goes back as any other step does.
+    of_engines = [
+        step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
+    ]
     steps: list[Step] = []
-    for name in dict.fromkeys(
-        step.engine
-        for step in reversed(done)
-        if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines and step.engine not in used
-    ):
+    for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
         writes = [
             WriteConfig(name, step.path, before=step.after, after=step.before)
-            for step in reversed(done)
+            for step in reversed(of_engines)
             if isinstance(step, WriteConfig) and step.engine == name
         ]
         looks = bool(ENGINES[name].found_by)
@@ -265,11 +265,10 @@ def plan_rollback(
     steps += [
         back
         for step in reversed(done)
-        if not (isinstance(step, WriteConfig | Reload) and step.engine in plan.engines)
-        and not used
-        and (back := inverse(step)) is not None
+        if not used and step not in of_engines and (back := inverse(step)) is not None
     ]
-    during = replace(plan.during, configs=_knowing(plan.during.configs, (*done, *steps)), finished=False)
+    rows = tuple(_knowing(plan.during.configs, (*done, *steps)))
+    during = replace(plan.during, configs=rows, finished=False)
     return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
 
@@ -290,13 +289,11 @@ def _again(engine: EngineFacts, tried: Reload) -> Reload:
     return Reload(tried.engine, tuple(present), tuple(absent))
 
 
-def _knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> tuple[ConfigRow, ...]:
-    """Return the rows, each knowing every text of ours that a step may leave in its place."""
-    known = []
+def _knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows, each knowing every text of ours that a step may leave in its place."""
     for row in rows:
         texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
         files = [file for step in texts for file in (step.before, step.after) if file is not None]
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
-        known.append(replace(row, ours=tuple(ours)))
-    return tuple(known)
+        yield replace(row, ours=tuple(ours))

@@ -187,13 +187,9 @@ class Host:
         """Remove a file or a link; nothing there is fine."""
         with translated("remove", path):
             here = self.here(path, last=False)
-            if not os.path.lexists(here):
-                return  # a read-only file system would refuse even that
-            try:
-                here.unlink()
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            sync_directory(here.parent)
+            if os.path.lexists(here):  # a read-only file system would refuse to remove what is absent
+                here.unlink(missing_ok=True)
+                sync_directory(here.parent)
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
         """Make one directory; one that is there already is fine."""
@@ -209,7 +205,7 @@ class Host:
         try:
             here = self.here(path)
             if not here.exists():
-                return True  # a read-only file system would refuse even that
+                return True
             here.rmdir()
             sync_directory(here.parent)
         except FileNotFoundError:

@@ -24,8 +24,6 @@ nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. 
 - Of the variables the first one that is set counts, even when it is empty. Bools: 1 t T TRUE true True, 0 f F FALSE false False.
 - Lists have commas, and a flag may be repeated. Every error is exit code 1 and one sentence, and nothing is touched.
 - Other variables are tolerated; one that looks like a misspelt one of these is warned about.
-- TERM, INT and QUIT undo and end with 0, as with NVIDIA's tool. HUP checks the node and does not end the program; PIPE is ignored, for
-  the restart of an engine may break the program's own log.
 
 ## Flags
 
