@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.cache import PROJECT
 from tests.engines.configs import CONTAINERD, VERSION_2
 from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
@@ -142,6 +143,37 @@ def test_by_nvidias_entry_point_all_of_it_goes_back_when_the_engine_refuses(
     assert faked.show("containerd", "ActiveState") == "active"
     assert starts(faked) - count == restarts
     faked.run(["rm", "-r", "/run/nvidia"])
+
+
+# A mistake of ours where the engine has been reloaded, once: the roll-back comes there too.
+MISTAKE = """
+
+_right, _met = _taken_up, []
+
+
+def _taken_up(*words):
+    if not _met:
+        raise KeyError(_met.append("hunter2"))
+    return _right(*words)
+"""
+
+
+def test_a_mistake_of_ours_behind_a_reload_is_rolled_back_and_remembered(faked: Node) -> None:
+    faked.run(["cp", "-r", f"{PROJECT}/installer", "/run/fake/"])
+    with (faked.root / "run/fake/installer/record/engines.py").open("a") as program:
+        program.write(MISTAKE)
+    files, count = snapshot(faked), starts(faked)
+
+    first = faked.installer(*INSTALL, env={"PYTHONPATH": "/run/fake"})
+
+    assert first.returncode == 1, first.stderr
+    assert "internal error: KeyError in record/engines.py" in sentence(first.stderr)
+    assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
+    assert starts(faked) - count == 2
+    again = faked.installer(*INSTALL)
+    assert again.returncode == 1
+    assert sentence(again.stderr).startswith("cannot configure again what failed before (finish (internal")
+    assert starts(faked) - count == 2
 
 
 def test_an_engine_that_is_slow_is_waited_for(faked: Node) -> None:
