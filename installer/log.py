@@ -36,15 +36,14 @@ class _Stderr:
 
 def say_failed(error: InstallerError) -> None:
     """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
-    remedy = error.remedy_spelt(_spelling)
     if _readable:
-        _Stderr().msg(f"toolkit-installer: cannot {error.problem}; {remedy}")
+        _Stderr().msg(f"toolkit-installer: cannot {error.problem}; {error.remedy_spelt(_spelling)}")
     else:
-        structlog.get_logger().error("failed", problem=error.problem, remedy=remedy)
+        structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)
 
 
 def _errors_spelt(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Turn errors, and the remedies of errors, into text."""
+    """Turn errors and remedies into text, with options as the entry point spells them."""
     for name, value in event.items():
         if isinstance(value, InstallerError):
             event[name] = f"cannot {value.problem}; {value.remedy_spelt(_spelling)}"

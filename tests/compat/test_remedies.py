@@ -6,11 +6,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+import structlog
 
+from installer import log
 from installer.compat_options import options_from
 from installer.compat_words import read, rows, spelt
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.flags import FLAGS
+from installer.log import LogFormat
 from tests.compat.nvidia import Nvidia
 
 INSTALLER = Path(__file__).parents[2] / "installer"
@@ -113,6 +116,24 @@ def test_what_a_remedy_says_is_taken_in_every_form(form: str) -> None:
     assert str(options.places["containerd"].config) == said["config"]
     assert str(options.places["containerd"].socket) == "/run/c.sock"
     assert options.restart_mode == "none"
+
+
+@pytest.mark.parametrize("form", [LogFormat.TEXT, LogFormat.JSON])
+def test_an_error_is_told_in_the_words_of_the_entry_point(
+    capfd: pytest.CaptureFixture[str], form: LogFormat
+) -> None:
+    error = InstallerError("x", remedy=Remedy("choose another ", Option("install-dir")))
+
+    log.configure(form, spelling=spelt)
+    log.say_failed(error)
+    structlog.get_logger().warning("step failed", error=error)
+    log.configure(LogFormat.AUTO)
+    log.say_failed(error)
+
+    theirs, between, ours = capfd.readouterr().err.splitlines()
+    assert "choose another --toolkit-install-dir (TOOLKIT_INSTALL_DIR)" in theirs
+    assert "cannot x; choose another --toolkit-install-dir (TOOLKIT_INSTALL_DIR)" in between
+    assert "choose another --install-dir" in ours
 
 
 def test_a_refusal_of_nvidias_entry_point_speaks_its_words(

@@ -288,18 +288,29 @@ def test_a_config_that_is_mounted_alone_is_edited_through_the_hosts_root(contain
     assert "/usr/local/nvidia/toolkit/nvidia-container-runtime" in text
 
 
-def test_a_config_that_is_mounted_alone_is_refused_where_nothing_else_brings_it(container: Container) -> None:
+def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_form_of_2021(
+    container: Container,
+) -> None:
+    said = {"TOOLKIT_ARGS": "--driver-root /", "RUNTIME_ARGS": "-c /etc/containerd/config.toml"}
+    words = ("-m", "installer.compat", "/usr/local/nvidia", "--drop-in-config=")
     container.mount("/usr/local/nvidia", "/usr/local/nvidia")
-    container.mount("/run/nvidia/toolkit", "/run/nvidia/toolkit")
+    container.mount("/run/nvidia", "/run/nvidia")
     container.mount("/etc/containerd/config.toml", "/etc/containerd/config.toml")
     before = container.found("*")
 
-    done = container.run(RUNTIME_DROP_IN_CONFIG="")
+    refused = container.run(*words, **said)
+    after = container.found("*")
+    container.mounts.pop()
+    container.mount("/etc/containerd", "/etc/containerd")
+    done = container.run(*words, **said)
 
-    assert done.returncode == 1
-    assert "replace /etc/containerd/config.toml (it is mounted as a single file)" in done.stderr
-    assert "mount /etc/containerd into the container instead" in done.stderr
-    assert container.found("*") == before
+    assert refused.returncode == 1
+    assert "replace /etc/containerd/config.toml (it is mounted as a single file)" in refused.stderr
+    assert "mount /etc/containerd into the container instead" in refused.stderr
+    assert after == before
+    assert done.returncode == 0, done.stderr
+    text = (container.host / "etc/containerd/config.toml").read_text()
+    assert "/usr/local/nvidia/toolkit/nvidia-container-runtime" in text
 
 
 OWN = """
