@@ -8,6 +8,7 @@ from typing import Final
 from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want, apply, parse, undo
 from installer.decide.effect import flat
 from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd_config import OLD_TABLE
 from installer.decide.engines.model import FileWants, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
@@ -40,14 +41,15 @@ class ConfigChange:
     """What becomes of one config.
 
     ``step`` is None where the file is as wanted, ``row`` where nothing in it is ours;
-    ``original`` is the file without us, to be saved; ``taken_back`` tells that keys we wanted
-    in an earlier run are not wanted any more.
+    ``original`` is the file without us, to be ``saved`` where it is not yet; ``taken_back`` tells that keys
+    we wanted in an earlier run are not wanted any more.
     """
 
     step: WriteConfig | None
     row: ConfigRow | None
     original: File | None
     taken_back: bool = False
+    saved: bool = True
 
 
 def syntax_of(path: PurePosixPath) -> Syntax:
@@ -123,7 +125,7 @@ def _runtime_of(key: Key) -> str:
 
 def group_of(key: Key, engine: str) -> str:
     """Return what an edit is about: a runtime by its name, ``DEFAULT``, or the last part of another key."""
-    default = engine in ENGINES and key[-1:] == (ENGINES[engine].default_key,)
+    default = engine in ENGINES and {ENGINES[engine].default_key, OLD_TABLE} & {*key[-2:]}
     return _runtime_of(key) or (DEFAULT if default else key[-1] if key else "")
 
 
@@ -180,7 +182,9 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     stale = _stale(relocated(row, now) if row else (), total)
     text = text_of(now, path)
     if not stale and _holds(text, wanted.wants, syntax, path) and now is not None:
-        return ConfigChange(None, row, original)
+        if row is None and wanted.wants:  # it says so without us, and is to say so when we are gone
+            return ConfigChange(None, _as_found(engine, path, now, facts), original)
+        return ConfigChange(None, row, original, saved=False)
     if row is None or now is None or now.digest in row.ours:
         target = clean
     else:
@@ -195,6 +199,23 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         original,
         taken_back=bool(stale),
     )
+
+
+def untouched(
+    engine: str, path: PurePosixPath, facts: Facts, toolkits: Collection[PurePosixPath]
+) -> ConfigChange | None:
+    """Return the row of a file that names our programs without us: another installer's, read beside ours."""
+    now, row = facts.contents.get(path), facts.held.config(path)
+    values = [value for _, value in leaves(tree_of(now, path))]
+    if now is None or not any(isinstance(v, str) and PurePosixPath(v).parent in toolkits for v in values):
+        return None
+    if row is not None and now.digest in row.ours:
+        return ConfigChange(None, row, now, saved=False)
+    return ConfigChange(None, _as_found(engine, path, now, facts), now)
+
+
+def _as_found(engine: str, path: PurePosixPath, now: File, facts: Facts) -> ConfigRow:
+    return ConfigRow(engine, path, syntax_of(path), Saved.of(now), (now.digest,), (), facts.targets.get(path))
 
 
 def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:

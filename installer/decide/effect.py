@@ -7,7 +7,8 @@ from typing import Final
 from installer.decide.edits import Key, Tree, Value
 
 # In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
-BINARY_NAMES: Final = frozenset({"binaryname", "runtimepath", "path"})
+NAMELESS: Final = ""  # a default that is a table of its own, and no runtime that anybody could ask for
+BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def disturbed(before: Effect, after: Effect, ours: Collection[str]) -> Iterator[
         yield f"its default runtime {after.undefined} would not be defined"
     for name in sorted((before.handlers.keys() | after.handlers.keys()) - {*ours}):
         was, now = before.handlers.get(name), after.handlers.get(name)
-        if was is None and name == before.undefined:
-            continue  # the engine is the better for it
+        if (was is None and name == before.undefined) or (name == NAMELESS and after.default in ours):
+            continue  # the engine is the better for it, or was asked for it
         if now is None or was is None:
             yield f"the runtime {name} would {'be lost' if now is None else 'appear'}"
         elif not now.same(was):

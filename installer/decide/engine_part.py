@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
-from installer.decide.configs import ConfigChange, config_change, pristine, tree_of, withdrawn
+from installer.decide.configs import ConfigChange, config_change, pristine, tree_of, untouched, withdrawn
 from installer.decide.effect import Effect, Handler, disturbed
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
@@ -78,7 +78,9 @@ def install_engine(
     """
     texts = without_us(engine, facts)
     files = config_files(engine, texts)
-    plain = _chosen(engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), facts)
+    plain = _chosen(
+        engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts
+    )
     part = _part(plain, entries, facts, options)
     if ENGINES[engine.name].found_by or not (plain.steps or part.reload):
         return part  # nothing is written
@@ -90,7 +92,7 @@ def install_engine(
         )
     refusal: InstallerError | None = None
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
-        chosen = _chosen(engine, decision, facts)
+        chosen = _chosen(engine, decision, entries, facts)
         after = ask(engine, {**{path: facts.contents.get(path) for path in texts}, **chosen.texts})
         wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
         told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
@@ -126,15 +128,19 @@ class _Chosen:
         return {step.path: step.after for step in self.steps}
 
 
-def _chosen(engine: EngineFacts, decision: Decision, facts: Facts) -> _Chosen:
+def _chosen(
+    engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts
+) -> _Chosen:
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
+    held = [row for row in facts.held.configs if row.engine == engine.name and row.path not in wanted]
     # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
-    changes += [
-        withdrawn(row, facts)
-        for row in facts.held.configs
-        if row.engine == engine.name and row.path not in wanted
-    ]
+    changes += [withdrawn(row, facts) for row in held if row.written]
+    known = {*wanted, *(row.path for row in held if row.written)}
+    toolkits = {entry.binary.parent for entry in entries}
+    for path in engine.files:
+        if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
+            changes.append(found)
     return _Chosen(engine, decision, tuple(changes))
 
 
@@ -183,7 +189,7 @@ def _part(
         tuple(change.row for change in changes if change.row is not None),
         chosen.steps,
         () if quiet else (reload,),
-        tuple(change.original for change in changes if change.step and change.original is not None),
+        tuple(change.original for change in changes if change.saved and change.original is not None),
         decision.low_level,
         decision.notes,
     )

@@ -171,7 +171,12 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         )
         return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
     wrong = [*disturbed(before, after, names)]
-    if before.default in names and DEFAULT not in groups and after.default != before.default:
+    if (
+        attempt.edited
+        and before.default in names
+        and DEFAULT not in groups
+        and after.default != before.default
+    ):
         wrong.append(
             f"its default runtime would be {after.default}, which somebody has set to {before.default}"
         )
@@ -193,21 +198,21 @@ def _reload(
     found: EngineFacts | None,
     after: Effect | None,
 ) -> Reload:
-    """Return the reload after which what stays of ours is served, the rest not, and all else as before."""
+    """Return the reload after which what the files say of ours is served, the rest not, all else as before.
+
+    Files without us may name some, too: runtimes that were taken over from another installer.
+    """
     names = frozenset(name for name, _ in row.runtimes)
-    ours = () if found is None else others(found, after, names)
-    absent = tuple(RuntimeEntry(*runtime) for runtime in row.runtimes if runtime not in kept)
+    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
+    there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
+    absent = tuple(entry for entry in entries if entry not in there)
+    neighbours = () if found is None else others(found, after, names)
     if not kept:
         wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
-        return Reload(row.name, (), absent, others=ours, defaults=wanted)
-    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+        return Reload(row.name, tuple(there), absent, others=neighbours, defaults=wanted)
     default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
-    there = [
-        RuntimeEntry(name, binary)
-        for name, binary in kept
-        if any(name in key and value == str(binary) for key, value in said)
-    ]
-    return Reload(row.name, tuple(there), absent, demoted=names - default, others=ours)
+    return Reload(row.name, tuple(there), absent, demoted=names - default, others=neighbours)
 
 
 def _revert(
@@ -218,11 +223,16 @@ def _revert(
     restart_mode: RestartMode,
 ) -> list[Step]:
     """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start.
-    looks = bool(ENGINES[reload.engine].found_by)
-    asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
+    writes = tuple(writes)
+    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
+    # what we wanted before we came has nothing to read.
+    unread = not writes or restart_mode is RestartMode.NONE
+    asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     sure = reload.engine != "docker" or facts.held.finished
+    if reload.present and not reload.demoted:
+        # What others say of the same handlers looks alike before and after.
+        sure = facts.held.finished and all(step.before == step.after for step in writes)
     forgotten = asleep or (
         sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
     )

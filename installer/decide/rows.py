@@ -38,6 +38,11 @@ class ConfigRow:
     edits: tuple[Edit, ...]
     target: PurePosixPath | None = None
 
+    @property
+    def written(self) -> bool:
+        """Whether we wrote there at all: what names our programs without us is remembered, too."""
+        return bool(self.edits) or self.syntax is None
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:

@@ -1,12 +1,12 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import tree_of
-from installer.decide.edits import Value
+from installer.decide.edits import Tree, Value
 from installer.decide.engine_part import Ask, texts_alone
 from installer.decide.engine_undo import UndoPart, through_intermediate, undo_engine
 from installer.decide.engines import ENGINES
@@ -14,13 +14,14 @@ from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts
+from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.steps import (
     ProveUnused,
     Reload,
-    RemoveDeviceNode,
+    RemoveDeviceNodes,
     RemoveDirectory,
     Step,
     WriteConfig,
@@ -46,7 +47,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     stays = bool(facts.live or needed)
     if not stays:
         steps += [write for part in specifications for write in part.writes]
-        steps += [RemoveDeviceNode(node) for node in held.nodes]
+        steps += [RemoveDeviceNodes(held.nodes)] if held.nodes else []
     toolkit, payload, obstacles = plan_removal(facts, options) if not needed else (held.toolkit, [], [])
     if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
         steps.append(ProveUnused())
@@ -58,7 +59,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
+    during = replace(held, configs=tuple(_knowing(rows.values(), steps)), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
@@ -87,38 +88,52 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 
 
 def _named(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
-    """Yield what else starts a program of the toolkit, which outlives every reference to it."""
-    texts = {path: file for path, file in facts.contents.items() if path not in _specified(facts)}
-    written = {
-        step.path: step.after for part in parts for step in part.steps if isinstance(step, WriteConfig)
+    """Yield what else starts a program of the toolkit, which outlives every reference to it.
+
+    A file that is what it was before us may name what was there before us.
+    """
+    steps = [step for part in parts for step in part.steps]
+    texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
+    left = {row.path for row in facts.held.configs if row.engine == OWNER}
+    left |= {row.path for part in parts if part.kept for row in part.rows}
+    left |= {row.path for row in facts.held.configs if not row.written}
+    left |= {
+        path
+        for path, was in facts.originals.items()
+        if was and (now := texts[path]) and now.digest == was.digest
     }
-    kept = {row.path for part in parts if part.kept for row in part.rows}
-    for path, file in sorted({**texts, **written}.items()):
-        values = leaves(tree_of(file, path)) if path not in kept else ()
-        named = next((value for _, value in values if _is_below(value, options.layout.toolkit)), None)
+    for path in sorted(texts.keys() - left):
+        values = (value for _, value in leaves(_valid(texts[path], path)))
+        named = next((value for value in values if _is_below(value, options.layout.toolkit)), None)
         if named is not None:
-            yield InstallerError(
-                f"remove the toolkit ({path} names {named})", remedy=f"correct it, then {TRY_AGAIN}"
-            )
+            problem = f"remove the toolkit ({path} names {named})"
+            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
+    yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, options)
+
+
+def _served(facts: Facts, reloaded: Collection[str], options: Options) -> Iterator[InstallerError]:
+    """Yield which runtimes of others start the toolkit in engines that are not reloaded."""
     ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
-    reloaded = {step.engine for part in parts for step in part.steps if isinstance(step, Reload)}
     for engine in facts.engines:
-        for name, binary in (
-            engine.serving.binaries.items() if engine.serving and engine.name not in reloaded else ()
-        ):
+        binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
+        for name, binary in binaries.items():
             if (engine.name, name) not in ours and _is_below(binary, options.layout.toolkit):
                 yield InstallerError(
                     f"remove the toolkit ({engine.name} serves {name}, which starts {binary})",
-                    remedy=f"reload or restart {engine.name}, then {TRY_AGAIN}",
+                    remedy=f"take it out of the config of {engine.name}, restart that, then {TRY_AGAIN}",
                 )
+
+
+def _valid(file: File | None, path: PurePosixPath) -> Tree:
+    """Return what a file says; one that no engine could read names nothing."""
+    try:
+        return tree_of(file, path)
+    except InstallerError:
+        return {}
 
 
 def _is_below(value: Value, directory: PurePosixPath) -> bool:
     return isinstance(value, str) and value.startswith(f"{directory}/")
-
-
-def _specified(facts: Facts) -> set[PurePosixPath]:
-    return {row.path for row in facts.held.configs if row.engine == OWNER}
 
 
 def _idle(facts: Facts) -> Iterator[str]:
@@ -172,15 +187,15 @@ def plan_rollback(
     """
     used = {container.engine for container in live} if held.toolkit is None else set()
     tried = {step.engine: step for step in done if isinstance(step, Reload)}
+    # A file that belongs to no engine goes back as any other step does.
+    of_engines = [
+        step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
+    ]
     steps: list[Step] = []
-    for name in dict.fromkeys(
-        step.engine
-        for step in reversed(done)
-        if isinstance(step, WriteConfig | Reload) and step.engine not in used
-    ):
+    for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
         writes = [
             WriteConfig(name, step.path, before=step.after, after=step.before)
-            for step in reversed(done)
+            for step in reversed(of_engines)
             if isinstance(step, WriteConfig) and step.engine == name
         ]
         looks = bool(ENGINES[name].found_by)
@@ -190,10 +205,10 @@ def plan_rollback(
     steps += [
         back
         for step in reversed(done)
-        if not isinstance(step, WriteConfig | Reload) and not used and (back := inverse(step)) is not None
+        if not used and step not in of_engines and (back := inverse(step)) is not None
     ]
-    rows = {row.path: row for row in plan.during.configs}
-    during = replace(plan.during, configs=tuple(_knowing(rows, steps)), finished=False)
+    rows = tuple(_knowing(plan.during.configs, (*done, *steps)))
+    during = replace(plan.during, configs=rows, finished=False)
     return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
 
@@ -214,10 +229,10 @@ def _again(engine: EngineFacts, tried: Reload) -> Reload:
     return Reload(tried.engine, tuple(present), tuple(absent))
 
 
-def _knowing(rows: Mapping[PurePosixPath, ConfigRow], steps: Iterable[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows that a step writes to, knowing each text of ours that may stand there meanwhile."""
-    for path, row in rows.items():
-        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == path]
+def _knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows, each knowing every text of ours that a step may leave in its place."""
+    for row in rows:
+        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
         files = [file for step in texts for file in (step.before, step.after) if file is not None]
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
+    is_mount_point,
     kind_of,
     labelled_as_neighbours,
     meta_of,
-    mount_points,
     refuse,
     staged_beside,
     staged_name,
@@ -51,7 +51,10 @@ class Host:
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
-        return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
+        host = cls([Mount(PurePosixPath("/"), Path(root))])
+        for there, here in sorted(pairs, key=lambda pair: len(pair[0].parts)):
+            host._mounts[host.resolve(there)] = Path(here)  # a path is looked up without its links
+        return host
 
     def _map(self, path: PurePosixPath) -> Path:
         for prefix in (path, *path.parents):
@@ -59,7 +62,7 @@ class Host:
                 return self._mounts[prefix] / path.relative_to(prefix)
         raise InstallerError(
             f"find {path} (no mounted directory holds it)",
-            remedy="mount the host's root and name it with --host-root",
+            remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
         )
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
@@ -145,7 +148,7 @@ class Host:
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
             )
-        if stat.S_ISREG(status.st_mode) and str(here.absolute()) in mount_points():
+        if stat.S_ISREG(status.st_mode) and is_mount_point(here):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",
@@ -184,11 +187,9 @@ class Host:
         """Remove a file or a link; nothing there is fine."""
         with translated("remove", path):
             here = self.here(path, last=False)
-            try:
-                here.unlink()
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            sync_directory(here.parent)
+            if os.path.lexists(here):  # a read-only file system would refuse to remove what is absent
+                here.unlink(missing_ok=True)
+                sync_directory(here.parent)
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
         """Make one directory; one that is there already is fine."""
@@ -203,6 +204,8 @@ class Host:
         """Remove an empty directory; tell whether it is gone."""
         try:
             here = self.here(path)
+            if not here.exists():
+                return True
             here.rmdir()
             sync_directory(here.parent)
         except FileNotFoundError:
@@ -284,7 +287,7 @@ class Host:
         return tuple(
             InstallerError(
                 f"install into {path} (its file system is mounted {word})",
-                remedy="choose another --install-dir, or remount it",
+                remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
             )
             for flag, word in words
             if flags & flag

@@ -105,7 +105,8 @@ def lock_while(host: Host, path: PurePosixPath) -> Iterator[None]:
         os.close(fd)
 
 
-def write_pid(lock: Lock) -> None:
-    """Write this process's pid into the locked pidfile."""
-    os.ftruncate(lock.fd, 0)
-    os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
+def write_pid(lock: Lock, path: PurePosixPath) -> None:
+    """Write this process's pid into the pidfile at ``path``, which ``lock`` holds."""
+    with translated("write", path):
+        os.ftruncate(lock.fd, 0)
+        os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)

@@ -46,7 +46,7 @@ def install_tree(
             switch(staged, here)
             try:
                 sync_directory(here.parent)
-            except OSError:
+            except Exception:
                 switch(here, staged)
                 raise
         finally:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import Kind
 from installer.host.files import Host
@@ -29,5 +29,9 @@ def refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> Non
         if not there:
             raise InstallerError(
                 f"configure {engine.name} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
-                remedy="make --install-dir, or the mount that holds it, the directory that the host sees",
+                remedy=Remedy(
+                    "make ",
+                    Option("install-dir"),
+                    ", or the mount that holds it, the directory that the host sees",
+                ),
             )

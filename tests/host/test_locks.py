@@ -60,7 +60,7 @@ def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path
     (tmp_path / "toolkit.pid").write_text("999999999 and more\n")
 
     lock = lock_pidfile(host, PIDFILE)
-    write_pid(lock)
+    write_pid(lock, PIDFILE)
 
     assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
     lock.release()

@@ -11,6 +11,7 @@ from installer.decide.engines.containerd_config import (
     DEFAULT,
     NEW_SCHEMA,
     OLD_DEFAULT,
+    OLD_TABLE,
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
@@ -96,12 +97,15 @@ def _places(files: ConfigFiles) -> Iterator[tuple[Config, PurePosixPath | None, 
 def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles) -> Decision:
     config, target, extras, entries = wanted.config, wanted.target, wanted.extras, wanted.entries
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
+    if config.old_default and any(entry.default for entry in entries):
+        # It overrules the name. Emptied, not removed: so it comes back also when others have edited the file.
+        wants.append(Want((*config.key, OLD_TABLE, "runtime_type"), ""))
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
     if extras.cdi:
         wants.append(Want((*config.key[:-1], CDI), value=True))
     for entry in entries:
-        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry)}
+        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry, extras)}
         told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
         wants += (mine | {key: Want(key, value) for key, value in told.items()}).values()
     shown = {entry.name: _shown(wanted, donor, entry, files.before) for entry in entries}
@@ -197,13 +201,16 @@ def _shown(wanted: _Wanted, donor: Tree, entry: RuntimeEntry, before: Effect | N
     return {**less, "options": {**options, "SystemdCgroup": driver}}
 
 
-def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+def _entry(
+    config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry, extras: Extras
+) -> Iterator[Want]:
     key = (*config.key, "runtimes", entry.name)
     mine = table(config.runtimes, (entry.name,), target)
     options = table(mine, ("options",), target)
     refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
     kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-    yield Want((*key, "runtime_type"), next((kind for kind in kinds if _has_shim(config, kind)), RUNC_TYPE))
+    kind = next((kind for kind in kinds if _has_shim(config, kind)), extras.runtime_type or RUNC_TYPE)
+    yield Want((*key, "runtime_type"), kind)
     for below, value in leaves(donor):
         if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
             yield Want((*key, *below), value)
@@ -218,14 +225,12 @@ def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEnt
 
 
 def _with(donor: Tree, extras: Extras) -> Tree:
-    """Return what a runtime inherits, with the annotations and the type that it is given besides."""
+    """Return what a runtime inherits, with the annotations that it is given besides."""
     shown = [f"{prefix}*" for prefix in extras.annotations]
     had = donor.get(ANNOTATIONS)
     more: dict[str, Value] = {}
     if shown:
         more[ANNOTATIONS] = [*shown, *(had if isinstance(had, list) else ())]
-    if extras.runtime_type and not donor.get("runtime_type"):
-        more["runtime_type"] = extras.runtime_type
     return {**donor, **more}
 
 

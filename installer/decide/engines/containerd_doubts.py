@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from installer.decide.engines.containerd_config import DEFAULT, Config, major, schema_of
 from installer.decide.engines.containerd_effect import BUILT_IN, PLUGIN_IDS
 from installer.decide.engines.model import ConfigFiles, RuntimeEntry, table
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 
 
 def refuse_without_cri(files: ConfigFiles) -> None:
@@ -21,7 +21,9 @@ def refuse_without_cri(files: ConfigFiles) -> None:
         if off:
             raise InstallerError(
                 f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
-                remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
+                remedy=Remedy(
+                    "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
+                ),
             )
 
 
@@ -61,13 +63,8 @@ def doubts(
 def _overruled(
     config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
 ) -> Iterator[InstallerError]:
-    """Yield what is stronger than what we write; on 1.x an import replaces the whole CRI table."""
+    """Yield what is stronger than what we write."""
     default = any(entry.default for entry in entries)
-    if default and config.old_default:
-        yield InstallerError(
-            f"set the default runtime in {config.path} (its old default_runtime table overrules the name)",
-            remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
-        )
     later = list(config.imported)
     later = later[later.index(target) + 1 :] if target in later else later
     for path in later if config.merges else ():
@@ -78,10 +75,4 @@ def _overruled(
             yield InstallerError(
                 f"configure containerd ({path} is imported after our file and sets {word} too)",
                 remedy=f"remove {word} from {path}",
-            )
-    for path in reversed(later) if not config.merges else ():
-        if config.key[1] in table(config.imported[path], ("plugins",), path):
-            yield InstallerError(
-                f"configure containerd in {config.path} ({path} is imported and replaces its CRI table)",
-                remedy=f"name the file that counts with --config containerd={path}",
             )

@@ -7,10 +7,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Edit, Syntax, Tree, Value, Want, apply
-from installer.decide.effect import Effect, Handler
+from installer.decide.effect import NAMELESS, Effect, Handler
 from installer.decide.engines.containerd_config import (
     DEFAULT,
     OLD_DEFAULT,
+    OLD_TABLE,
     V2_PLUGIN,
     V3_PLUGIN,
     patterns,
@@ -43,10 +44,9 @@ def effect_of(dump: Tree) -> Effect:
     cri = table(plugins, (plugin,), PRINTED)
     runtimes = dict(table(cri, ("containerd", RUNTIMES), PRINTED))
     default = str(table(cri, ("containerd",), PRINTED).get(DEFAULT) or BUILT_IN)
-    old = table(cri, ("containerd", "default_runtime"), PRINTED)
+    old = table(cri, ("containerd", OLD_TABLE), PRINTED)
     if old.get("runtime_type"):
-        # 1.x names the runtime of the old table like this, and takes it for the default.
-        runtimes[OLD_DEFAULT], default = old, OLD_DEFAULT
+        runtimes[NAMELESS], default = old, NAMELESS  # 1.x takes it for the default, whatever is named so
     cdi = cri.get(CDI)
     return Effect(
         {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
@@ -71,17 +71,13 @@ def effect(files: ConfigFiles) -> Effect:
     config = understood(ConfigFiles(files.config, None, files.trees, files.version))
     runtimes = dict(config.runtimes)
     default = config.default
-    for path in reversed([*config.imported]) if not config.merges else ():
-        # 1.x takes an imported table for the whole of CRI; the last one counts.
-        if config.key[1] in table(config.imported[path], ("plugins",), path):
-            cri = table(config.imported[path], config.key, path)
-            runtimes, default = dict(table(cri, (RUNTIMES,), path)), str(cri.get(DEFAULT) or "")
-            break
     # Only a table of runtimes takes the built-in one away, in 1.x; the old table of the default does not.
     if config.merges or not runtimes.keys() - ({OLD_DEFAULT} if config.old_default else set()):
         own = runtimes.get(BUILT_IN)
         runtimes[BUILT_IN] = {"runtime_type": RUNC_TYPE, **(own if isinstance(own, Mapping) else {})}
     default = default or BUILT_IN
+    if config.old_default:
+        runtimes[NAMELESS], default = runtimes.pop(OLD_DEFAULT), NAMELESS
     return Effect(
         {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
