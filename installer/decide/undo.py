@@ -1,12 +1,12 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import tree_of
-from installer.decide.edits import Tree, Value
 from installer.decide.engine_part import Ask, texts_alone
 from installer.decide.engine_undo import UndoPart, through_intermediate, undo_engine
 from installer.decide.engines import ENGINES
@@ -90,21 +90,16 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 def _named(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
     """Yield what else starts a program of the toolkit, which outlives every reference to it.
 
-    A file that is what it was before us may name what was there before us.
+    A file may name what it named before us.
     """
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine == OWNER}
     left |= {row.path for part in parts if part.kept for row in part.rows}
     left |= {row.path for row in facts.held.configs if not row.written}
-    left |= {
-        path
-        for path, was in facts.originals.items()
-        if was and (now := texts[path]) and now.digest == was.digest
-    }
     for path in sorted(texts.keys() - left):
-        values = (value for _, value in leaves(_valid(texts[path], path)))
-        named = next((value for value in values if _is_below(value, options.layout.toolkit)), None)
+        before = set(_programs(facts.originals.get(path), path, options))
+        named = next((value for value in _programs(texts[path], path, options) if value not in before), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {named})"
             yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
@@ -124,16 +119,16 @@ def _served(facts: Facts, reloaded: Collection[str], options: Options) -> Iterat
                 )
 
 
-def _valid(file: File | None, path: PurePosixPath) -> Tree:
-    """Return what a file says; one that no engine could read names nothing."""
-    try:
-        return tree_of(file, path)
-    except InstallerError:
-        return {}
+def _programs(file: File | None, path: PurePosixPath, options: Options) -> Iterator[str]:
+    """Yield what a file names of the toolkit; one that no engine could read names nothing."""
+    with suppress(InstallerError):
+        for _, value in leaves(tree_of(file, path)):
+            if isinstance(value, str) and _is_below(value, options.layout.toolkit):
+                yield value
 
 
-def _is_below(value: Value, directory: PurePosixPath) -> bool:
-    return isinstance(value, str) and value.startswith(f"{directory}/")
+def _is_below(value: str, directory: PurePosixPath) -> bool:
+    return value.startswith(f"{directory}/")
 
 
 def _idle(facts: Facts) -> Iterator[str]:
