@@ -234,12 +234,18 @@ def _engine(
     quiet = unasked or (served and not any(change.taken_back for change in changes))
     runtimes = tuple((entry.name, entry.binary) for entry in entries)
     return _EnginePart(
-        EngineRow(engine.name, engine.socket, engine.unit, runtimes),
+        EngineRow(engine.name, engine.socket, engine.unit, runtimes, _state(engine, held)),
         tuple(change.row for change in changes if change.row is not None),
         tuple(change.step for change in changes if change.step is not None),
         () if quiet else (reload,),
         tuple(change.original for change in changes if change.step and change.original is not None),
     )
+
+
+def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
+    """Return where an engine says that its containers are, or said when it ran."""
+    told = engine.serving.state if engine.serving else None
+    return told or (held.state if held else None)
 
 
 def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerError, ...]:

@@ -21,7 +21,7 @@ STATES: Final = {
 }
 TASKS: Final = "io.containerd.runtime.v2.task"
 DOCKER_NAMESPACE: Final = "moby"
-CRIO_CONTAINERS: Final = PurePosixPath("/run/containers/storage/overlay-containers")
+CRIO: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 
 
@@ -43,18 +43,45 @@ def of_shims(
                     yield Container(engine, name, _pod(host, bundle) or name[:SHORT_ID], binary)
 
 
-def of_crio(host: Host, handlers: frozenset[str], binary: PurePosixPath) -> Iterator[Container]:
-    """Yield CRI-O's containers whose handler is one of ``handlers``; "" is the default.
+def of_crio(
+    host: Host,
+    state: PurePosixPath,
+    handlers: Mapping[str, PurePosixPath],
+    binaries: frozenset[PurePosixPath],
+) -> Iterator[Container]:
+    """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
 
-    CRI does not tell the handler, the annotations of the bundle do (engines.md 11; CRI-O 1.37).
+    CRI-O finds the runtime by the handler of the container's sandbox. CRI does not tell that one
+    (ListPodSandbox leaves runtime_handler empty: internal/lib/sandbox/builder.go of cri-o), and a restarted
+    CRI-O reads it where we do, in the annotations of the sandbox (internal/lib/container_server.go). A
+    sandbox without one takes the default of the moment, so none of ours once that is another.
+    A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
-    for name in host.names(CRIO_CONTAINERS):
-        bundle = CRIO_CONTAINERS / name / "userdata"
-        annotations = _json(host, bundle / "config.json").get("annotations") or {}
-        if annotations.get("io.kubernetes.cri-o.RuntimeHandler", "") in handlers and annotations:
+    bundles = {name: state / name / "userdata" for name in host.names(state)}
+    said = {
+        name: _json(host, bundle / "config.json").get("annotations") or {} for name, bundle in bundles.items()
+    }
+    for name, annotations in said.items():
+        if not annotations:
+            continue
+        sandbox = annotations.get(f"{CRIO}SandboxID", name)
+        handler = said.get(sandbox, annotations).get(f"{CRIO}RuntimeHandler", "")
+        started_by = _conmon(host, bundles[name], name)
+        binary = handlers.get(handler) or (started_by if handler and started_by in binaries else None)
+        if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
             yield Container("crio", name, f"{space}/{pod}", binary)
+
+
+def _conmon(host: Host, bundle: PurePosixPath, name: str) -> PurePosixPath | None:
+    """Return the runtime that the monitor of a running container was started with."""
+    pid = _read(host, bundle / "conmon-pidfile").strip()
+    words = _read(host, PurePosixPath(f"/proc/{pid}/cmdline")).split("\0") if pid.isdigit() else []
+    # In a pid namespace of our own the number may be that of another process.
+    if name in words and "-r" in words[:-1]:
+        return PurePosixPath(words[words.index("-r") + 1])
+    return None
 
 
 def _binary(host: Host, bundle: PurePosixPath) -> PurePosixPath:

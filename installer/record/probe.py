@@ -201,7 +201,8 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         pid=answer.peer.pid if answer.peer else None,
         exe=exe,
         build=host.build_of(exe) if exe else "",
-        state=state_of(host, facts.name, _cmdline(answer), facts.config),
+        state=(answer.serving and answer.serving.state)
+        or state_of(host, facts.name, _cmdline(answer), facts.config),
     )
 
 
