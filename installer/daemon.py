@@ -195,10 +195,10 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> None:
         _withdraw(host, options)
         log.info("everything kept", reason="asked for with --on-exit keep")
     else:
-        _undo(host, options, ledger)
+        _undo(host, options, ledger, hurried=True)
 
 
-def _undo(host: Host, options: Options, ledger: Ledger) -> None:
+def _undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False) -> None:
     began = time.monotonic()
     try:
         _withdraw(host, options)
@@ -210,9 +210,9 @@ def _undo(host: Host, options: Options, ledger: Ledger) -> None:
             log.warning("noted", note=note)
         for obstacle in plan.obstacles:
             raise obstacle
-        left_s = max(1.0, UNDO_S - (time.monotonic() - began))
-        timeout_s = min(options.timeout_s, left_s / max(1, len(plan.engines)))
-        carry_out(Site(host, options.layout, ledger, timeout_s), plan, never_stop)
+        left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
+        timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
+        carry_out(Site(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
     except InstallerError as error:
         raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
     if plan.in_use:

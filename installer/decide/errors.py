@@ -58,5 +58,9 @@ class UndoIncompleteError(InstallerError):
     exit = Exit.UNDO_INCOMPLETE
 
 
+class PendingError(InstallerError):
+    """systemd is still at work on what it was asked for: asking again would only add to it."""
+
+
 class ConflictError(InstallerError):
     """Somebody else has just written a config that was about to be written: it is as they left it."""

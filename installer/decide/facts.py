@@ -42,7 +42,7 @@ class EngineFacts:
     None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all.
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
-    usual place.
+    usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
     """
 
     name: str
@@ -60,6 +60,7 @@ class EngineFacts:
     exe: PurePosixPath | None = None
     build: str = ""
     state: PurePosixPath | None = None
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def _decision(
         file = pristine(path, facts).file
         if file is not None:
             trees[path] = tree_of(file, path)
-    files = ConfigFiles(engine.config, engine.drop_in, trees, engine.version, engine.hook)
+    files = ConfigFiles(engine.config, engine.drop_in, trees, engine.version, engine.hook, engine.serving)
     return ENGINES[engine.name].edits(files, entries, options.extras)
 
 
@@ -229,7 +229,7 @@ def _engine(
     names = {entry.name for entry in entries}
     gone = [RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names]
     reload = Reload(engine.name, entries, tuple(gone))
-    served = engine.serving is not None and reload.satisfied_by(engine.serving)
+    served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in changes))
     runtimes = tuple((entry.name, entry.binary) for entry in entries)

@@ -169,9 +169,8 @@ def _give_back(
     asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     sure = reload.engine != "docker" or facts.held.finished
-    forgotten = asleep or (
-        sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
-    )
+    told = found.serving if found is not None and not found.outdated else None
+    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
     if forgotten:
         return [step for step in writes if step.before != step.after]
     if reload.engine != "docker":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import MANAGER, ROOT, SYSTEMD, Bus
 
 _UNIT = f"{SYSTEMD}.Unit"
@@ -157,7 +157,7 @@ def _ask(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, t
             words = " ".join(str(part) for part in error.data) or error.name
             raise InstallerError(f"{purpose} ({words})", remedy="check the unit on the node") from error
         except TimeoutError as error:
-            raise InstallerError(
+            raise PendingError(
                 f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
                 remedy="see systemctl list-jobs on the node",
             ) from error

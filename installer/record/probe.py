@@ -17,9 +17,9 @@ from installer.decide.rows import ConfigRow, Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
-from installer.record import units
+from installer.record import crio, units
 from installer.record.cdi import specification
-from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
+from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
 from installer.record.ledger import original_of
@@ -96,7 +96,11 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         if answer.stopped and engine.reload is How.RESTART and row.unit:
             answer = replace(answer, stopped=units.at_rest(host, row.unit))
         found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
-        engines.append(_answered(host, found, answer))
+        found = _answered(host, found, answer)
+        if row.name == "crio":
+            since_s = crio.started(host, found.unit, answer.peer).at_s
+            found = replace(found, outdated=crio.outdated(host, since_s, paths))
+        engines.append(found)
     facts = _facts(host, options, held, tuple(engines))
     live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
@@ -162,12 +166,14 @@ def _engines(
                 refuse_unknown(host, facts)
             continue  # its sibling, on the same socket
         overruled += overruling(name, _cmdline(answer), options)
-        if places.config is None:
+        if name == "crio":
+            process = crio.started(host, facts.unit, answer.peer)
+            facts = crio.with_places(host, facts, process.cmdline, places)
+            overruled += crio.unread(host, facts, process.cmdline)
+            ours = () if facts.drop_in is None else (facts.drop_in,)
+            facts = replace(facts, outdated=crio.outdated(host, process.at_s, ours))
+        elif places.config is None:
             facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
-        if name == "crio" and places.drop_in is None:
-            directory = path_of(_cmdline(answer), DROP_INS)
-            drop_in = directory / facts.drop_in.name if directory and facts.drop_in else facts.drop_in
-            facts = replace(facts, drop_in=drop_in)
         if not engine.found_by:
             refuse_generated(facts)
         found.append(replace(facts, files=tuple(_files(host, engine, facts))))

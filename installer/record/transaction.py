@@ -7,7 +7,13 @@ from typing import assert_never
 
 import structlog
 
-from installer.decide.errors import ConflictError, InstallerError, StoppedError, UndoIncompleteError
+from installer.decide.errors import (
+    ConflictError,
+    InstallerError,
+    PendingError,
+    StoppedError,
+    UndoIncompleteError,
+)
 from installer.decide.facts import names_of
 from installer.decide.layout import Layout
 from installer.decide.plan import Plan
@@ -35,6 +41,7 @@ from installer.record.engines import reload
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
 from installer.record.preflight import preflight
+from installer.record.units import STOP_S, Patience
 
 log = structlog.get_logger()
 
@@ -45,12 +52,13 @@ def never_stop() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a plan is carried out."""
+    """Where a plan is carried out; ``hurried`` where a pod's grace is running out."""
 
     host: Host
     layout: Layout
     ledger: Ledger
     timeout_s: float
+    hurried: bool = False
 
 
 def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
@@ -69,6 +77,9 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
     except Exception as error:
         if undo_follows and isinstance(error, StoppedError):
             raise
+        if isinstance(error, PendingError):
+            # Another restart on top of this one helps nobody, and the plan may be all right.
+            raise UndoIncompleteError(f"finish ({error.problem})", remedy=error.remedy) from error
         if not done and site.ledger.held == held:
             site.ledger.drop_backups()
             raise
@@ -146,7 +157,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
         case SwitchToolkit(_, after):
             _switch(host, layout, after)
         case Reload(engine):
-            reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
+            stop_s = 0.0 if site.hurried else STOP_S
+            reload(host, plan.engines[engine], step, Patience(site.timeout_s, check, stop_s))
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case RemoveDeviceNode(node):

@@ -67,6 +67,12 @@ def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
                 text(runtimes[name], word, path, key)
             table(tree, (*key, PLATFORM_PATHS), path)
         named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
+    # A running CRI-O tells what the files do not: what it fills in, and what other files and flags say.
+    reported = files.serving.handlers.items() if files.serving else ()
+    theirs = {name: handler.table for name, handler in reported if not is_ours(handler.binary)}
+    runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
+    if files.serving and files.serving.default in theirs:
+        named = named or files.serving.default
     if named and named not in {*runtimes, *BUILT_IN}:
         raise InstallerError(
             f'configure CRI-O (its default_runtime "{named}" is not defined, so it would not start)',

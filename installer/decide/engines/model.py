@@ -8,6 +8,7 @@ from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.edits.tree import dotted, kind_of
+from installer.decide.effect import Effect
 from installer.decide.errors import InstallerError
 
 OUR_BINARIES: Final = frozenset(
@@ -36,7 +37,7 @@ class ConfigFiles:
     """The configs of one engine as they would be without us.
 
     ``trees`` holds each file that exists, in the order in which the engine reads them;
-    ``version`` is that of the running engine, or None where none runs.
+    ``version`` is that of the running engine, or None where none runs; ``serving`` is what that one says.
     """
 
     config: PurePosixPath
@@ -44,6 +45,7 @@ class ConfigFiles:
     trees: Mapping[PurePosixPath, Tree]
     version: tuple[int, ...] | None = None
     hook: PurePosixPath | None = None
+    serving: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
