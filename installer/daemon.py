@@ -22,7 +22,7 @@ from installer.host import systemd, waiting
 from installer.host.files import Host
 from installer.host.locks import Lock, lock_pidfile, write_pid
 from installer.host.waiting import Woken
-from installer.record import ready
+from installer.record import ready, successor
 from installer.record.cdi import make_device_nodes, remove_device_nodes
 from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.live import live_containers
@@ -52,6 +52,8 @@ def install(options: Options) -> Exit:
 def run(options: Options) -> Exit:
     """Install, publish readiness, wait for a signal, give everything back."""
     host = Host.under(options.host_root, options.mounts)
+    if waiting.succeeds():
+        return _carry_on(host, options)
     woken = waiting.woken()
     ledger = Ledger.open(host, options.layout, woken.fds[0] if woken else None)
     try:
@@ -71,7 +73,19 @@ def run(options: Options) -> Exit:
         except InstallerError:
             _withdraw(host, options)
             raise
-        _stop(host, options, ledger)
+        handed_over = _stop(host, options, ledger)
+    finally:
+        _let_go(ledger)
+    if handed_over:
+        successor.await_successor(host, options.layout)
+    return Exit.OK
+
+
+def _carry_on(host: Host, options: Options) -> Exit:
+    """Do the undo of a ``run`` that had to end first."""
+    ledger = successor.ledger_of_predecessor(host, options.layout)
+    try:
+        _undo(host, options, ledger)
     finally:
         _let_go(ledger)
     return Exit.OK
@@ -187,15 +201,19 @@ def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
         log.warning("not reconciled", problem=error.problem, remedy=error.remedy)
 
 
-def _stop(host: Host, options: Options, ledger: Ledger) -> None:
-    """Do what a stop of ``run`` asks for: give everything back, or keep it."""
+def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
+    """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
     elif options.on_exit is OnExit.KEEP:
         _withdraw(host, options)
         log.info("everything kept", reason="asked for with --on-exit keep")
+    elif successor.handed_over(host, options, ledger.held):
+        _withdraw(host, options)
+        return True
     else:
         _undo(host, options, ledger, hurried=True)
+    return False
 
 
 def _undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False) -> None:

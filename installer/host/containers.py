@@ -5,7 +5,8 @@ Not by the name of a handler: the default handler has none, and a config may hav
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from installer.decide.errors import InstallerError
@@ -72,6 +73,20 @@ def of_crio(
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
             yield Container("crio", name, f"{space}/{pod}", binary)
+
+
+def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
+    """Return the host's number of the first process of the container of CRI-O's that we run in, if any.
+
+    The container is the one that has our mount namespace.
+    """
+    own = str(Path("/proc/self/ns/mnt").readlink())
+    for name in host.names(state):
+        pid = _read(host, state / name / "userdata/pidfile").strip()
+        with suppress(InstallerError):  # a process of others may not be looked at
+            if pid.isdigit() and host.link_target(PurePosixPath("/proc", pid, "ns/mnt")) == own:
+                return int(pid)
+    return None
 
 
 def _conmon(host: Host, bundle: PurePosixPath, name: str) -> PurePosixPath | None:

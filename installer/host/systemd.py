@@ -76,6 +76,26 @@ def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
     _ask(buses, reload, purpose=f"reload {unit}", timeout_s=timeout_s)
 
 
+def start_transient(buses: Sequence[Path], unit: str, words: Sequence[str], *, timeout_s: float) -> None:
+    """Have systemd run a command of the host's as a unit of its own, and do not wait for its end.
+
+    Raises:
+        NoBusError: no bus can be reached; nothing was done.
+        InstallerError: systemd refuses, or there is a unit of that name.
+    """
+    properties = [
+        ("Description", ("s", "toolkit-installer carries on an undo")),
+        ("CollectMode", ("s", "inactive-or-failed")),
+        ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
+    ]
+
+    def start(bus: Bus) -> None:
+        signature = "ssa(sv)a(sa(sv))"
+        bus.call(ROOT, MANAGER, "StartTransientUnit", signature, (unit, "fail", properties, []))
+
+    _ask(buses, start, purpose=f"start {unit}", timeout_s=timeout_s)
+
+
 def _do(bus: Bus, method: str, unit: str, path: str, purpose: str) -> None:
     """Queue a job for a unit and wait for its end."""
     bus.listen("JobRemoved")

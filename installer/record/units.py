@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -124,6 +124,18 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
     _either(
         lambda: systemd.reload_unit(buses(host), unit, timeout_s=timeout_s),
         lambda: systemctl.reload(host.here(ROOT), unit, timeout_s=timeout_s),
+    )
+
+
+def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
+    """Have systemd run a command of the host's as a unit of its own.
+
+    Raises:
+        InstallerError: it does not, or systemd cannot be reached.
+    """
+    _either(
+        lambda: systemd.start_transient(buses(host), unit, words, timeout_s=ASK_S),
+        lambda: systemctl.start_transient(host.here(ROOT), unit, words, timeout_s=ASK_S),
     )
 
 

@@ -47,6 +47,7 @@ ENGINES: Final = {
             default_key=crio.DEFAULT,
             needs_handler=lambda _: True,
             edits=crio.edits,
+            finishes_calls=True,
         ),
         *(
             Engine(

@@ -102,6 +102,9 @@ class Engine:
     for a version whether a container cannot be used any more once its handler is not configured:
     containerd 2.x then refuses exec, CRI-O even stop and remove (engines.md 10, 11).
 
+    ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
+    it ends cannot wait for its restart.
+
     ``found_by`` is the runtime of a toolkit at its usual place that the engine looks for by itself each time
     it starts, writing its whole config anew: nothing is edited there. Such an engine is part of one of
     ``units``, and its start takes up to ``start_s`` seconds: it is done when all of Kubernetes is.
@@ -118,6 +121,7 @@ class Engine:
     default_key: str
     needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Decision]
+    finishes_calls: bool = False
     found_by: str = ""
     units: tuple[str, ...] = ()
     start_s: float = 0.0
