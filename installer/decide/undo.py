@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import pristine, text_of, tree_of
+from installer.decide.crio_undo import is_hook, leaving
 from installer.decide.edits import Syntax, apply, undo
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.model import Reload as How
@@ -46,8 +47,9 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
         steps += [write for part in specifications for write in part.writes]
         steps += [RemoveDeviceNode(node) for node in held.nodes]
     toolkit, payload, obstacles = plan_removal(facts, options)
-    if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
-        steps.append(ProveUnused())
+    hooked = next((row.engine for row in held.configs if is_hook(row)), "")
+    if payload and (hooked or any(isinstance(step, Reload) for step in steps)) and not facts.live:
+        steps.append(ProveUnused(hooked))
     steps += payload
     if not facts.live:
         # The directories that hold the ledger go with it, after all else.
@@ -114,7 +116,11 @@ def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
             after = was.file
         rows.append(row)
         writes.append(WriteConfig(engine.name, row.path, now, after))
-    reload = _reload(engine, writes) if stays else Reload(engine.name, (), _entries(engine))
+    reload = (
+        _reload(engine, writes)
+        if stays
+        else Reload(engine.name, (), tuple(leaving(engine, writes, found, facts)))
+    )
     steps = _give_back(writes, reload, found, facts, options.restart_mode)
     return _Part(steps, engine if stays else None, rows, backups, notes)
 

@@ -75,6 +75,16 @@ def of_crio(
             yield Container("crio", name, f"{space}/{pod}", binary)
 
 
+def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
+    """Yield CRI-O's containers that have a hook of the toolkit still to run: no first process is told yet."""
+    for name in host.names(state):
+        bundle = state / name / "userdata"
+        hooks = _json(host, bundle / "config.json").get("hooks") or {}
+        paths = [PurePosixPath(str(hook.get("path"))) for stage in hooks.values() for hook in stage]
+        if any(path.is_relative_to(toolkit) for path in paths) and not _read(host, bundle / "pidfile"):
+            yield name
+
+
 def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
     """Return the host's number of the first process of the container of CRI-O's that we run in, if any.
 

@@ -1,17 +1,21 @@
 """CRI-O as it was started: which configs it reads, and whether what it says is what it does."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+import structlog
+
 from installer.decide.engines import ENGINES
+from installer.decide.engines.crio_effect import HOOK_DIR, STATE
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import Kind
 from installer.decide.options import Places
+from installer.host.containers import being_made
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.processes import Peer, started_of
@@ -20,6 +24,11 @@ from installer.record.cmdline import CONFIG, DROP_INS, path_of
 
 TICK_S: Final = 0.01  # the start of a process is told in these
 NAME: Final = "crio"
+NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a bundle with ours
+CREATED_S: Final = 10.0
+CREATED_POLL_S: Final = 0.05
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +96,26 @@ def outdated(host: Host, serving_since_s: float | None, paths: Iterable[PurePosi
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(changed_s(host.here(path)) > serving_since_s + TICK_S for path in seen)
+
+
+def hook_files(host: Host, facts: EngineFacts) -> Iterator[PurePosixPath]:
+    """Yield the OCI hooks that CRI-O runs, in what is its usual place where it does not tell."""
+    for directory in (facts.serving and facts.serving.hook_dirs) or (PurePosixPath(HOOK_DIR),):
+        for name in host.names(directory):
+            if name.endswith(".json") and host.kind(directory / name) is Kind.FILE:
+                yield directory / name
+
+
+def await_created(host: Host, facts: EngineFacts, toolkit: PurePosixPath, check: Callable[[], None]) -> None:
+    """Wait until no container that CRI-O is making has yet to run a hook of ours, which is removed by now."""
+    if facts.serving is None:
+        return
+    time.sleep(NOTICED_S)
+    deadline = time.monotonic() + CREATED_S
+    state = facts.state or STATE
+    while waiting := tuple(being_made(host, state, toolkit)):
+        if time.monotonic() > deadline:
+            log.warning("containers stuck while they were made", containers=[each[:12] for each in waiting])
+            return
+        check()
+        time.sleep(CREATED_POLL_S)

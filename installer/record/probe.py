@@ -74,6 +74,10 @@ def probe_adoption(host: Host, options: Options) -> Facts:
         InstallerError: no engine runs here, or a config cannot be read.
     """
     engines, notes, _ = _engines(host, options)
+    engines = tuple(
+        replace(engine, hooks=tuple(crio.hook_files(host, engine))) if engine.name == "crio" else engine
+        for engine in engines
+    )
     return replace(_facts(host, options, Holdings(), engines), notes=notes)
 
 
@@ -98,8 +102,10 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
         found = _answered(host, found, answer)
         if row.name == "crio":
-            since_s = crio.started(host, found.unit, answer.peer).at_s
-            found = replace(found, outdated=crio.outdated(host, since_s, paths))
+            process = crio.started(host, found.unit, answer.peer)
+            found = crio.with_places(host, found, process.cmdline, Places())
+            outdated = crio.outdated(host, process.at_s, paths)
+            found = replace(found, outdated=outdated, files=(*_files(host, engine, found),))
         engines.append(found)
     facts = _facts(host, options, held, tuple(engines))
     live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
@@ -115,7 +121,7 @@ def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
 
 
 def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFacts, ...]) -> Facts:
-    paths = {path for engine in engines for path in (*engine.files, *_targets(engine))}
+    paths = {path for engine in engines for path in (*engine.files, *engine.hooks, *_targets(engine))}
     paths |= {row.path for row in held.configs}
     layout = options.layout
     link = host.link_target(layout.toolkit)

@@ -36,6 +36,7 @@ from installer.decide.steps import (
 from installer.decide.undo import plan_rollback
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
+from installer.record.crio import await_created
 from installer.record.device_nodes import remove_device_node
 from installer.record.engines import reload
 from installer.record.ledger import Ledger
@@ -163,13 +164,15 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             remove_tree(host, layout.toolkit)
         case RemoveDeviceNode(node):
             remove_device_node(host, node)
-        case ProveUnused():
-            _prove_unused(site, plan)
+        case ProveUnused(hooked):
+            _prove_unused(site, plan, hooked, check)
         case _:
             assert_never(step)
 
 
-def _prove_unused(site: Site, plan: Plan) -> None:
+def _prove_unused(site: Site, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
+    if hooked:
+        await_created(site.host, plan.engines[hooked], site.layout.toolkit, check)
     live = live_containers(site.host, site.layout, site.ledger.held, plan.engines.values())
     if live:
         raise InstallerError(

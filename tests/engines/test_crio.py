@@ -250,3 +250,69 @@ def test_containers_are_found_where_crio_keeps_them(crio: Node) -> None:
     assert crio.installer("uninstall").returncode == 0
     crio.write("/etc/crio/crio.conf", CONF)
     crio.restart("crio")
+
+
+def leave_nvidias_drop_in(node: Node, *, default: bool = False) -> str:
+    """Write what NVIDIA's image leaves behind at each SIGTERM."""
+    path = f"{DROP_INS}/99-nvidia.conf"
+    names = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
+    tables = [
+        f'[crio.runtime.runtimes.{name}]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime{mode}"\nruntime_type = "oci"\n'
+        for name, mode in names.items()
+    ]
+    top = '[crio.runtime]\ndefault_runtime = "nvidia"\n' if default else ""
+    node.write(path, top + "".join(tables))
+    return path
+
+
+def test_what_nvidias_installer_left_does_not_keep_our_undo_from_its_end(crio: Node) -> None:
+    left = leave_nvidias_drop_in(crio)
+    crio.restart("crio")
+    files = snapshot(crio)
+    crio.installer("install", *ASKED, check=True)
+
+    done = crio.installer("uninstall", "--timeout", "5")
+
+    assert done.returncode == 0, done.stderr
+    assert snapshot(crio) == files
+    crio.run(["rm", left])
+    crio.restart("crio")
+
+
+HOOK_FILE = "/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+
+
+def test_the_hook_that_nvidias_killed_pod_left_is_adopted_and_goes_with_its_toolkit(crio: Node) -> None:
+    files = snapshot(crio)
+    crio.write(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml", "")
+    crio.write(f"{TOOLKIT}/nvidia-container-runtime-hook", "")
+    crio.write(
+        HOOK_FILE,
+        f'{{"version": "1.0.0", "hook": {{"path": "{TOOLKIT}/nvidia-container-runtime-hook"}}, '
+        '"when": {"always": true}, "stages": ["prestart"]}',
+    )
+    crio.write(HOOK_FILE.replace("oci-", "my-"), '{"version": "1.0.0", "hook": {"path": "/usr/bin/true"}}')
+
+    done = crio.installer("uninstall", "--adopt", "--runtime", "crio")
+
+    crio.run(["rm", HOOK_FILE.replace("oci-", "my-")])
+    crio.run(["sh", "-c", "rmdir /usr/local/nvidia || true"])
+    assert done.returncode == 0, done.stderr
+    assert f"the hook {HOOK_FILE}" in done.stderr
+    assert snapshot(crio) == files
+
+
+def test_containers_that_are_being_made_run_our_hook_before_it_goes(crio: Node) -> None:
+    files = snapshot(crio)
+    crio.installer("install", *ASKED, "--crio-hook", check=True)
+    hook = f"{TOOLKIT}/nvidia-container-runtime-hook"
+    crio.write(f"{STATE}/{ID}/userdata/config.json", f'{{"hooks": {{"prestart": [{{"path": "{hook}"}}]}}}}')
+
+    undo = crio.start_installer("uninstall")
+    crio.wait_for("gone", ["sh", "-c", f"test -e {HOOK_FILE} || echo gone"])
+    time.sleep(2)
+
+    assert (crio.root / hook[1:]).parent.exists() or (crio.root / TOOLKIT[1:]).is_symlink()
+    crio.write(f"{STATE}/{ID}/userdata/pidfile", "186")
+    assert undo.wait() == 0, undo.log
+    assert snapshot(crio) == files

@@ -1,5 +1,6 @@
 """What CRI-O has in force, from its own words: GET /config on its socket, or its program's ``config``."""
 
+from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -45,6 +46,15 @@ def effect(tree: Tree) -> Effect:
         if isinstance(hook_dirs, list)
         else (PurePosixPath(HOOK_DIR),),
     )
+
+
+def named(trees: Iterable[Tree]) -> dict[str, str]:
+    """Return the runtimes of files, in the order in which CRI-O reads them, with what they start."""
+    said: dict[str, str] = {}
+    for tree in trees:
+        runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
+        said |= {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
+    return said
 
 
 def _digest(tree: Tree) -> str:
