@@ -189,7 +189,7 @@ def main() -> None:
     SOCKET.unlink(missing_ok=True)
     server.stop(3600).wait()
     time.sleep(0.1)  # in which the last answers reach their callers
-    for turn in range(30):  # the goodbye of a process that ends well
+    for turn in range(80):  # the goodbye of a process that ends well
         sys.stderr.write(
             f'level=error msg="stop monitoring {turn}: failed, use of closed network connection"\n'
         )

@@ -30,11 +30,12 @@ ASKED = ("--runtime", "crio", "--toolkit-source", ARTIFACTS)
 TOOLKIT = "/usr/local/nvidia/toolkit"
 ID = "c5996a2ef532b1118cb5"
 SANDBOX = "415635d5fdde8b8339d4"
-# A container of its own: /host as our manifests mount it, its own processes, mounts and /proc.
+# A container of its own: /host and the capabilities as in our manifests, its own processes, mounts and /proc.
 CONTAINER = """
 mount --make-rprivate / && mkdir -p /run/container && mount -t tmpfs none /run/container &&
 mkdir /run/container/host && mount --rbind / /run/container/host && mount -t proc proc /proc &&
-exec /usr/bin/python3 -m installer "$@"
+exec setpriv --bounding-set=-all,+chown,+dac_override,+fowner,+sys_chroot --inh-caps=-all \
+    /usr/bin/python3 -m installer "$@"
 """
 
 
