@@ -28,6 +28,7 @@ from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.live import live_containers
 from installer.record.probe import probe_adoption, probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
+from installer.record.trial import Trials
 from installer.record.units import buses
 
 log = structlog.get_logger()
@@ -129,7 +130,8 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     Raises:
         InstallerError: it could not end well.
     """
-    plan = plan_install(probe_install(host, options, ledger.held), options)
+    facts = probe_install(host, options, ledger.held)
+    plan = plan_install(facts, options, Trials(host, facts.contents))
     for obstacle in plan.obstacles:
         raise obstacle
     return plan
@@ -223,7 +225,7 @@ def _undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False
         facts = probe_undo(host, options, ledger.held)
         if facts.live and options.in_use is InUse.WAIT:
             facts = _awaited(host, options, ledger, facts)
-        plan = plan_undo(facts, options)
+        plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("noted", note=note)
         for obstacle in plan.obstacles:
@@ -238,6 +240,8 @@ def _undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
             remedy="run uninstall again when that has ended",
         )
+    for need in plan.needed:
+        raise UndoIncompleteError(need.problem, remedy=need.remedy)
     log.info("everything given back", steps=len(plan.steps))
 
 

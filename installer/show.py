@@ -15,6 +15,7 @@ from installer.decide.steps import WriteConfig, describe
 from installer.host.files import Host
 from installer.record.ledger import read_holdings
 from installer.record.probe import probe_install
+from installer.record.trial import Trials
 
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -23,7 +24,8 @@ def show_plan(options: Options) -> Exit:
     """Print what ``install`` would do; nothing is locked, written or signalled."""
     host = Host.under(options.host_root, options.mounts)
     held = read_holdings(host, options.layout) or Holdings()
-    plan = plan_install(probe_install(host, options, held), options)
+    facts = probe_install(host, options, held)
+    plan = plan_install(facts, options, Trials(host, facts.contents))
     for line in lines_of(plan):
         click.echo(line)
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK

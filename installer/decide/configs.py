@@ -1,24 +1,38 @@
 """One config: what it would be without us, what it should be with us, and the row that leads back."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Final
 
-from installer.decide.edits import Edit, Key, Syntax, Tree, Want, apply, parse, undo
-from installer.decide.engines.model import FileWants
+from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want, apply, parse, undo
+from installer.decide.effect import flat
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import FileWants, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
 from installer.decide.inode import File, Meta
 from installer.decide.rows import ConfigRow, Saved
 from installer.decide.steps import WriteConfig
 
+RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
+DEFAULT: Final = "the default"  # the key that names the default runtime, whatever the engine calls it
+# What makes a runtime start something, spelled without case and underscores.
+STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
+
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
-    """A file as it would be without us, and the edits of ours that somebody else has overruled."""
+    """A file as it would be without us.
+
+    ``overruled`` are the edits of ours that somebody else has overruled, ``left`` those that were to stay,
+    and ``emptied`` the settings of others in a runtime of ours, which go with it.
+    """
 
     file: File | None
     overruled: tuple[Edit, ...] = ()
+    left: tuple[Edit, ...] = ()
+    emptied: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +80,11 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
     return parse(text_of(file, path), syntax_of(path), name=str(path))
 
 
-def pristine(path: PurePosixPath, facts: Facts) -> Pristine:
+def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> Pristine:
     """Return the file at ``path`` without us: the saved one, or the present one less our keys.
 
-    Mode, owner and labels are those of the present file: we never change them, so a change is somebody's.
+    The keys of what ``kept`` names stay (see ``group_of``). Mode, owner and labels are those of the present
+    file: we never change them, so a change is somebody's.
 
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
@@ -77,15 +92,79 @@ def pristine(path: PurePosixPath, facts: Facts) -> Pristine:
     now, row = facts.contents[path], facts.held.config(path)
     if row is None or now is None:
         return Pristine(now)
-    if now.digest in row.ours:
+    if now.digest in row.ours and not kept:
         original = facts.originals[path]
         return Pristine(original and replace(original, meta=now.meta))
     if row.syntax is None:
         return Pristine(now)  # a file that was ours as a whole is now somebody else's
-    text, overruled = undo(text_of(now, path), row.edits, row.syntax, name=str(path))
+    edits = relocated(row, now)
+    going = tuple(edit for edit in edits if _goes(edit, row.engine, kept))
+    text, overruled = undo(text_of(now, path), going, row.syntax, name=str(path))
+    text, emptied = _without_orphans(text, going, row)
+    left = tuple(edit for edit in edits if edit not in going)
     if row.original is None and not text.strip():
-        return Pristine(None, overruled)
-    return Pristine(File(text.encode(), now.meta), overruled)
+        return Pristine(None, overruled, left, emptied)
+    return Pristine(File(text.encode(), now.meta), overruled, left, emptied)
+
+
+def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
+    """Return the edits of a row with their keys where the engine's own tools have moved them since."""
+    engine = ENGINES.get(row.engine)
+    if engine is None or now is None or row.syntax is None:
+        return row.edits
+    return engine.relocated(row.edits, tree_of(now, row.path))
+
+
+def _runtime_of(key: Key) -> str:
+    """Return the name of the runtime that a key is about, "" for any other key."""
+    place = key.index(RUNTIMES) + 1 if RUNTIMES in key else len(key)
+    return key[place] if place < len(key) else ""
+
+
+def group_of(key: Key, engine: str) -> str:
+    """Return what an edit is about: a runtime by its name, ``DEFAULT``, or the last part of another key."""
+    default = engine in ENGINES and key[-1:] == (ENGINES[engine].default_key,)
+    return _runtime_of(key) or (DEFAULT if default else key[-1] if key else "")
+
+
+def _goes(edit: Edit, engine: str, kept: Collection[str]) -> bool:
+    """Tell whether an edit is to be undone while ``kept`` stay: the tables that hold these stay with them."""
+    holds = not _runtime_of(edit.key) and edit.after == "{}"
+    return group_of(edit.key, engine) not in kept and not (kept and holds)
+
+
+def _without_orphans(text: str, going: Sequence[Edit], row: ConfigRow) -> tuple[str, tuple[Key, ...]]:
+    """Return a text less what others have put into runtimes that we created: they start nothing any more."""
+    assert row.syntax is not None  # noqa: S101 - a file with edits has one
+    emptied: list[Key] = []
+    for key in dict.fromkeys(edit.key for edit in going if (edit.before, edit.after) == (None, "{}")):
+        if key[-2:-1] != (RUNTIMES,):
+            continue
+        orphan = _at(parse(text, row.syntax, name=str(row.path)), key)
+        if not isinstance(orphan, Mapping) or any(
+            name[-1] in STARTS and value for name, value in flat(orphan)
+        ):
+            continue
+        below = [(*key, *name) for name, value in leaves(orphan) if value != {}]
+        text, _ = apply(text, [Want(name, ABSENT) for name in below], row.syntax, name=str(row.path))
+        within = {key, *(name for name, _ in _containers(orphan, key))}
+        closing = [Edit(name, None, "{}") for name in sorted(within, key=len)]
+        text, _ = undo(text, closing, row.syntax, name=str(row.path))
+        emptied += [name for name in below if _at({"": orphan}, ("", *name[len(key) :]))]
+    return text, tuple(emptied)
+
+
+def _containers(tree: Tree, above: Key) -> Iterator[tuple[Key, Tree]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield (*above, name), value
+            yield from _containers(value, (*above, name))
+
+
+def _at(tree: Value, key: Key) -> Value:
+    for part in key:
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
@@ -98,7 +177,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     now, row = facts.contents[path], facts.held.config(path)
     original = pristine(path, facts).file
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
-    stale = _stale(row.edits if row else (), total)
+    stale = _stale(relocated(row, now) if row else (), total)
     text = text_of(now, path)
     if not stale and _holds(text, wanted.wants, syntax, path) and now is not None:
         return ConfigChange(None, row, original)
@@ -116,6 +195,17 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         original,
         taken_back=bool(stale),
     )
+
+
+def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
+    """Return what takes our keys out of a file that has no part any more in what is wanted.
+
+    Raises:
+        InstallerError: somebody else wrote since, and the text is not valid any more.
+    """
+    now, was = facts.contents[row.path], pristine(row.path, facts).file
+    step = WriteConfig(row.engine, row.path, now, was) if now != was else None
+    return ConfigChange(step, None, was, taken_back=step is not None)
 
 
 def _holds(text: str, wants: Sequence[Want], syntax: Syntax, path: PurePosixPath) -> bool:

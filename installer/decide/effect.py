@@ -1,6 +1,6 @@
 """What an engine makes of its configs, as a value: what is in force, or would be with other texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
@@ -62,6 +62,27 @@ class Effect:
     def binaries(self) -> dict[str, str]:
         """The runtimes by name, "" where the engine chooses the program."""
         return {name: handler.binary for name, handler in self.handlers.items()}
+
+
+def disturbed(before: Effect, after: Effect, ours: Collection[str]) -> Iterator[str]:
+    """Yield, in words, what an engine would not have as before, besides the runtimes that are ours."""
+    if after.broken:
+        yield f"it would not start: {after.broken}"
+        return
+    if after.undefined:
+        yield f"its default runtime {after.undefined} would not be defined"
+    for name in sorted((before.handlers.keys() | after.handlers.keys()) - {*ours}):
+        was, now = before.handlers.get(name), after.handlers.get(name)
+        if was is None and name == before.undefined:
+            continue  # the engine is the better for it
+        if now is None or was is None:
+            yield f"the runtime {name} would {'be lost' if now is None else 'appear'}"
+        elif not now.same(was):
+            yield f"the runtime {name} would have other settings"
+    if after.default != before.default and not {after.default, before.default} & {*ours}:
+        yield f"its default runtime would be {after.default} in the place of {before.default}"
+    if before.rest and after.rest and before.rest != after.rest:
+        yield "settings besides the runtimes would change"
 
 
 def flat(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:

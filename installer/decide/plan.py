@@ -7,16 +7,17 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.cdi import OWNER, plan_cdi
-from installer.decide.configs import config_change, pristine, tree_of
+from installer.decide.configs import pristine
+from installer.decide.engine_part import Ask, EnginePart, install_engine, texts_alone
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
+from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
-from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
-from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig
+from installer.decide.rows import Holdings, ToolkitRow
+from installer.decide.steps import FindRuntimes, MakeDirectory, Reload, Step, WriteConfig
 from installer.decide.toolkit_plan import plan_toolkit
 
 MODES: Final = ("", ".cdi", ".legacy")
@@ -29,7 +30,8 @@ class Plan:
     ``settled`` is None where nothing is held any more. ``backups`` are saved ahead of all
     steps; ``obstacles`` keep the plan from being carried out; ``unproven`` names the engines
     that nobody will ask whether they serve what their config says. ``digest`` is that of all an
-    engine's answer depends on; ``in_use`` are the containers for which an undo stays incomplete.
+    engine's answer depends on. An undo stays incomplete for the containers ``in_use``, and for what is
+    ``needed`` by others, each with its reason.
     """
 
     steps: tuple[Step, ...]
@@ -42,17 +44,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     unproven: tuple[str, ...] = ()
     in_use: tuple[Container, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _EnginePart:
-    """What one engine takes."""
-
-    row: EngineRow
-    configs: tuple[ConfigRow, ...]
-    writes: tuple[WriteConfig, ...]
-    reload: tuple[Reload, ...]
-    backups: tuple[File, ...]
+    needed: tuple[InstallerError, ...] = ()
 
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
@@ -73,36 +65,28 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
     )
 
 
-def plan_install(facts: Facts, options: Options) -> Plan:
+def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     """Return the steps that make the host serve our runtimes; none where it does.
 
     Raises:
         InstallerError: a config cannot be edited as it is.
     """
     entries = entries_for(options)
-    decisions = {engine.name: _decision(engine, facts, entries, options) for engine in facts.engines}
-    toolkit = plan_toolkit(facts, options, options.low_level or _low_level(decisions.values()))
-    parts = [
-        _engine(
-            engine,
-            decisions[engine.name],
-            _of_engine(engine, entries, decisions[engine.name]),
-            facts,
-            options,
-        )
-        for engine in facts.engines
-    ]
+    parts = [install_engine(engine, entries, facts, options, ask) for engine in facts.engines]
+    toolkit = plan_toolkit(facts, options, options.low_level or _low_level(parts))
     cdi = plan_cdi(facts, options.cdi)
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
     steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories), *cdi.writes]
-    for part in parts:
-        if part.reload and part.writes:
-            texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
-            steps.append(Preflight(part.row.name, texts, tuple(path for _, path in part.row.runtimes)))
+    steps += [
+        FindRuntimes(part.row.name, tuple(path for _, path in part.row.runtimes))
+        for part in parts
+        if part.reload and part.writes
+    ]
     for part in parts:
         steps += [*part.writes, *part.reload]
     steps += toolkit.afterwards
     held = facts.held
+    named = {part.row.name for part in parts}
     settled = Holdings(
         directories=tuple(dict.fromkeys((*held.directories, *directories))),
         toolkit=toolkit.row,
@@ -111,7 +95,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             {
                 row.path: row
                 for row in (
-                    *(row for row in held.configs if row.engine != OWNER),
+                    *(row for row in held.configs if row.engine not in {OWNER, *named}),
                     *(row for part in parts for row in part.configs),
                     *cdi.rows,
                 )
@@ -136,7 +120,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         ),
         notes=(
             *facts.notes,
-            *(note for decision in decisions.values() for note in decision.notes),
+            *(note for part in parts for note in part.notes),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
         ),
         unproven=tuple(
@@ -177,15 +161,6 @@ def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
     return sha256(words.encode()).hexdigest()
 
 
-def _of_engine(
-    engine: EngineFacts, entries: tuple[RuntimeEntry, ...], decision: Decision
-) -> tuple[RuntimeEntry, ...]:
-    """Return the entries that an engine has to serve, with what it has to show of them."""
-    if found_by := ENGINES[engine.name].found_by:
-        return tuple(entry for entry in entries if entry.name == found_by)
-    return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in entries)
-
-
 def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[InstallerError, ...]:
     """Return why a plan that would reload an engine is not tried again as it is."""
     failed = held.failed
@@ -199,53 +174,10 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
     return (InstallerError(problem, remedy=remedy),)
 
 
-def _decision(
-    engine: EngineFacts, facts: Facts, entries: tuple[RuntimeEntry, ...], options: Options
-) -> Decision:
-    trees = {}
-    for path in engine.files:
-        file = pristine(path, facts).file
-        if file is not None:
-            trees[path] = tree_of(file, path)
-    files = ConfigFiles(engine.config, engine.drop_in, trees, engine.version, engine.hook, engine.serving)
-    return ENGINES[engine.name].edits(files, entries, options.extras)
-
-
-def _low_level(decisions: Iterable[Decision]) -> tuple[str, ...]:
+def _low_level(parts: Iterable[EnginePart]) -> tuple[str, ...]:
     """Return what all engines can start, paths before words."""
-    words = dict.fromkeys(word for decision in decisions for word in decision.low_level)
+    words = dict.fromkeys(word for part in parts for word in part.low_level)
     return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
-
-
-def _engine(
-    engine: EngineFacts,
-    decision: Decision,
-    entries: tuple[RuntimeEntry, ...],
-    facts: Facts,
-    options: Options,
-) -> _EnginePart:
-    changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
-    held = next((row for row in facts.held.engines if row.name == engine.name), None)
-    names = {entry.name for entry in entries}
-    gone = [RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names]
-    reload = Reload(engine.name, entries, tuple(gone))
-    served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
-    unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
-    quiet = unasked or (served and not any(change.taken_back for change in changes))
-    runtimes = tuple((entry.name, entry.binary) for entry in entries)
-    return _EnginePart(
-        EngineRow(engine.name, engine.socket, engine.unit, runtimes, _state(engine, held)),
-        tuple(change.row for change in changes if change.row is not None),
-        tuple(change.step for change in changes if change.step is not None),
-        () if quiet else (reload,),
-        tuple(change.original for change in changes if change.step and change.original is not None),
-    )
-
-
-def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
-    """Return where an engine says that its containers are, or said when it ran."""
-    told = engine.serving.state if engine.serving else None
-    return told or (held.state if held else None)
 
 
 def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerError, ...]:

@@ -26,11 +26,10 @@ class RemoveDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Preflight:
-    """Let the engine's own program read its future config; ``binaries`` must be there for it."""
+class FindRuntimes:
+    """Look whether the engine finds ``binaries`` where its config is going to name them."""
 
     engine: str
-    files: tuple[tuple[PurePosixPath, File], ...]
     binaries: tuple[PurePosixPath, ...]
 
 
@@ -72,16 +71,27 @@ class SwitchToolkit:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A runtime that is not ours, and the forms in which its engine may serve it after a reload."""
+
+    name: str
+    forms: tuple[Handler, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reload:
     """Make a running engine read its config; prove that it serves ``present`` and not ``absent``.
 
-    None of ``demoted`` may be its default runtime.
+    None of ``demoted`` may be its default runtime, and the ``others`` have to be served as they were, with
+    one of ``defaults`` for the default where any are given.
     """
 
     engine: str
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
     demoted: frozenset[str] = frozenset()
+    others: tuple[Neighbour, ...] = ()
+    defaults: frozenset[str] = frozenset()
 
     def satisfied_by(self, serving: Effect) -> bool:
         """Tell whether an engine that serves this needs no reload any more."""
@@ -92,6 +102,16 @@ class Reload:
             for entry in self.absent
         )
         return gone and serving.default not in self.demoted and not self.wrong_in(serving)
+
+    def lost_in(self, serving: Effect) -> tuple[str, ...]:
+        """Return what is not served as it was: the runtimes of others, and the default."""
+        lost = tuple(
+            one.name
+            for one in self.others
+            if (found := serving.handlers.get(one.name)) is None
+            or not any(found.same(form) or found.shows(form) for form in one.forms)
+        )
+        return (*lost, "the default") if self.defaults and serving.default not in self.defaults else lost
 
     def wrong_in(self, serving: Effect) -> tuple[str, ...]:
         """Return the names of the runtimes that are not served as they should be."""
@@ -129,7 +149,7 @@ class ProveUnused:
 Step: TypeAlias = (
     MakeDirectory
     | RemoveDirectory
-    | Preflight
+    | FindRuntimes
     | WriteConfig
     | InstallVersion
     | RemoveVersion
@@ -148,8 +168,8 @@ def describe(step: Step) -> str:
             return f"make the directory {path}"
         case RemoveDirectory(path):
             return f"remove the directory {path}"
-        case Preflight(engine):
-            return f"let {engine}'s own program read the new config"
+        case FindRuntimes(engine):
+            return f"make sure that {engine} finds the runtimes"
         case WriteConfig(_, path, before, after):
             verb = "create" if before is None else "remove" if after is None else "edit"
             return f"{verb} {path}"
@@ -187,7 +207,9 @@ def inverse(step: Step) -> Step | None:
             return RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
-        case Preflight() | RemoveVersion() | Reload() | RemoveToolkit() | RemoveDeviceNode() | ProveUnused():
+        case (
+            FindRuntimes() | RemoveVersion() | Reload() | RemoveToolkit() | RemoveDeviceNode() | ProveUnused()
+        ):
             return None
         case _:
             assert_never(step)

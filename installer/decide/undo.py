@@ -1,22 +1,23 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
+from installer.decide import crio_undo
 from installer.decide.cdi import OWNER, give_back
-from installer.decide.configs import pristine, text_of, tree_of
-from installer.decide.crio_undo import is_hook, leaving
-from installer.decide.edits import Syntax, apply, undo
-from installer.decide.engines import ENGINES, docker
+from installer.decide.configs import tree_of
+from installer.decide.edits import Value
+from installer.decide.engine_part import Ask, texts_alone
+from installer.decide.engine_undo import UndoPart, through_intermediate, undo_engine
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts
-from installer.decide.inode import File, Meta
-from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
-from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved
+from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.steps import (
     ProveUnused,
     Reload,
@@ -29,7 +30,7 @@ from installer.decide.steps import (
 from installer.decide.toolkit_plan import TRY_AGAIN, plan_removal
 
 
-def plan_undo(facts: Facts, options: Options) -> Plan:
+def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     """Return the steps after which nothing of ours is left, whatever was done and by whom.
 
     While containers run on our runtimes the payload they were started by stays, or links to a low-level
@@ -39,19 +40,20 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
         InstallerError: somebody has written a config since, and it is not valid any more.
     """
     held = facts.held
-    parts = [_engine(engine, facts, options) for engine in held.engines]
-    kept = [part for part in parts if part.kept is not None]
+    parts = [undo_engine(engine, facts, options, ask) for engine in held.engines]
     specifications = [give_back(row, facts) for row in held.configs if row.engine == OWNER]
     steps = [step for part in parts for step in part.steps]
-    if not facts.live:
+    needed = (*(error for part in parts for error in part.needed), *_named(facts, parts, options))
+    stays = bool(facts.live or needed)
+    if not stays:
         steps += [write for part in specifications for write in part.writes]
         steps += [RemoveDeviceNode(node) for node in held.nodes]
-    toolkit, payload, obstacles = plan_removal(facts, options)
-    hooked = next((row.engine for row in held.configs if is_hook(row)), "")
+    toolkit, payload, obstacles = plan_removal(facts, options) if not needed else (held.toolkit, [], [])
+    hooked = next((row.engine for row in held.configs if crio_undo.is_hook(row)), "")
     if payload and (hooked or any(isinstance(step, Reload) for step in steps)) and not facts.live:
         steps.append(ProveUnused(hooked))
     steps += payload
-    if not facts.live:
+    if not stays:
         # The directories that hold the ledger go with it, after all else.
         made = [path for path in held.directories if path not in options.layout.home.parents]
         steps += [RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts))]
@@ -62,9 +64,9 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
-        engines=tuple(part.kept for part in kept if part.kept is not None),
+        engines=tuple(part.kept for part in parts if part.kept is not None),
         configs=(
-            *(row for part in kept for row in part.rows),
+            *(row for part in parts if part.kept is not None for row in part.rows),
             *(row for part in specifications for row in part.rows),
         ),
         nodes=held.nodes,
@@ -73,7 +75,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     return Plan(
         tuple(steps),
         during if steps else held,
-        settled if facts.live else None,
+        settled if stays else None,
         {engine.name: engine for engine in facts.engines},
         backups=(
             *(file for part in parts for file in part.backups),
@@ -82,121 +84,49 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
         obstacles=(*_unreachable(facts, options.restart_mode), *_defaults_of_others(facts), *obstacles),
         notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
         in_use=facts.live,
+        needed=needed,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What one engine takes: ``kept`` is its row where its handlers stay, ``rows`` are its configs'."""
-
-    steps: list[Step]
-    kept: EngineRow | None
-    rows: list[ConfigRow]
-    backups: list[File]
-    notes: list[str]
-
-
-def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
-    """Return what one engine takes; all of its handlers stay where containers need one of them."""
-    found = next((each for each in facts.engines if each.name == engine.name), None)
-    used = any(container.engine == engine.name for container in facts.live)
-    version = found.version if found else None
-    stays = used and (options.in_use is not InUse.FORCE or ENGINES[engine.name].needs_handler(version))
-    rows, backups, notes = [], [], []
-    writes: list[WriteConfig] = []
-    for row in (row for row in facts.held.configs if row.engine == engine.name):
-        was, now = pristine(row.path, facts), facts.contents[row.path]
-        notes += [_left(row.path, edit.key) for edit in was.overruled if not stays]
-        if was.file is not None:
-            backups.append(was.file)
-        row = replace(row, original=Saved.of(was.file))  # noqa: PLW2901 - the row as it is from here on
-        if stays:
-            row, after = _demoted(row, now)  # noqa: PLW2901
-        else:
-            after = was.file
-        rows.append(row)
-        writes.append(WriteConfig(engine.name, row.path, now, after))
-    reload = (
-        _reload(engine, writes)
-        if stays
-        else Reload(engine.name, (), tuple(leaving(engine, writes, found, facts)))
-    )
-    steps = _give_back(writes, reload, found, facts, options.restart_mode)
-    return _Part(steps, engine if stays else None, rows, backups, notes)
+def _named(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
+    """Yield what else starts a program of the toolkit, which outlives every reference to it."""
+    texts = {path: file for path, file in facts.contents.items() if path not in _specified(facts)}
+    written = {
+        step.path: step.after for part in parts for step in part.steps if isinstance(step, WriteConfig)
+    }
+    kept = {row.path for part in parts if part.kept for row in part.rows}
+    ignored = crio_undo.ignored(facts, {**texts, **written}, options.layout.toolkit)
+    for path, file in sorted({**texts, **written}.items()):
+        values = leaves(tree_of(file, path)) if path not in {*kept, *ignored} else ()
+        named = next((value for _, value in values if _is_below(value, options.layout.toolkit)), None)
+        if named is not None:
+            yield InstallerError(
+                f"remove the toolkit ({path} names {named})", remedy=f"correct it, then {TRY_AGAIN}"
+            )
+    ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
+    reloaded = {step.engine for part in parts for step in part.steps if isinstance(step, Reload)}
+    for engine in facts.engines:
+        for name, binary in (
+            engine.serving.binaries.items() if engine.serving and engine.name not in reloaded else ()
+        ):
+            if (engine.name, name) not in ours and _is_below(binary, options.layout.toolkit):
+                yield InstallerError(
+                    f"remove the toolkit ({engine.name} serves {name}, which starts {binary})",
+                    remedy=f"reload or restart {engine.name}, then {TRY_AGAIN}",
+                )
 
 
-def _entries(engine: EngineRow) -> tuple[RuntimeEntry, ...]:
-    return tuple(RuntimeEntry(*runtime) for runtime in engine.runtimes)
+def _is_below(value: Value, directory: PurePosixPath) -> bool:
+    return isinstance(value, str) and value.startswith(f"{directory}/")
 
 
-def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
-    """Return a config in which our runtime is not the default any more, and its row."""
-    default = [edit for edit in row.edits if edit.key[-1:] == (ENGINES[row.engine].default_key,)]
-    if not default or now is None or row.syntax is None:
-        return row, now
-    text, _ = undo(text_of(now, row.path), default, row.syntax, name=str(row.path))
-    after = File(text.encode(), now.meta)
-    rest = tuple(edit for edit in row.edits if edit not in default)
-    return replace(row, ours=(after.digest,), edits=rest), after
-
-
-def _reload(engine: EngineRow, writes: Iterable[WriteConfig]) -> Reload:
-    """Return the reload after which our handlers that are left are served, and none of them by default."""
-    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
-    wanted = {value for key, value in said if key[-1] == ENGINES[engine.name].default_key}
-    there = [
-        entry
-        for entry in _entries(engine)
-        if any(entry.name in key and value == str(entry.binary) for key, value in said)
-    ]
-    names = frozenset(name for name, _ in engine.runtimes)
-    return Reload(engine.name, tuple(there), demoted=names - wanted)
-
-
-def _left(path: PurePosixPath, key: tuple[str, ...]) -> str:
-    return f"left {'.'.join(key)} in {path}: somebody has changed it since"
+def _specified(facts: Facts) -> set[PurePosixPath]:
+    return {row.path for row in facts.held.configs if row.engine == OWNER}
 
 
 def _idle(facts: Facts) -> Iterator[str]:
     if facts.idle:
         yield f"stopped containers that need our runtime to start again: {', '.join(facts.idle)}"
-
-
-def _give_back(
-    writes: list[WriteConfig],
-    reload: Reload,
-    found: EngineFacts | None,
-    facts: Facts,
-    restart_mode: RestartMode,
-) -> list[Step]:
-    """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start.
-    looks = bool(ENGINES[reload.engine].found_by)
-    asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
-    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = reload.engine != "docker" or facts.held.finished
-    told = found.serving if found is not None and not found.outdated else None
-    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
-    if forgotten:
-        return [step for step in writes if step.before != step.after]
-    if reload.engine != "docker":
-        return [*(step for step in writes if step.before != step.after), reload]
-    return _through_intermediate(writes, reload)
-
-
-def _through_intermediate(writes: list[WriteConfig], reload: Reload) -> list[Step]:
-    """Let dockerd forget our runtimes by way of a file that names none, then put the right one there."""
-    steps: list[Step] = []
-    for step in writes:
-        wants = docker.intermediate(tree_of(step.after, step.path))
-        text, _ = apply(text_of(step.after, step.path), wants, Syntax.JSON, name=str(step.path))
-        middle = File(text.encode(), step.before.meta if step.before else Meta())
-        steps += [
-            WriteConfig(step.engine, step.path, step.before, middle),
-            reload,
-            WriteConfig(step.engine, step.path, middle, step.after),
-        ]
-    return steps
 
 
 def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError]:
@@ -258,7 +188,7 @@ def plan_rollback(
         ]
         looks = bool(ENGINES[name].found_by)
         again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
-        steps += _through_intermediate(writes, again) if name == "docker" and again else [*writes]
+        steps += through_intermediate(writes, again) if name == "docker" and again else [*writes]
         steps += [again] if again and name != "docker" else []
     steps += [
         back

@@ -28,10 +28,13 @@ class Ran:
         return lines[-1][:300] if lines else f"exit code {self.returncode}"
 
 
-def run_in(root: Path, words: Sequence[str], *, timeout_s: float) -> Ran | None:
-    """Run a program of the host whose root is ``root`` here; None where it cannot be run, or not in time."""
+def run_in(root: Path, words: Sequence[str], *, timeout_s: float, fds: Sequence[int] = ()) -> Ran | None:
+    """Run a program of the host whose root is ``root`` here; None where it cannot be run, or not in time.
+
+    It inherits ``fds``.
+    """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    ran = _ran(command, "", timeout_s)
+    ran = _ran(command, "", timeout_s, fds)
     if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
         return None
     return ran
@@ -42,7 +45,7 @@ def run_here(program: PurePosixPath, words: Sequence[str], text: str, *, timeout
     return _ran([str(program), *words], text, timeout_s)
 
 
-def _ran(command: Sequence[str], text: str, timeout_s: float) -> Ran | None:
+def _ran(command: Sequence[str], text: str, timeout_s: float, fds: Sequence[int] = ()) -> Ran | None:
     try:
         done = subprocess.run(
             command,
@@ -51,6 +54,7 @@ def _ran(command: Sequence[str], text: str, timeout_s: float) -> Ran | None:
             env=ENVIRONMENT,
             cwd="/",
             timeout=timeout_s,
+            pass_fds=fds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

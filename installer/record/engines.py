@@ -155,6 +155,7 @@ def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> 
         answer = ask(engine, socket, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
         if served and _taken_up(engine, socket, began, left_s):
+            _refuse_disturbed(facts, step, answer)
             return
         check()  # before anything is called a failure: the question may have lasted until the deadline
         over = time.monotonic() > deadline
@@ -162,6 +163,16 @@ def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> 
             found = _found(host, facts, answer, step, began)
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
+
+
+def _refuse_disturbed(facts: EngineFacts, step: Reload, answer: Answer) -> None:
+    """Raise where the engine does not serve all else as it did before."""
+    lost = step.lost_in(answer.serving) if answer.serving is not None else ()
+    if lost:
+        raise InstallerError(
+            f"prove that {facts.name} serves what it served before (not as it was: {', '.join(lost)})",
+            remedy=f"look at the config of {facts.name}",
+        )
 
 
 def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[], None]) -> None:

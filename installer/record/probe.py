@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from installer.decide.configs import text_of, tree_of
+from installer.decide.configs import text_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine
 from installer.decide.engines.model import Reload as How
@@ -20,6 +19,7 @@ from installer.host.trees import entries
 from installer.record import crio, units
 from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, overruling, path_of, state_of
+from installer.record.configs import configs_read, readable_configs, usual_configs
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
 from installer.record.ledger import original_of
@@ -92,7 +92,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     for row in held.engines:
         engine = ENGINES[row.name]
         paths = tuple(config.path for config in held.configs if config.engine == row.name)
-        found = EngineFacts(row.name, engine.config, None, None, paths, row.socket, row.unit)
+        found = EngineFacts(row.name, engine.config, None, None, (), row.socket, row.unit)
         if engine.reload is How.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
@@ -104,10 +104,12 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         if row.name == "crio":
             process = crio.started(host, found.unit, answer.peer)
             found = crio.with_places(host, found, process.cmdline, Places())
-            outdated = crio.outdated(host, process.at_s, paths)
-            found = replace(found, outdated=outdated, files=(*_files(host, engine, found),))
-        engines.append(found)
+            found = replace(found, outdated=crio.outdated(host, process.at_s, paths))
+        files = tuple(dict.fromkeys((*readable_configs(host, engine, found), *paths)))
+        engines.append(replace(found, files=files))
     facts = _facts(host, options, held, tuple(engines))
+    named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
+    facts = replace(facts, contents={path: host.read(path) for path in sorted(named)} | {**facts.contents})
     live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
 
@@ -182,7 +184,7 @@ def _engines(
             facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
         if not engine.found_by:
             refuse_generated(facts)
-        found.append(replace(facts, files=tuple(_files(host, engine, facts))))
+        found.append(replace(facts, files=tuple(configs_read(host, engine, facts))))
     if not found and options.engine_names:
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(
@@ -236,42 +238,6 @@ def _targets(engine: EngineFacts) -> Iterator[PurePosixPath]:
         yield engine.drop_in
     if engine.drop_in is None or engine.name != "crio":
         yield engine.config
-
-
-def _files(host: Host, engine: Engine, facts: EngineFacts) -> Iterator[PurePosixPath]:
-    """Yield the configs an engine reads, in its order; none where it writes them itself."""
-    if engine.found_by:
-        return
-    yield facts.config
-    beside: set[PurePosixPath] = set()
-    if engine.drop_in_dir is not None:
-        directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
-        beside |= set(_walk(host, directory))
-    if engine.name == "containerd":
-        beside |= set(_imports(host, facts.config))
-    if facts.drop_in is not None:
-        beside.add(facts.drop_in)
-    yield from sorted(beside - {facts.config})
-
-
-def _walk(host: Host, directory: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield each file below ``directory``: CRI-O reads them all, whatever their names."""
-    for name in host.names(directory):
-        kind = host.kind(directory / name)
-        if kind is Kind.DIRECTORY:
-            yield from _walk(host, directory / name)
-        elif kind is Kind.FILE:
-            yield directory / name
-
-
-def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the files that a containerd config imports; relative patterns are taken from its directory."""
-    imports = tree_of(host.read(config), config).get("imports")
-    for pattern in imports if isinstance(imports, list) else ():
-        path = config.parent / PurePosixPath(str(pattern))
-        for name in host.names(path.parent):
-            if fnmatchcase(name, path.name) and host.kind(path.parent / name) is Kind.FILE:
-                yield path.parent / name
 
 
 def _missing(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:

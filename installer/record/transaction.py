@@ -19,9 +19,9 @@ from installer.decide.layout import Layout
 from installer.decide.plan import Plan
 from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import (
+    FindRuntimes,
     InstallVersion,
     MakeDirectory,
-    Preflight,
     ProveUnused,
     Reload,
     RemoveDeviceNode,
@@ -41,8 +41,8 @@ from installer.record.device_nodes import remove_device_node
 from installer.record.engines import reload
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
-from installer.record.preflight import preflight
 from installer.record.units import STOP_S, Patience
+from installer.record.visible import refuse_unseen
 
 log = structlog.get_logger()
 
@@ -145,8 +145,8 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             host.make_directory(path)
         case RemoveDirectory(path):
             host.remove_directory(path)
-        case Preflight(engine):
-            preflight(host, layout, plan.engines[engine], step)
+        case FindRuntimes(engine, binaries):
+            refuse_unseen(plan.engines[engine], binaries)
         case WriteConfig():
             _write_config(host, step)
         case InstallVersion(version, files):
@@ -221,8 +221,8 @@ def _past(step: Step) -> str:
             return "directory made"
         case RemoveDirectory():
             return "directory given back"
-        case Preflight():
-            return "new config looked at"
+        case FindRuntimes():
+            return "runtimes found by the engine"
         case WriteConfig(_, _, _, after):
             return "config written" if after else "config removed"
         case InstallVersion():
@@ -253,7 +253,7 @@ def _fields(step: Step) -> dict[str, str]:
             return {"version": version}
         case SwitchToolkit(_, after):
             return {"target": after or "as before"}
-        case Reload(engine) | Preflight(engine):
+        case Reload(engine) | FindRuntimes(engine):
             return {"engine": engine}
         case RemoveToolkit() | ProveUnused():
             return {}

@@ -70,7 +70,7 @@ class Case:
             contents={path: disk.get(path) for path in paths},
             originals=originals,
             missing=frozenset(),
-            artifacts=tuple(_artifact(name) for name in REQUIRED),
+            artifacts=artifacts(),
             toolkit=ToolkitFacts(kind=installed),
             held=held,
         )
@@ -132,6 +132,11 @@ def _files(
                 path for path in disk if path.parent == full.parent and fnmatchcase(path.name, full.name)
             }
     yield from sorted(beside - {config})
+
+
+def artifacts() -> tuple[Artifact, ...]:
+    """Return a payload with all that it takes."""
+    return tuple(_artifact(name) for name in REQUIRED)
 
 
 def _artifact(name: str) -> Artifact:

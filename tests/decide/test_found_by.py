@@ -14,7 +14,7 @@ from installer.decide.inode import Kind
 from installer.decide.options import InUse, Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import Holdings
-from installer.decide.steps import MakeDirectory, Reload, SwitchToolkit, WriteConfig
+from installer.decide.steps import MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
 from installer.decide.undo import plan_rollback, plan_undo
 from installer.flags import FLAGS, options_from
 from tests.decide.golden import cases
@@ -58,7 +58,9 @@ def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(
     assert plan.obstacles == ()
     assert not any(isinstance(step, WriteConfig | MakeDirectory) for step in plan.steps)
     assert [type(step) for step in plan.steps][-2:] == [SwitchToolkit, Reload]
-    assert plan.steps[-1] == Reload(name, (RuntimeEntry("nvidia", OURS),), ())
+    others = (Neighbour("runc", (BEFORE.handlers["runc"],)),)
+    asked = (RuntimeEntry("nvidia", OURS),)
+    assert plan.steps[-1] == Reload(name, asked, others=others, defaults=frozenset({"runc"}))
 
 
 @NAMES

@@ -20,6 +20,7 @@ from tests.engines.versions import EngineSet, Today, engine_sets, today
 HERE = Path(__file__).parent
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd"}
 ROW = "row of the table of live containers"
+COVERED = "what containerds made of random configs"
 Boot = Callable[..., AbstractContextManager[Node]]
 
 
@@ -71,20 +72,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(name, wanted, ids=str, indirect=True)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    # Tests run in other processes: what they have to tell comes with their reports.
-    told = [
+def _told(terminalreporter: pytest.TerminalReporter, kind: str) -> list[str]:
+    return [
         line
         for reports in terminalreporter.stats.values()
         for report in reports
         if getattr(report, "when", "") == "call"
         for name, line in report.user_properties
-        if name == ROW
+        if name == kind
     ]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Tests run in other processes: what they have to tell comes with their reports.
+    told = _told(terminalreporter, ROW)
     if missing() is None:
         terminalreporter.section("engines that Debian carries today")
         for row in engine_sets(on_the_day()):
             terminalreporter.write_line(f"{row.suite:<10}{row}")
+    covered = _told(terminalreporter, COVERED)
+    if covered:
+        terminalreporter.section("random configs that real containerds were asked about")
+        for line in sorted(covered):
+            terminalreporter.write_line(line)
     if told:
         terminalreporter.section("containers on our runtime when it is taken back")
         for line in sorted(told):

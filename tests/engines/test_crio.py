@@ -13,6 +13,7 @@ from tests.engines.crios import (
     OURS,
     STATE,
     bundle,
+    call,
     crio_booted,
     outage,
     run_pod,
@@ -317,3 +318,46 @@ def test_containers_that_are_being_made_run_our_hook_before_it_goes(crio: Node) 
     crio.write(f"{STATE}/{ID}/userdata/pidfile", "186")
     assert undo.wait() == 0, undo.log
     assert snapshot(crio) == files
+
+
+def test_a_drop_in_that_is_no_longer_wanted_goes_with_its_default(crio: Node) -> None:
+    other = f"{DROP_INS}/98-toolkit.toml"
+    crio.installer("install", *ASKED, "--set-as-default", "--drop-in-config", f"crio={other}", check=True)
+    count = starts(crio)
+
+    done = crio.installer("install", *ASKED)
+
+    assert done.returncode == 0, done.stderr
+    assert starts(crio) == count + 1
+    assert not (crio.root / other[1:]).exists()
+    assert crio.installer("plan", *ASKED).returncode == 0
+    assert b'"DefaultRuntime": "crun"' in call(crio, "Status", b"\x08\x01")
+
+
+def test_containers_that_asked_for_nothing_do_not_hold_up_the_undo_of_a_default(crio: Node) -> None:
+    crio.installer("install", *ASKED, "--set-as-default", check=True)
+    bundle(
+        crio,
+        SANDBOX,
+        f'{{"io.kubernetes.cri-o.SandboxID": "{SANDBOX}", "io.kubernetes.cri-o.RuntimeHandler": ""}}',
+    )
+    bundle(crio, ID, f'{{"io.kubernetes.cri-o.SandboxID": "{SANDBOX}"}}')
+
+    done = crio.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_runtime_that_an_admin_made_the_default_stays_until_he_names_another(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    crio.write("/etc/crio/crio.conf", CONF.replace("crun", "nvidia"))
+    crio.restart("crio")
+
+    done = crio.installer("uninstall")
+    crio.restart("crio")
+
+    assert done.returncode == 4, done.stderr
+    run_pod(crio, "nvidia")
+    crio.write("/etc/crio/crio.conf", CONF)
+    crio.restart("crio")
+    assert crio.installer("uninstall").returncode == 0

@@ -3,7 +3,8 @@
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.engines import containerd, containerd_config, crio, docker
+from installer.decide.effect import Effect
+from installer.decide.engines import containerd, containerd_config, containerd_effect, crio, docker
 from installer.decide.engines.model import Decision, Engine, Reload
 
 ENGINES: Final = {
@@ -21,6 +22,7 @@ ENGINES: Final = {
             default_key=docker.DEFAULT,
             needs_handler=lambda _: False,
             edits=docker.edits,
+            effect=docker.effect,
         ),
         Engine(
             name="containerd",
@@ -34,6 +36,8 @@ ENGINES: Final = {
             default_key=containerd_config.DEFAULT,
             needs_handler=lambda version: not version or version[0] > 1,
             edits=containerd.edits,
+            effect=containerd_effect.effect,
+            relocated=containerd_effect.relocated,
         ),
         Engine(
             name="crio",
@@ -47,6 +51,7 @@ ENGINES: Final = {
             default_key=crio.DEFAULT,
             needs_handler=lambda _: True,
             edits=crio.edits,
+            effect=crio.effect,
             finishes_calls=True,
         ),
         *(
@@ -61,7 +66,8 @@ ENGINES: Final = {
                 reload=Reload.RESTART,
                 default_key="",
                 needs_handler=lambda _: True,
-                edits=lambda *_: Decision((), ("runc", "crun")),
+                edits=lambda *_: (Decision((), ("runc", "crun")),),
+                effect=lambda _: Effect({}, ""),
                 # pkg/agent/containerd/runtimes.go of k3s, which RKE2 is built on
                 found_by="nvidia",
                 units=units,

@@ -1,10 +1,12 @@
 """containerd: CRI runtimes in config.toml, schema 1 to 4, or in a drop-in where that merges."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.effect import Effect
 from installer.decide.engines.containerd_config import (
     DEFAULT,
     NEW_SCHEMA,
@@ -12,11 +14,12 @@ from installer.decide.engines.containerd_config import (
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
-    major,
+    merged,
     patterns,
-    schema_of,
     understood,
 )
+from installer.decide.engines.containerd_doubts import doubts, refuse_without_cri
+from installer.decide.engines.containerd_effect import BUILT_IN, CDI, PLUGIN_IDS, RUNC_TYPE, binary_of
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -31,31 +34,66 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.errors import InstallerError
 
 RUNC_SHIMS: Final = "io.containerd.runc."
-RUNC_TYPE: Final = "io.containerd.runc.v2"
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
 LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
-BUILT_IN: Final = "runc"
-CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 ANNOTATIONS: Final = "container_annotations"
 # CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
+UNASKED: Final = ("sandboxer", "podsandbox")  # what 2.x prints for its built-in runc, and for no other
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Decision:
-    """Return what containerd's root file, and a drop-in where one is asked for, should say.
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+    """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
+
+    In each place they take over the options that the texts give the default runtime, and then those that
+    containerd itself reports for it, where the texts alone mislead.
 
     Raises:
-        InstallerError: containerd would not read the result, or CRI is switched off in it.
+        InstallerError: containerd could not read the result in any place, or CRI is switched off.
     """
+    refuse_without_cri(files)
+    for config, asked, head in _places(files):
+        wanted = _Wanted(config, asked, entries, extras)
+        yield _decision(wanted, _donor(config.runtimes, config.default), head, files)
+        if files.before is not None:
+            yield _decision(wanted, _told_donor(files.before), head, files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Our runtimes in one place; ``asked`` is the drop-in that is wanted there."""
+
+    config: Config
+    asked: PurePosixPath | None
+    entries: tuple[RuntimeEntry, ...]
+    extras: Extras
+
+    @property
+    def target(self) -> PurePosixPath:
+        return (self.asked if self.config.merges else None) or self.config.path
+
+
+def _places(files: ConfigFiles) -> Iterator[tuple[Config, PurePosixPath | None, list[Want]]]:
+    """Yield where our runtimes may go, plainest first, and what has to stand at the head of that file."""
+    tree = files.trees.get(files.config, {})
+    version = Want(("version",), NEW_SCHEMA)
     config = understood(files)
-    target = (files.drop_in if config.merges else None) or config.path
-    _refuse_unserved(files, config)
-    _refuse_overruled(config, target, entries)
-    _refuse_unknown_default(config, entries)
-    donor = _donor(config)
+    yield config, files.drop_in, [] if tree else [version]
+    if tree and "version" not in tree:
+        yield understood(files, without_version=NEW_SCHEMA), files.drop_in, [version]
+    for plugin in (V2_PLUGIN, V3_PLUGIN):
+        if plugin != config.key[1] and plugin in table(tree, ("plugins",), files.config):
+            yield understood(files, plugin=plugin), files.drop_in, []
+    for path, below in reversed([*config.imported.items()]):
+        if any("containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS):
+            alone = ConfigFiles(path, None, {path: below}, files.version, before=files.before)
+            yield understood(alone, without_version=config.schema), None, []
+
+
+def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles) -> Decision:
+    config, target, extras, entries = wanted.config, wanted.target, wanted.extras, wanted.entries
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
@@ -65,94 +103,23 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry)}
         told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
         wants += (mine | {key: Want(key, value) for key, value in told.items()}).values()
-    shown: dict[str, Tree] = {
-        entry.name: {"options": {"SystemdCgroup": _systemd_cgroup(config, donor, entry, extras)}}
-        for entry in entries
-    }
-    head = [] if config.tree else [Want(("version",), NEW_SCHEMA)]
-    low_level = low_level_words(_low_level(config))
+    shown = {entry.name: _shown(wanted, donor, entry, files.before) for entry in entries}
+    low_level = low_level_words(_low_level(config, files.before))
+    notes: tuple[str, ...] = ()
+    if wanted.asked is not None and target == config.path != wanted.asked:
+        notes = (f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place",)
     if target == config.path:
-        notes = []
-        if files.drop_in is not None:
-            notes.append(f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place")
-        return Decision((FileWants(target, Syntax.TOML, (*head, *wants)),), low_level, tuple(notes), shown)
-    out = [FileWants(target, Syntax.TOML, tuple(wants))]
-    if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
-        # Not *.toml: files that nobody imported so far must stay dormant. Not the bare
-        # name: an import of a missing file is fatal (engines.md, case L1).
-        pattern = str(target.with_name(f"{target.stem}*{target.suffix}"))
-        head.append(Want(("imports",), pattern, member=True))
-    out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
-    return Decision(tuple(out), low_level, shown=shown)
-
-
-def _refuse_unserved(files: ConfigFiles, config: Config) -> None:
-    for path, tree in ((config.path, config.tree), *config.imported.items()):
-        names = tree.get("disabled_plugins")
-        off = [name for name in ("cri", V2_PLUGIN, V3_PLUGIN) if isinstance(names, list) and name in names]
-        if off:
-            raise InstallerError(
-                f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
-                remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
-            )
-    if config.schema == 1 and major(files) == 2:
-        raise InstallerError(
-            f"configure containerd in {config.path} (2.x ignores a file of schema 1 or without a version)",
-            remedy="rewrite it with containerd config migrate, then run again",
-        )
-    if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
-        raise InstallerError(
-            f"configure containerd in {config.path} (this containerd does not read schema {config.schema})",
-            remedy="set the version that the installed containerd writes in containerd config default",
-        )
-    for path, tree in config.imported.items():
-        version = schema_of(path, tree, config.schema)
-        if config.merges and version > config.schema:
-            # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start (engines.md 2).
-            raise InstallerError(
-                f"configure containerd in {config.path} ({path} is imported and has schema {version}, "
-                f"the root file {config.schema})",
-                remedy="give both the same version",
-            )
-
-
-def _refuse_unknown_default(config: Config, entries: tuple[RuntimeEntry, ...]) -> None:
-    """Raise where a restart would leave CRI down, which no program of containerd's finds out before."""
-    known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in entries)}
-    nested = any("imports" in tree for tree in config.imported.values())  # which are not read here
-    if config.default not in known and not nested and not any(entry.default for entry in entries):
-        raise InstallerError(
-            f'configure containerd in {config.path} (its default_runtime_name "{config.default}" is not '
-            "defined: CRI would not load)",
-            remedy="define that runtime, or correct default_runtime_name",
-        )
-
-
-def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
-    """Raise where something is stronger than what we write; on 1.x an import replaces the whole CRI table."""
-    default = any(entry.default for entry in entries)
-    if default and config.old_default:
-        raise InstallerError(
-            f"set the default runtime in {config.path} (its old default_runtime table overrules the name)",
-            remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
-        )
-    later = list(config.imported)
-    later = later[later.index(target) + 1 :] if target in later else later
-    for path in later if config.merges else ():
-        cri = table(config.imported[path], config.key, path)
-        names = {entry.name for entry in entries} & table(cri, ("runtimes",), path).keys()
-        if names or (DEFAULT in cri and default):
-            word = f"the runtime {min(names)}" if names else DEFAULT
-            raise InstallerError(
-                f"configure containerd ({path} is imported after our file and sets {word} too)",
-                remedy=f"remove {word} from {path}",
-            )
-    for path in reversed(later) if not config.merges else ():
-        if config.key[1] in table(config.imported[path], ("plugins",), path):
-            raise InstallerError(
-                f"configure containerd in {config.path} ({path} is imported and replaces its CRI table)",
-                remedy=f"name the file that counts with --config containerd={path}",
-            )
+        out = [FileWants(target, Syntax.TOML, (*head, *wants))]
+    else:
+        out = [FileWants(target, Syntax.TOML, tuple(wants))]
+        if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
+            # Not *.toml: files that nobody imported so far must stay dormant. Not the bare
+            # name: an import of a missing file is fatal (engines.md, case L1).
+            pattern = str(target.with_name(f"{target.stem}*{target.suffix}"))
+            head = [*head, Want(("imports",), pattern, member=True)]
+        out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
+    doubt = next(doubts(files, config, target, entries), None)
+    return Decision(tuple(out), low_level, notes, shown, doubt)
 
 
 def _needs_runc(config: Config) -> bool:
@@ -164,48 +131,76 @@ def _needs_runc(config: Config) -> bool:
     return not config.merges and BUILT_IN not in named and (not named or config.default in {"", BUILT_IN})
 
 
-def _binary(runtime: Tree, path: PurePosixPath) -> Value:
-    """Return what a runtime starts, "" for what its shim starts by itself."""
-    options = table(runtime, ("options",), path)
-    # containerd reads option names in any case; v1.linux has other names for it.
-    named = [options[name] for word in ("binaryname", "runtime") for name in _spelled(options, word)]
-    return next((binary for binary in (*named, runtime.get("runtime_engine")) if binary), "")
-
-
 def _spelled(options: Tree, word: str) -> list[str]:
     return [name for name in options if name.lower() == word]
 
 
-def _wrappable(config: Config, name: str) -> bool:
-    runtime = table(config.runtimes, (name,), config.path)
-    kind = text(runtime, "runtime_type", config.path)
-    shim = not kind or kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE
-    return name in config.runtimes and shim and is_oci(name, _binary(runtime, config.path))
+def _wrappable(runtimes: Tree, name: str) -> bool:
+    runtime = runtimes.get(name)
+    if not isinstance(runtime, Mapping):
+        return False
+    kind = runtime.get("runtime_type") or ""
+    shim = isinstance(kind, str) and (not kind or kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE)
+    return shim and is_oci(name, binary_of(runtime))
 
 
-def _candidates(config: Config) -> list[str]:
+def _candidates(runtimes: Tree, default: str) -> list[tuple[str, Tree]]:
     """Return the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
-    return [name for name in (config.default, BUILT_IN, "crun") if _wrappable(config, name)]
+    names = [name for name in (default, BUILT_IN, "crun") if _wrappable(runtimes, name)]
+    return [(name, one) for name in names if isinstance(one := runtimes[name], Mapping)]
 
 
-def _donor(config: Config) -> Tree:
-    """Return the runtime whose options ours take over; one of NVIDIA's where there is no other."""
-    found = [table(config.runtimes, (name,), config.path) for name in _candidates(config)]
-    return next((one for one in found if not is_ours(_binary(one, config.path))), found[0] if found else {})
+def _donor(runtimes: Tree, default: str) -> Tree:
+    """Return the runtime whose options ours take over: the default, or what NVIDIA's own wraps as default.
+
+    What NVIDIA's says for itself counts before what it wraps says.
+    """
+    found = [one for _, one in _candidates(runtimes, default)]
+    wrapped = next((one for one in found if not is_ours(binary_of(one))), None)
+    if wrapped is None or not found or found[0] is wrapped:
+        return found[0] if found else {}
+    return merged(wrapped, found[0])
 
 
-def _low_level(config: Config) -> Iterator[Value]:
-    for name in _candidates(config):
-        binary = _binary(table(config.runtimes, (name,), config.path), config.path)
-        if not is_ours(binary):
+def _low_level(config: Config, before: Effect | None) -> Iterator[Value]:
+    told = {name: handler.table for name, handler in before.handlers.items()} if before else {}
+    found = _candidates(config.runtimes, config.default)
+    for _, one in (*found, *_candidates(told, before.default if before else "")):
+        if not is_ours(binary := binary_of(one)):
             yield binary
+
+
+def _told_donor(before: Effect) -> Tree:
+    told = {name: _nonempty(handler.table) for name, handler in before.handlers.items()}
+    return _donor(told, before.default)
+
+
+def _nonempty(tree: Tree) -> Tree:
+    """Return a table as containerd prints it, less what it prints for keys that nobody has set."""
+    kept = {name: _nonempty(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+    return {name: value for name, value in kept.items() if value and (name, value) != UNASKED}
+
+
+def _shown(wanted: _Wanted, donor: Tree, entry: RuntimeEntry, before: Effect | None) -> Tree:
+    """Return what containerd has to show of one of ours: what it was told, what it had, what it inherits."""
+    config, extras = wanted.config, wanted.extras
+    mine: Tree = table(config.runtimes, (entry.name,), config.path)
+    if before is not None:
+        donor = _told_donor(before)
+        mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
+    told = merged(_with(donor, extras), _nonempty(mine))
+    told = merged(told, extras.override)
+    less = {name: value for name, value in told.items() if name not in {"runtime_type", *OF_LINUX_V1}}
+    driver = _systemd_cgroup(config, donor, entry, extras)
+    options = table(less, ("options",), config.path)
+    return {**less, "options": {**options, "SystemdCgroup": driver}}
 
 
 def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
     key = (*config.key, "runtimes", entry.name)
     mine = table(config.runtimes, (entry.name,), target)
     options = table(mine, ("options",), target)
-    refuse_taken_name(target, entry.name, _binary(mine, target) or mine.get("runtime_type"))
+    refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
     kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
     yield Want((*key, "runtime_type"), next((kind for kind in kinds if _has_shim(config, kind)), RUNC_TYPE))
     for below, value in leaves(donor):

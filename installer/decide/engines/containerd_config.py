@@ -36,26 +36,27 @@ class Config:
     old_default: bool
 
 
-def understood(files: ConfigFiles) -> Config:
-    """Return what the configs say together.
+def understood(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
+    """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
+
+    ``without_version`` is the schema of a root file that has text but no version.
 
     Raises:
         InstallerError: a value has another type than containerd counts on.
     """
     path = files.config
     tree = files.trees.get(path, {})
-    schema = schema_of(path, tree, 1 if tree else NEW_SCHEMA)
+    schema = schema_of(path, tree, without_version if tree else NEW_SCHEMA)
     merges = major(files) == 2 or (major(files) is None and schema > 2)
     plugins = table(tree, ("plugins",), path)
-    plugin = {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN)
     # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
-    if schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(files) != 1:
-        plugin = V3_PLUGIN
+    new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(files) != 1
+    plugin = plugin or (V3_PLUGIN if new_id else {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN))
     key = ("plugins", plugin, "containerd")
     imported = _imported(files, tree, merges=merges)
     cri = _cri(path, tree, key)
     for other, below in imported.items() if merges else ():
-        cri = _merge(cri, _cri(other, below, key))
+        cri = merged(cri, _cri(other, below, key))
     runtimes = table(cri, ("runtimes",), path)
     default = text(cri, DEFAULT, path)
     # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
@@ -104,12 +105,13 @@ def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
     return cri
 
 
-def _merge(under: Tree, over: Tree) -> Tree:
-    merged = dict(under)
+def merged(under: Tree, over: Tree) -> Tree:
+    """Return two tables as containerd 2.x merges them: key by key, ``over`` wins."""
+    both = dict(under)
     for name, value in over.items():
         below = under.get(name)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[name] = _merge(below, value)
+            both[name] = merged(below, value)
         else:
-            merged[name] = value
-    return merged
+            both[name] = value
+    return both

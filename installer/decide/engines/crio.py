@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.effect import Effect, Handler
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -33,16 +34,22 @@ NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Decision:
-    """Return what CRI-O's drop-in, or its hook file, should say.
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
+    """Yield what CRI-O's drop-in, or its hook file, should say.
 
     Raises:
         InstallerError: a file holds another type than CRI-O reads, or one that is read later overrules ours.
     """
     runtimes, default = _merged(files)
+    if default not in {*runtimes, *BUILT_IN}:
+        raise InstallerError(
+            f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
+            remedy="define that runtime, or remove default_runtime",
+        )
     low_level = low_level_words(_low_level(runtimes, default))
     if files.hook is not None:
-        return Decision((_hook(files.hook, entries),), low_level)
+        yield Decision((_hook(files.hook, entries),), low_level)
+        return
     path = files.drop_in or files.config
     _refuse_overruled(files, path, entries)
     donor = _donor(runtimes, default)
@@ -52,7 +59,20 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> D
         refuse_taken_name(path, entry.name, mine.get("runtime_path"))
         there = table(files.trees.get(path, {}), (*RUNTIMES, entry.name), path)
         wants += _entry(entry, {**donor, **mine}, there)
-    return Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
+    yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
+
+
+def effect(files: ConfigFiles) -> Effect:
+    """Return what the texts alone tell, for want of a program that can be run.
+
+    Raises:
+        InstallerError: a value has another type than CRI-O counts on.
+    """
+    runtimes, default = _merged(files)
+    built_in = {name: Handler() for name in BUILT_IN}
+    handlers = {name: Handler(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
+    undefined = "" if default in {*runtimes, *BUILT_IN} else default
+    return Effect({**built_in, **handlers}, default, undefined=undefined)
 
 
 def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
@@ -73,11 +93,6 @@ def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
     if files.serving and files.serving.default in theirs:
         named = named or files.serving.default
-    if named and named not in {*runtimes, *BUILT_IN}:
-        raise InstallerError(
-            f'configure CRI-O (its default_runtime "{named}" is not defined, so it would not start)',
-            remedy="define that runtime, or remove default_runtime",
-        )
     old = files.version is not None and files.version < CRUN_SINCE
     return runtimes, named or ("runc" if old else "crun")
 

@@ -48,13 +48,16 @@ def effect(tree: Tree) -> Effect:
     )
 
 
-def named(trees: Iterable[Tree]) -> dict[str, str]:
-    """Return the runtimes of files, in the order in which CRI-O reads them, with what they start."""
+def named(trees: Iterable[Tree]) -> tuple[dict[str, str], str]:
+    """Return the runtimes and the default that files name, given in the order in which CRI-O reads them."""
     said: dict[str, str] = {}
+    default = ""
     for tree in trees:
-        runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
+        runtime = table(tree, ("crio", "runtime"), SOURCE)
+        runtimes = table(runtime, ("runtimes",), SOURCE)
         said |= {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
-    return said
+        default = text(runtime, "default_runtime", SOURCE) or default
+    return said, default
 
 
 def _digest(tree: Tree) -> str:

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Syntax, Tree, Value, Want
+from installer.decide.effect import Effect, Handler
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -27,8 +28,8 @@ FEATURES: Final = "features"
 CDI: Final = "cdi"
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Decision:
-    """Return what daemon.json should say.
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+    """Yield what daemon.json should say.
 
     Raises:
         InstallerError: the file holds what dockerd would refuse or die of later.
@@ -48,9 +49,26 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
         wants.append(Want((FEATURES, CDI), value=True))
         notes = (f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time",)
-    return Decision(
+    yield Decision(
         (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default)), notes
     )
+
+
+def effect(files: ConfigFiles) -> Effect:
+    """Return what dockerd has in force once it is started with the file; its program does not tell."""
+    tree = files.trees.get(files.config, {})
+    runtimes = tree.get(RUNTIMES)
+    named = runtimes if isinstance(runtimes, Mapping) else {}
+    handlers = {
+        name: Handler(binary if isinstance(binary := _binary(one), str) else "", one)
+        for name, one in named.items()
+        if isinstance(one, Mapping)
+    }
+    default = tree.get(DEFAULT)
+    word = default if isinstance(default, str) and default else BUILT_IN
+    # A default with a dot names a containerd shim, which needs no entry.
+    undefined = word if word not in {*handlers, BUILT_IN} and "." not in word else ""
+    return Effect({BUILT_IN: Handler(BUILT_IN), **handlers}, word, undefined=undefined)
 
 
 def intermediate(before: Tree) -> tuple[Want, ...]:

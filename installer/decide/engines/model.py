@@ -1,12 +1,12 @@
 """What every engine's function is given, and what it says."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import Key, Syntax, Tree, Value, Want
+from installer.decide.edits import Edit, Key, Syntax, Tree, Value, Want
 from installer.decide.edits.tree import dotted, kind_of
 from installer.decide.effect import Effect
 from installer.decide.errors import InstallerError
@@ -38,6 +38,7 @@ class ConfigFiles:
 
     ``trees`` holds each file that exists, in the order in which the engine reads them;
     ``version`` is that of the running engine, or None where none runs; ``serving`` is what that one says.
+    ``before`` is what the files have in force, None where nobody was asked yet.
     """
 
     config: PurePosixPath
@@ -45,6 +46,7 @@ class ConfigFiles:
     trees: Mapping[PurePosixPath, Tree]
     version: tuple[int, ...] | None = None
     hook: PurePosixPath | None = None
+    before: Effect | None = None
     serving: Effect | None = None
 
 
@@ -78,12 +80,14 @@ class Decision:
 
     ``low_level`` are the runtimes that ours may wrap, preferred first; ``notes`` are for the owner.
     ``shown`` holds what the engine has to show of our runtimes, by name, where more than the binary counts.
+    ``doubt`` is why it would not serve them, as far as the texts tell; its own program may know better.
     """
 
     files: tuple[FileWants, ...]
     low_level: tuple[str, ...]
     notes: tuple[str, ...] = ()
     shown: Mapping[str, Tree] = field(default_factory=dict)
+    doubt: InstallerError | None = None
 
 
 class Reload(StrEnum):
@@ -101,6 +105,9 @@ class Engine:
     ``default_key`` is the last part of the key that names its default runtime. ``needs_handler`` tells
     for a version whether a container cannot be used any more once its handler is not configured:
     containerd 2.x then refuses exec, CRI-O even stop and remove (engines.md 10, 11).
+
+    ``edits`` are the ways to have our runtimes served, the plainest first; ``effect`` is what files have in
+    force as far as their texts tell; ``relocated`` are edits whose keys the engine's own tools have moved.
 
     ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
     it ends cannot wait for its restart.
@@ -120,11 +127,13 @@ class Engine:
     reload: Reload
     default_key: str
     needs_handler: Callable[[tuple[int, ...] | None], bool]
-    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Decision]
+    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
+    effect: Callable[[ConfigFiles], Effect]
     finishes_calls: bool = False
     found_by: str = ""
     units: tuple[str, ...] = ()
     start_s: float = 0.0
+    relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
 
 
 def is_ours(binary: Value) -> bool:

@@ -34,18 +34,26 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     row = ENGINES[engine]
     files = {str(row.config): texts} if isinstance(texts, str) else texts
     syntax = Syntax.JSON if row.config.suffix == ".json" else Syntax.TOML
-    return row.edits(
+    decisions = row.edits(
         ConfigFiles(
             row.config,
             PurePosixPath(drop_in) if drop_in else row.drop_in,
             {PurePosixPath(path): parse(text, syntax, name=path) for path, text in files.items()},
             tuple(int(part) for part in version.split(".")) if version else None,
             PurePosixPath(hook) if hook else None,
-            serving,
+            serving=serving,
         ),
         entries(name, default=default),
         extras,
     )
+    return _certain(next(iter(decisions)))
+
+
+def _certain(decision: Decision) -> Decision:
+    """Return a decision that the texts alone do not doubt."""
+    if decision.doubt is not None:
+        raise decision.doubt
+    return decision
 
 
 def result(decision: Decision, path: str = "", text: str = "") -> Value:

@@ -102,7 +102,7 @@ def test_a_new_runtime_inherits(donor: str, inherited: dict[str, Value]) -> None
         pytest.param("crun", RUNC, "/crun", id="the default"),
         pytest.param("kata", RUNC, "/runc", id="runc where the default is a machine"),
         pytest.param("own", "io.containerd.own.v1", "/runc", id="runc where it has another shim"),
-        pytest.param("nvidia", RUNC, "/runc", id="runc where it is ours"),
+        pytest.param("nvidia", RUNC, "/nvidia", id="the default also where it is NVIDIA's"),
     ],
 )
 def test_what_is_inherited_comes_from(default: str, kind: str, root: str) -> None:

@@ -1,0 +1,237 @@
+"""What one engine takes at an install: our entries, and nothing else of what it has in force changes."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from installer.decide.configs import ConfigChange, config_change, pristine, tree_of, withdrawn
+from installer.decide.effect import Effect, Handler, disturbed
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.inode import File
+from installer.decide.options import Options, RestartMode
+from installer.decide.rows import ConfigRow, EngineRow
+from installer.decide.steps import Neighbour, Reload, WriteConfig
+
+Texts: TypeAlias = Mapping[PurePosixPath, File | None]
+# What an engine would have in force with these texts, and without any other.
+Ask: TypeAlias = Callable[[EngineFacts, Texts], Effect]
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePart:
+    """What one engine takes: its row, the rows of its configs, and what is done to them."""
+
+    row: EngineRow
+    configs: tuple[ConfigRow, ...]
+    writes: tuple[WriteConfig, ...]
+    reload: tuple[Reload, ...]
+    backups: tuple[File, ...]
+    low_level: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    obstacles: tuple[InstallerError, ...] = ()
+
+
+def texts_alone(engine: EngineFacts, texts: Texts) -> Effect:
+    """Return what texts have in force as far as they tell by themselves: an ``Ask`` that asks nobody."""
+    return ENGINES[engine.name].effect(config_files(engine, texts))
+
+
+def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None) -> ConfigFiles:
+    """Return texts as the engine's functions take them.
+
+    Raises:
+        InstallerError: one of them is not valid.
+    """
+    order = dict.fromkeys((*engine.files, *sorted(texts)))
+    trees = {path: tree_of(file, path) for path in order if (file := texts.get(path)) is not None}
+    return ConfigFiles(
+        engine.config, engine.drop_in, trees, engine.version, engine.hook, before, engine.serving
+    )
+
+
+def present(engine: EngineFacts, facts: Facts) -> Texts:
+    """Return the configs of an engine as they lie there."""
+    return {path: facts.contents.get(path) for path in engine.files}
+
+
+def without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, File | None]:
+    """Return each config of an engine as it would be without us.
+
+    Raises:
+        InstallerError: somebody else wrote since, and the text is not valid any more.
+    """
+    held = (row.path for row in facts.held.configs if row.engine == engine.name)
+    return {path: pristine(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
+
+
+def install_engine(
+    engine: EngineFacts, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+) -> EnginePart:
+    """Return what makes one engine serve our runtimes, and changes nothing else of what it has in force.
+
+    Of the ways that its configs allow the first is taken whose texts come to just that.
+
+    Raises:
+        InstallerError: there is none.
+    """
+    texts = without_us(engine, facts)
+    files = config_files(engine, texts)
+    plain = _chosen(engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), facts)
+    part = _part(plain, entries, facts, options)
+    if ENGINES[engine.name].found_by or not (plain.steps or part.reload):
+        return part  # nothing is written
+    before = ask(engine, texts)
+    if before.broken:
+        raise InstallerError(
+            f"configure {engine.name} (it refuses the config it has: {before.broken})",
+            remedy="correct that config, then run again",
+        )
+    refusal: InstallerError | None = None
+    for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
+        chosen = _chosen(engine, decision, facts)
+        after = ask(engine, {**{path: facts.contents.get(path) for path in texts}, **chosen.texts})
+        wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
+        told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
+        if not wrong and (told or decision.doubt is None):
+            return _part(chosen, entries, facts, options, after)
+        refusal = refusal or decision.doubt or _refusal(chosen, wrong)
+    assert refusal is not None  # noqa: S101 - each engine has one way at least
+    raise refusal
+
+
+def _refusal(chosen: "_Chosen", wrong: Iterable[str]) -> InstallerError:
+    name, paths = chosen.engine.name, ", ".join(str(step.path) for step in chosen.steps)
+    return InstallerError(
+        f"configure {name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
+        remedy="correct the config that it has now, then run again",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """One way: its changes, and the rows whose files are not ours any more in it."""
+
+    engine: EngineFacts
+    decision: Decision
+    changes: tuple[ConfigChange, ...]
+
+    @property
+    def steps(self) -> tuple[WriteConfig, ...]:
+        return tuple(change.step for change in self.changes if change.step is not None)
+
+    @property
+    def texts(self) -> Texts:
+        return {step.path: step.after for step in self.steps}
+
+
+def _chosen(engine: EngineFacts, decision: Decision, facts: Facts) -> _Chosen:
+    changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
+    wanted = {files.path for files in decision.files}
+    # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
+    changes += [
+        withdrawn(row, facts)
+        for row in facts.held.configs
+        if row.engine == engine.name and row.path not in wanted
+    ]
+    return _Chosen(engine, decision, tuple(changes))
+
+
+def _names(entries: Iterable[RuntimeEntry]) -> frozenset[str]:
+    return frozenset(entry.name for entry in entries)
+
+
+def _unserved(
+    engine: EngineFacts, decision: Decision, after: Effect, entries: Iterable[RuntimeEntry]
+) -> Iterator[str]:
+    """Yield what our runtimes would lack."""
+    for entry in entries if engine.hook is None else ():
+        found = after.handlers.get(entry.name)
+        if found is None:
+            yield f"the runtime {entry.name} would not be there"
+        elif not found.shows(Handler(str(entry.binary), decision.shown.get(entry.name) or {})):
+            yield f"the runtime {entry.name} would not be as asked for"
+        if entry.default and after.default != entry.name:
+            yield f"its default runtime would be {after.default}"
+
+
+def _part(
+    chosen: _Chosen,
+    entries: tuple[RuntimeEntry, ...],
+    facts: Facts,
+    options: Options,
+    after: Effect | None = None,
+) -> EnginePart:
+    engine, decision = chosen.engine, chosen.decision
+    asked = _of_engine(engine, entries, decision)
+    held = next((row for row in facts.held.engines if row.name == engine.name), None)
+    names = _names(asked)
+    gone = tuple(
+        RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names
+    )
+    ours = {*names, *_names(gone)}
+    reload = Reload(
+        engine.name, asked, gone, others=others(engine, after, ours), defaults=defaults(engine, after, ours)
+    )
+    served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
+    unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
+    quiet = unasked or (served and not any(change.taken_back for change in chosen.changes))
+    changes = chosen.changes
+    return EnginePart(
+        EngineRow(
+            engine.name,
+            engine.socket,
+            engine.unit,
+            tuple((one.name, one.binary) for one in asked),
+            _state(engine, held),
+        ),
+        tuple(change.row for change in changes if change.row is not None),
+        chosen.steps,
+        () if quiet else (reload,),
+        tuple(change.original for change in changes if change.step and change.original is not None),
+        decision.low_level,
+        decision.notes,
+    )
+
+
+def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
+    """Return where an engine says that its containers are, or said when it ran."""
+    told = engine.serving.state if engine.serving else None
+    return told or (held.state if held else None)
+
+
+def _of_engine(
+    engine: EngineFacts, entries: tuple[RuntimeEntry, ...], decision: Decision
+) -> tuple[RuntimeEntry, ...]:
+    """Return the entries that an engine has to serve, with what it has to show of them."""
+    if found_by := ENGINES[engine.name].found_by:
+        return tuple(entry for entry in entries if entry.name == found_by)
+    return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in entries)
+
+
+def defaults(engine: EngineFacts, after: Effect | None, ours: Iterable[str]) -> frozenset[str]:
+    """Return what an engine's default may be after a reload; nothing where that is not known."""
+    if engine.serving is None:
+        return frozenset()
+    names = {engine.serving.default} if after is None else {engine.serving.default, after.default} - {""}
+    if after is not None and not {engine.serving.default} - {*ours}:
+        return frozenset({after.default})
+    return frozenset(names)
+
+
+def others(engine: EngineFacts, after: Effect | None, ours: Iterable[str]) -> tuple[Neighbour, ...]:
+    """Return what else an engine serves, and has to serve after a reload: as now, or as its files say.
+
+    Somebody may have edited these without a reload of his own; what he took away is not missed.
+    """
+    if engine.serving is None:
+        return ()
+    names = engine.serving.handlers.keys() - {*ours}
+    return tuple(
+        Neighbour(name, tuple(form for form in (engine.serving.handlers[name], told) if form is not None))
+        for name in sorted(names)
+        if (told := after.handlers.get(name) if after else None) is not None or after is None
+    )

@@ -1,0 +1,249 @@
+"""What one engine takes at an undo: everything of ours goes, but for what the rest of its config needs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from installer.decide.configs import DEFAULT, group_of, pristine, text_of, tree_of
+from installer.decide.edits import Syntax, apply
+from installer.decide.effect import Effect, disturbed
+from installer.decide.engine_part import Ask, Texts, defaults, others, present
+from installer.decide.engines import ENGINES, docker
+from installer.decide.engines.model import RuntimeEntry, leaves
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.inode import File, Meta
+from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.rows import ConfigRow, EngineRow, Saved
+from installer.decide.steps import Reload, Step, WriteConfig
+from installer.decide.toolkit_plan import TRY_AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class UndoPart:
+    """What one engine takes.
+
+    ``kept`` is its row where runtimes of ours stay, ``rows`` are those of its configs; ``needed`` is why the
+    rest of a config cannot do without one of them.
+    """
+
+    steps: list[Step]
+    kept: EngineRow | None
+    rows: list[ConfigRow]
+    backups: list[File]
+    notes: list[str]
+    needed: tuple[InstallerError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The configs of one engine without any of our keys but those of ``kept``.
+
+    ``texts`` is all that it reads then; ``edited`` tells whether others wrote to these files since we did.
+    """
+
+    kept: frozenset[str]
+    rows: tuple[ConfigRow, ...]
+    writes: tuple[WriteConfig, ...]
+    backups: tuple[File, ...]
+    notes: tuple[str, ...]
+    texts: Texts
+    edited: bool
+
+
+def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> UndoPart:
+    """Return what takes our runtimes away from an engine that then has all else as it has it now.
+
+    Where containers need our runtimes they stay, and are not the default any more. Where the rest of the
+    config needs one (somebody has made it the default, or has taken away what was the default before us),
+    that one stays; the engine would not serve anything without.
+
+    Raises:
+        InstallerError: no text that is less ours leaves the rest as it is.
+    """
+    found = next((each for each in facts.engines if each.name == row.name), None)
+    names = frozenset(name for name, _ in row.runtimes)
+    used = any(container.engine == row.name for container in facts.live)
+    version = found.version if found else None
+    stays = used and (options.in_use is not InUse.FORCE or ENGINES[row.name].needs_handler(version))
+    groups = _groups(row, facts)
+    attempt = _attempt(row, facts, (groups | names) - {DEFAULT} if stays else frozenset())
+    needed: dict[str, InstallerError] = {}
+    now = _effect(found, present(found, facts), ask) if found else None
+    while found is not None and (more := _needs(found, attempt, groups, names, ask, now=now, needed=needed)):
+        attempt = _attempt(row, facts, attempt.kept | more)
+    kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
+    left = sorted(attempt.kept) if not kept else []
+    after = _effect(found, attempt.texts, ask) if found else None
+    reload = _reload(row, kept, attempt.writes, found, after)
+    return UndoPart(
+        _revert(attempt.writes, reload, found, facts, options.restart_mode),
+        replace(row, runtimes=kept) if kept else None,
+        list(attempt.rows),
+        list(attempt.backups),
+        [
+            *attempt.notes,
+            *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in left),
+        ],
+        tuple(needed.values()) if kept else (),
+    )
+
+
+def _groups(row: EngineRow, facts: Facts) -> frozenset[str]:
+    """Return what our edits are about: runtimes by name, the default, and other keys by their last part."""
+    return frozenset(
+        group_of(edit.key, row.name)
+        for config in facts.held.configs
+        if config.engine == row.name
+        for edit in config.edits
+        if edit.key and edit.after != "{}"
+    )
+
+
+def _attempt(row: EngineRow, facts: Facts, kept: frozenset[str]) -> _Attempt:
+    rows, backups, notes = [], [], []
+    writes: list[WriteConfig] = []
+    for config in (one for one in facts.held.configs if one.engine == row.name):
+        path, now = config.path, facts.contents[config.path]
+        plain = pristine(path, facts)
+        was = pristine(path, facts, kept) if kept else plain
+        notes += [
+            f"left {'.'.join(edit.key)} in {path}: somebody has changed it since" for edit in was.overruled
+        ]
+        notes += [
+            f"removed {'.'.join(key)} from {path}: it was a setting of our runtime" for key in was.emptied
+        ]
+        if plain.file is not None:
+            backups.append(plain.file)
+        after = was.file if now is not None else None
+        if after == now and kept:
+            rows.append(replace(config, original=Saved.of(plain.file)))
+        else:
+            ours = (after.digest,) if kept and after else config.ours
+            edits = was.left if kept else config.edits
+            rows.append(replace(config, original=Saved.of(plain.file), ours=ours, edits=edits))
+        writes.append(WriteConfig(row.name, path, now, after))
+    found = next((each for each in facts.engines if each.name == row.name), None)
+    held = [one for one in facts.held.configs if one.engine == row.name]
+    edited = any((now := facts.contents[one.path]) is not None and now.digest not in one.ours for one in held)
+    texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
+    return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
+
+
+def _effect(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
+    """Return what the engine would have; None where its files are not ours to judge."""
+    if engine.hook is not None or ENGINES[engine.name].found_by:
+        return None
+    return ask(engine, texts)
+
+
+def _needs(  # noqa: PLR0913 - what is known of one engine
+    engine: EngineFacts,
+    attempt: _Attempt,
+    groups: frozenset[str],
+    names: frozenset[str],
+    ask: Ask,
+    *,
+    now: Effect | None,
+    needed: dict[str, InstallerError],
+) -> frozenset[str]:
+    """Return which keys of ours the engine needs besides those that stay already; none where it is well."""
+    if all(write.before == write.after for write in attempt.writes):
+        return frozenset()
+    before, after = now, _effect(engine, attempt.texts, ask)
+    if before is None or after is None or before.broken or before.undefined:
+        return frozenset()  # it is somebody else's trouble, and would not be more with our keys
+    open_ = groups - attempt.kept
+    paths = ", ".join(str(write.path) for write in attempt.writes)
+    if (name := after.undefined) and name in open_:
+        if name not in names and not attempt.edited:
+            return frozenset()  # as it was before us
+        if name in names:
+            needed[name] = InstallerError(
+                f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
+                remedy=f"name another default runtime there, then {TRY_AGAIN}",
+            )
+        return frozenset({name})
+    if after.undefined and DEFAULT in open_:
+        needed[DEFAULT] = InstallerError(
+            f"make {after.undefined} the default runtime of {engine.name} again (nobody defines it any more)",
+            remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
+        )
+        return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
+    wrong = [*disturbed(before, after, names)]
+    rest = sorted(open_ - names - {DEFAULT})
+    if wrong and rest:
+        return frozenset(rest[:1])
+    if wrong:
+        raise InstallerError(
+            f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
+            remedy=f"correct that config, then {TRY_AGAIN}",
+        )
+    return frozenset()
+
+
+def _reload(
+    row: EngineRow,
+    kept: tuple[tuple[str, PurePosixPath], ...],
+    writes: Iterable[WriteConfig],
+    found: EngineFacts | None,
+    after: Effect | None,
+) -> Reload:
+    """Return the reload after which what stays of ours is served, the rest not, and all else as before."""
+    names = frozenset(name for name, _ in row.runtimes)
+    ours = () if found is None else others(found, after, names)
+    # Files of others may name the same: NVIDIA's installer leaves a drop-in of CRI-O's at its end.
+    said_still = after.binaries if after is not None and not after.broken else {}
+    absent = tuple(
+        RuntimeEntry(name, binary)
+        for name, binary in row.runtimes
+        if (name, binary) not in kept and said_still.get(name) != str(binary)
+    )
+    if not kept:
+        wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
+        return Reload(row.name, (), absent, others=ours, defaults=wanted)
+    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
+    there = [
+        RuntimeEntry(name, binary)
+        for name, binary in kept
+        if any(name in key and value == str(binary) for key, value in said)
+    ]
+    return Reload(row.name, tuple(there), absent, demoted=names - default, others=ours)
+
+
+def _revert(
+    writes: Iterable[WriteConfig],
+    reload: Reload,
+    found: EngineFacts | None,
+    facts: Facts,
+    restart_mode: RestartMode,
+) -> list[Step]:
+    """Return the steps for one engine; one that is stopped will read its file anyway."""
+    # One that looks for the toolkit by itself will not find it at its next start.
+    looks = bool(ENGINES[reload.engine].found_by)
+    asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
+    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
+    sure = reload.engine != "docker" or facts.held.finished
+    told = found.serving if found is not None and not found.outdated else None
+    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
+    if forgotten:
+        return [step for step in writes if step.before != step.after]
+    if reload.engine != "docker":
+        return [*(step for step in writes if step.before != step.after), reload]
+    return through_intermediate(writes, reload)
+
+
+def through_intermediate(writes: Iterable[WriteConfig], reload: Reload) -> list[Step]:
+    """Let dockerd forget our runtimes by way of a file that names none, then put the right one there."""
+    steps: list[Step] = []
+    for step in writes:
+        wants = docker.intermediate(tree_of(step.after, step.path))
+        text, _ = apply(text_of(step.after, step.path), wants, Syntax.JSON, name=str(step.path))
+        middle = File(text.encode(), step.before.meta if step.before else Meta())
+        steps += [
+            WriteConfig(step.engine, step.path, step.before, middle),
+            reload,
+            WriteConfig(step.engine, step.path, middle, step.after),
+        ]
+    return steps

@@ -1,0 +1,87 @@
+"""Why a containerd would not serve our runtimes, as far as texts tell: the words for what it only does."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from installer.decide.engines.containerd_config import DEFAULT, Config, major, schema_of
+from installer.decide.engines.containerd_effect import BUILT_IN, PLUGIN_IDS
+from installer.decide.engines.model import ConfigFiles, RuntimeEntry, table
+from installer.decide.errors import InstallerError
+
+
+def refuse_without_cri(files: ConfigFiles) -> None:
+    """Raise where CRI is switched off.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    for path, tree in files.trees.items():
+        names = tree.get("disabled_plugins")
+        off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
+        if off:
+            raise InstallerError(
+                f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
+                remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
+            )
+
+
+def doubts(
+    files: ConfigFiles, config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
+) -> Iterator[InstallerError]:
+    """Yield why containerd would not serve our runtimes, as far as the texts tell."""
+    if config.schema == 1 and major(files) == 2:
+        yield InstallerError(
+            f"configure containerd in {config.path} (2.x ignores a file of schema 1 or without a version)",
+            remedy="rewrite it with containerd config migrate, then run again",
+        )
+    if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
+        yield InstallerError(
+            f"configure containerd in {config.path} (this containerd does not read schema {config.schema})",
+            remedy="set the version that the installed containerd writes in containerd config default",
+        )
+    for path, tree in config.imported.items():
+        version = schema_of(path, tree, config.schema)
+        if config.merges and version > config.schema:
+            # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start (engines.md 2).
+            yield InstallerError(
+                f"configure containerd in {config.path} ({path} is imported and has schema {version}, "
+                f"the root file {config.schema})",
+                remedy="give both the same version",
+            )
+    known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in entries)}
+    if config.default not in known and not any(entry.default for entry in entries):
+        yield InstallerError(
+            f'configure containerd in {config.path} (its default_runtime_name "{config.default}" is not '
+            "defined: CRI would not load)",
+            remedy="define that runtime, or correct default_runtime_name",
+        )
+    yield from _overruled(config, target, entries)
+
+
+def _overruled(
+    config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
+) -> Iterator[InstallerError]:
+    """Yield what is stronger than what we write; on 1.x an import replaces the whole CRI table."""
+    default = any(entry.default for entry in entries)
+    if default and config.old_default:
+        yield InstallerError(
+            f"set the default runtime in {config.path} (its old default_runtime table overrules the name)",
+            remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
+        )
+    later = list(config.imported)
+    later = later[later.index(target) + 1 :] if target in later else later
+    for path in later if config.merges else ():
+        cri = table(config.imported[path], config.key, path)
+        names = {entry.name for entry in entries} & table(cri, ("runtimes",), path).keys()
+        if names or (DEFAULT in cri and default):
+            word = f"the runtime {min(names)}" if names else DEFAULT
+            yield InstallerError(
+                f"configure containerd ({path} is imported after our file and sets {word} too)",
+                remedy=f"remove {word} from {path}",
+            )
+    for path in reversed(later) if not config.merges else ():
+        if config.key[1] in table(config.imported[path], ("plugins",), path):
+            yield InstallerError(
+                f"configure containerd in {config.path} ({path} is imported and replaces its CRI table)",
+                remedy=f"name the file that counts with --config containerd={path}",
+            )

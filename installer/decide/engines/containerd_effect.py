@@ -1,0 +1,175 @@
+"""What containerd makes of its configs: as its own program prints it, and as texts alone tell."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.edits import Edit, Syntax, Tree, Value, Want, apply
+from installer.decide.effect import Effect, Handler
+from installer.decide.engines.containerd_config import (
+    DEFAULT,
+    OLD_DEFAULT,
+    V2_PLUGIN,
+    V3_PLUGIN,
+    patterns,
+    understood,
+)
+from installer.decide.engines.model import ConfigFiles, table
+
+CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
+BUILT_IN: Final = "runc"
+RUNC_TYPE: Final = "io.containerd.runc.v2"
+PLUGIN_IDS: Final = ("cri", V2_PLUGIN, V3_PLUGIN)
+RUNTIMES: Final = "runtimes"
+PRINTED: Final = PurePosixPath("config dump")
+
+
+def effect_of(dump: Tree) -> Effect:
+    """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there.
+
+    It does not say whether CRI loads: for that a default runtime has to be defined (seen with 1.6, 1.7, 2.1).
+    """
+    plugins = table(dump, ("plugins",), PRINTED)
+    # 2.x prints the new id whatever the files say; what the old one still holds there is not about runtimes.
+    plugin = next(
+        (name for name in (V3_PLUGIN, V2_PLUGIN) if "containerd" in table(plugins, (name,), PRINTED)), ""
+    )
+    if not plugin:
+        return Effect({}, "", rest=_digest(dump), broken="CRI is switched off")
+    cri = table(plugins, (plugin,), PRINTED)
+    runtimes = dict(table(cri, ("containerd", RUNTIMES), PRINTED))
+    default = str(table(cri, ("containerd",), PRINTED).get(DEFAULT) or BUILT_IN)
+    old = table(cri, ("containerd", "default_runtime"), PRINTED)
+    if old.get("runtime_type"):
+        # 1.x names the runtime of the old table like this, and takes it for the default.
+        runtimes[OLD_DEFAULT], default = old, OLD_DEFAULT
+    cdi = cri.get(CDI)
+    return Effect(
+        {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
+        default,
+        cdi=cdi if isinstance(cdi, bool) else None,
+        rest=_digest(_rest(dump, plugin)),
+        undefined="" if default in runtimes else default,
+    )
+
+
+def effect(files: ConfigFiles) -> Effect:
+    """Return what the texts alone tell, for want of a program that can be run.
+
+    Raises:
+        InstallerError: a value has another type than containerd counts on.
+    """
+    config = understood(ConfigFiles(files.config, None, files.trees, files.version))
+    runtimes = dict(config.runtimes)
+    default = config.default
+    for path in reversed([*config.imported]) if not config.merges else ():
+        # 1.x takes an imported table for the whole of CRI; the last one counts.
+        if config.key[1] in table(config.imported[path], ("plugins",), path):
+            cri = table(config.imported[path], config.key, path)
+            runtimes, default = dict(table(cri, (RUNTIMES,), path)), str(cri.get(DEFAULT) or "")
+            break
+    # Only a table of runtimes takes the built-in one away, in 1.x; the old table of the default does not.
+    if config.merges or not runtimes.keys() - ({OLD_DEFAULT} if config.old_default else set()):
+        own = runtimes.get(BUILT_IN)
+        runtimes[BUILT_IN] = {"runtime_type": RUNC_TYPE, **(own if isinstance(own, Mapping) else {})}
+    default = default or BUILT_IN
+    return Effect(
+        {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
+        default,
+        undefined="" if default in runtimes else default,
+    )
+
+
+def binary_of(runtime: Tree) -> str:
+    """Return what a runtime starts, "" for what its shim starts by itself."""
+    options = runtime.get("options")
+    spelled = options if isinstance(options, Mapping) else {}
+    # containerd reads option names in any case; v1.linux has other names for it.
+    named = [
+        value for word in ("binaryname", "runtime") for name, value in spelled.items() if name.lower() == word
+    ]
+    return next(
+        (text for text in (*named, runtime.get("runtime_engine")) if isinstance(text, str) and text), ""
+    )
+
+
+def _rest(dump: Tree, plugin: str) -> Tree:
+    """Return what is printed less what is compared by itself, and less how the files are put together."""
+    plugins = table(dump, ("plugins",), PRINTED)
+    cri = table(plugins, (plugin,), PRINTED)
+    containerd = table(cri, ("containerd",), PRINTED)
+    rest = {name: value for name, value in containerd.items() if name not in (RUNTIMES, DEFAULT)}
+    less = {name: value for name, value in cri.items() if name != CDI} | {"containerd": rest}
+    top = {name: value for name, value in dump.items() if name not in ("imports", "version")}
+    return {**top, "plugins": {**plugins, plugin: less}}
+
+
+def _digest(tree: Tree) -> str:
+    return sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def reachable(
+    config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
+) -> Iterator[tuple[PurePosixPath, tuple[PurePosixPath, ...]]]:
+    """Yield each file that is read, the root first, with those that it imports itself, in that order."""
+    seen, waiting = {config}, [config]
+    while waiting:
+        path = waiting.pop(0)
+        imported = tuple(
+            other
+            for pattern in patterns(path, trees.get(path, {}))
+            for other in sorted(trees)
+            if other.match(str(pattern)) and other != path
+        )
+        yield path, imported
+        fresh = [other for other in dict.fromkeys(imported) if other not in seen]
+        seen |= set(fresh)
+        waiting += fresh
+
+
+def as_read(
+    config: PurePosixPath,
+    texts: Mapping[PurePosixPath, str],
+    trees: Mapping[PurePosixPath, Tree],
+    place: Callable[[PurePosixPath], str],
+) -> dict[PurePosixPath, str]:
+    """Return the texts that are read, with imports that lead to where each of them is put for a trial.
+
+    An import of a file that is not there stays as it is: containerd may refuse to start with it.
+    """
+    put: dict[PurePosixPath, str] = {}
+    for path, imported in reachable(config, trees):
+        text = texts.get(path, "")
+        missing = [str(one) for one in patterns(path, trees.get(path, {})) if not _takes(one, trees)]
+        if imported or missing:
+            names = [*(place(other) for other in imported), *missing]
+            text, _ = apply(text, [Want(("imports",), names)], Syntax.TOML, name=str(path))
+        put[path] = text
+    return put
+
+
+def _takes(pattern: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
+    return any(path.match(str(pattern)) for path in trees)
+
+
+def relocated(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
+    """Return ``edits`` with the plugin's id that ``containerd config migrate`` has given to their keys."""
+    plugins = tree.get("plugins")
+    there = plugins if isinstance(plugins, Mapping) else {}
+    found = [name for name in PLUGIN_IDS if isinstance(_containerd(there, name), Mapping)]
+
+    def moved(edit: Edit) -> Edit:
+        if edit.key[:1] != ("plugins",) or len(edit.key) < 2 or edit.key[1] not in PLUGIN_IDS:
+            return edit
+        if edit.key[1] in found or not found:
+            return edit
+        return Edit(("plugins", found[-1], *edit.key[2:]), edit.before, edit.after, member=edit.member)
+
+    return tuple(moved(edit) for edit in edits)
+
+
+def _containerd(plugins: Mapping[str, Value], name: str) -> Value:
+    plugin = plugins.get(name)
+    return plugin.get("containerd") if isinstance(plugin, Mapping) else None

@@ -1,0 +1,381 @@
+"""Random sets of configs, and what real containerds make of them: with us, after others, and without us again.
+
+Nothing is started: ``containerd config dump`` says what would be in force. It reads the real files here, where the
+installer hands its texts over in memory, so both have to come to the same.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.edits import Syntax, Want, apply, parse
+from installer.decide.effect import Effect, disturbed
+from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
+from installer.decide.engines.containerd_effect import effect_of
+from installer.decide.engines.model import leaves
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
+from installer.decide.inode import File, Kind
+from installer.decide.options import Options, RestartMode
+from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import WriteConfig
+from installer.decide.undo import plan_undo
+from installer.host.files import Host
+from installer.record.configs import readable_configs
+from installer.record.trial import Trials
+from tests.decide.golden import artifacts
+from tests.engines.conftest import COVERED
+from tests.engines.roots import Roots
+from tests.engines.versions import EngineSet
+
+EXAMPLES = int(os.environ.get("EFFECTS", "50"))
+SEED = int(os.environ.get("SEED", "20261121"))
+NAMES = ("runc", "crun", "kata", "mine")
+OURS = frozenset(entry.name for entry in entries_for(Options()))
+HOST = Host.under(PurePosixPath("/"))
+Rng = random.Random
+
+
+@dataclass
+class Node:
+    """A root file and what it imports, on a real disk, under one version of containerd; no daemon runs."""
+
+    program: Path
+    version: tuple[int, ...]
+    directory: Path
+    held: Holdings = field(default_factory=Holdings)
+    saved: dict[str, File] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "etc/config.toml"
+
+    def truth(self) -> Effect:
+        """Return what containerd itself makes of the real files."""
+        command = [str(self.program), "--config", str(self.config), "config", "dump"]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            return Effect({}, "", broken=done.stderr.strip().splitlines()[-1])
+        return effect_of(tomllib.loads(done.stdout))
+
+    def files(self) -> dict[PurePosixPath, bytes]:
+        return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}
+
+    def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
+        bare = EngineFacts(
+            "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
+            version=self.version, exe=PurePosixPath(self.program),
+        )  # fmt: skip
+        engine = replace(bare, files=readable_configs(HOST, ENGINES["containerd"], bare))
+        paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
+        contents = {path: HOST.read(path) for path in paths}
+        facts = Facts(
+            engines=(engine,),
+            contents=contents,
+            originals={
+                row.path: self.saved[row.original.digest] if row.original else None
+                for row in self.held.configs
+            },
+            missing=frozenset(),
+            artifacts=artifacts(),
+            toolkit=ToolkitFacts(kind=Kind.LINK if self.held.toolkit else Kind.ABSENT),
+            held=self.held,
+        )
+        return facts, Trials(HOST, contents)
+
+    def carry_out(self, plan: Plan) -> None:
+        self.saved |= {file.digest: file for file in plan.backups}
+        for step in plan.steps:
+            if isinstance(step, WriteConfig):
+                path = Path(step.path)
+                assert HOST.read(step.path) == step.before
+                if step.after is None:
+                    path.unlink()
+                else:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(step.after.content)
+        self.held = plan.settled or Holdings()
+
+    def edit(self, path: Path, *wants: Want) -> None:
+        """Do what an admin does with his editor."""
+        text, _ = apply(path.read_text(), wants, Syntax.TOML, name=str(path))
+        path.write_text(text)
+
+    def cri(self, path: Path) -> tuple[str, ...]:
+        """Return the key of the table of the runtimes in a file, where an admin would look for it."""
+        tree = parse(path.read_text(), Syntax.TOML, name=str(path))
+        plugins = tree.get("plugins")
+        there = plugins if isinstance(plugins, Mapping) else {}
+        named = next((name for name in (V3_PLUGIN, V2_PLUGIN, "cri") if name in there), "")
+        schema = tree.get("version", 1)
+        usual = {1: "cri", 2: V2_PLUGIN}.get(schema if isinstance(schema, int) else 2, V3_PLUGIN)
+        return ("plugins", named or usual, "containerd")
+
+
+def a_table(rng: Rng, key: tuple[str, ...]) -> Iterator[Want]:
+    """Yield runtimes and a default, as configs have them."""
+    names = rng.sample(NAMES, rng.randint(0, 3))
+    for name in names:
+        kind = "io.containerd.kata.v2" if name == "kata" else "io.containerd.runc.v2"
+        yield Want((*key, "runtimes", name, "runtime_type"), kind)
+        if rng.random() < 0.6:
+            yield Want((*key, "runtimes", name, "options", "SystemdCgroup"), rng.random() < 0.7)
+        if name in {"crun", "mine"}:
+            yield Want((*key, "runtimes", name, "options", "BinaryName"), f"/usr/bin/{name}")
+        if rng.random() < 0.2:
+            yield Want((*key, "runtimes", name, "privileged_without_host_devices"), True)
+    if rng.random() < 0.15:
+        yield Want((*key, "runtimes", "nvidia", "runtime_type"), "io.containerd.runc.v2")
+        yield Want((*key, "runtimes", "nvidia", "options", "BinaryName"), "/usr/bin/nvidia-container-runtime")
+        names.append("nvidia")
+    if names and rng.random() < 0.6:
+        yield Want((*key, "default_runtime_name"), rng.choice(names))
+    if rng.random() < 0.3:
+        yield Want((*key[:-1], "sandbox_image"), "registry.local/pause:3")
+
+
+def a_file(rng: Rng, *, root: bool) -> str:
+    """Return one config: any schema, either id of the plugin, or both."""
+    schema = rng.choice((None, 1, 2, 2, 2, 3, 3)) if root else rng.choice((None, None, 2, 3))
+    wants = [Want(("version",), schema)] if schema else []
+    plugin = {1: "cri", 2: V2_PLUGIN, 3: V3_PLUGIN}.get(schema or (1 if root else 2), V2_PLUGIN)
+    plugins = [plugin] if rng.random() < 0.9 else [V2_PLUGIN, V3_PLUGIN]
+    for each in plugins if rng.random() < 0.85 else ():
+        wants += a_table(rng, ("plugins", each, "containerd"))
+    text, _ = apply("# a config\n" if rng.random() < 0.5 else "", wants, Syntax.TOML, name="random")
+    return text
+
+
+def a_node(rng: Rng, program: Path, version: tuple[int, ...], directory: Path) -> Node:
+    node = Node(program, version, directory)
+    node.config.parent.mkdir(parents=True)
+    imports: list[str] = []
+    for number in range(rng.choice((0, 0, 1, 2))):
+        path = node.config.parent / f"conf.d/{number}0-site.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(a_file(rng, root=False))
+        imports = [rng.choice((f"{path.parent}/*.toml", str(path), f"{directory}/etc/*.d/*.toml"))]
+        if rng.random() < 0.25:
+            nested = node.config.parent / f"more/{number}.toml"
+            nested.parent.mkdir(exist_ok=True)
+            nested.write_text(a_file(rng, root=False))
+            node.edit(path, Want(("imports",), [str(nested)]))
+    if rng.random() < 0.95:
+        node.config.write_text(a_file(rng, root=True))
+        if imports:
+            node.edit(node.config, Want(("imports",), imports))
+    else:
+        node.config.write_text("")
+    return node
+
+
+def makes_ours_the_default(rng: Rng, node: Node) -> None:
+    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), rng.choice(sorted(OURS))))
+
+
+def adds_a_runtime(_: Rng, node: Node) -> None:
+    key = (*node.cri(node.config), "runtimes", "added")
+    node.edit(node.config, Want((*key, "runtime_type"), "io.containerd.runc.v2"))
+    node.edit(node.config, Want((*key, "options", "BinaryName"), "/usr/bin/added"))
+
+
+def adds_settings(_: Rng, node: Node) -> None:
+    node.edit(node.config, Want((*node.cri(node.config)[:-1], "cni", "conf_dir"), "/etc/site/net.d"))
+    node.edit(node.config, Want(("oom_score",), -5))
+
+
+def adds_settings_to_ours(_: Rng, node: Node) -> None:
+    for path in node.files():
+        key = (*node.cri(Path(path)), "runtimes", "nvidia")
+        if b"nvidia-container-runtime" in Path(path).read_bytes():
+            node.edit(Path(path), Want((*key, "cni_conf_dir"), "/etc/site/gpu.d"))
+
+
+def migrates(_: Rng, node: Node) -> None:
+    command = [str(node.program), "--config", str(node.config), "config", "migrate"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 0 and "version" in done.stdout:
+        node.config.write_text(done.stdout)
+
+
+def takes_the_old_default_away(_: Rng, node: Node) -> None:
+    """Remove the runtime that a config named as its default before us, if ours is the default now."""
+    for path in node.files():
+        tree = parse(Path(path).read_text(), Syntax.TOML, name=str(path))
+        for key in [each for each, _ in leaves(tree)]:
+            if "runtimes" in key and key[key.index("runtimes") + 1] in {"crun", "kata", "mine"}:
+                text = Path(path).read_text()
+                Path(path).write_text(without_table(text, key[: key.index("runtimes") + 2], str(path)))
+                return
+
+
+def without_table(text: str, key: tuple[str, ...], name: str) -> str:
+    from installer.decide.edits import ABSENT, Edit, undo
+
+    tree = parse(text, Syntax.TOML, name=name)
+    below = [each for each, _ in leaves(tree) if each[: len(key)] == key]
+    text, _ = apply(text, [Want(each, ABSENT) for each in below], Syntax.TOML, name=name)
+    tables = sorted({each[:depth] for each in below for depth in range(len(key), len(each))}, key=len)
+    text, _ = undo(text, [Edit(each, None, "{}") for each in tables], Syntax.TOML, name=name)
+    return text
+
+
+def writes_a_comment(_: Rng, node: Node) -> None:
+    for path in node.files():
+        Path(path).write_text(f"{Path(path).read_text()}# seen\n")
+
+
+def names_another_default(_: Rng, node: Node) -> None:
+    key = node.cri(node.config)
+    node.edit(
+        node.config,
+        Want((*key, "runtimes", "other", "runtime_type"), "io.containerd.runc.v2"),
+        Want((*key, "default_runtime_name"), "other"),
+    )
+
+
+ACTS: tuple[Callable[[Rng, Node], None], ...] = (
+    makes_ours_the_default,
+    adds_a_runtime,
+    adds_settings,
+    adds_settings_to_ours,
+    migrates,
+    takes_the_old_default_away,
+    writes_a_comment,
+    names_another_default,
+)
+
+
+def act(rng: Rng, node: Node, counts: Counter[str]) -> None:
+    """Let an admin do something that leaves him a containerd that starts; else he takes it back."""
+    does = rng.choice(ACTS)
+    before = node.files()
+    with suppress(InstallerError):  # his editor is ours, and does not take every text
+        does(rng, node)
+    after = node.truth()
+    if after.broken or after.undefined:
+        for path, content in before.items():
+            Path(path).write_bytes(content)
+    elif node.files() != before:
+        counts[does.__name__] += 1
+
+
+def names_us(node: Node) -> bool:
+    return any(str(Options().layout.toolkit).encode() in content for content in node.files().values())
+
+
+def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
+    """Install, let others act, undo; after each the real containerd is asked."""
+    untouched, before = node.files(), node.truth()
+    drop_in = PurePosixPath(node.config.parent, "conf.d/99-nvidia.toml") if rng.random() < 0.3 else None
+    options = Options(
+        runtimes=("containerd",), set_as_default=rng.random() < 0.4, restart_mode=RestartMode.NONE
+    )
+    facts, trials = node.facts(drop_in)
+    told = trials(facts.engines[0], facts.contents)
+    assert (told.handlers, told.rest, bool(told.broken)) == (
+        before.handlers,
+        before.rest,
+        bool(before.broken),
+    )
+    try:
+        plan = plan_install(facts, options, trials)
+    except InstallerError:
+        counts["refused"] += 1
+        assert node.files() == untouched
+        return
+    counts["installed"] += 1
+    node.carry_out(plan)
+    served = node.truth()
+    assert not served.broken
+    assert not served.undefined
+    assert [*disturbed(before, served, OURS)] == []
+    assert served.handlers.keys() >= OURS
+    assert served.default == ("nvidia" if options.set_as_default else before.default)
+    default = before.handlers.get(before.default)
+    if default is not None and before.default in {"runc", "crun", "mine"}:
+        for name in OURS:
+            driver = served.handlers[name].table.get("options")
+            assert isinstance(driver, Mapping)
+            wanted = default.table.get("options")
+            assert bool(driver.get("SystemdCgroup")) == bool(
+                isinstance(wanted, Mapping) and wanted.get("SystemdCgroup")
+            )
+    facts, trials = node.facts(drop_in)
+    again = plan_install(facts, options, trials)
+    assert not [step for step in again.steps if isinstance(step, WriteConfig)]
+    acts = rng.randint(0, 3)
+    for _ in range(acts):
+        act(rng, node, counts)
+    lived = node.truth()
+    take_back(node, before, lived, counts)
+    if acts == 0:
+        assert node.files() == untouched
+        assert node.truth() == before
+
+
+def take_back(node: Node, before: Effect, lived: Effect, counts: Counter[str]) -> None:
+    facts, trials = node.facts(None)
+    plan = plan_undo(facts, Options(restart_mode=RestartMode.NONE), trials)
+    node.carry_out(plan)
+    left = node.truth()
+    assert not left.broken
+    if left.undefined and left.undefined == before.undefined:
+        return  # as it was before us: nobody has made it another since
+    assert not left.undefined
+    assert [*disturbed(lived, left, OURS)] == []
+    if plan.needed:
+        counts["kept what was needed"] += 1
+        names_another_default(random.Random(0), node)  # noqa: S311
+        facts, trials = node.facts(None)
+        again = plan_undo(facts, Options(restart_mode=RestartMode.NONE), trials)
+        if again.needed:
+            assert names_us(node)
+            return
+        node.carry_out(again)
+        assert not node.truth().undefined
+    assert not names_us(node)
+    assert node.held == Holdings()
+
+
+@pytest.fixture(params=["bookworm", "trixie", "sid"])
+def containerd(
+    request: pytest.FixtureRequest, roots: Roots, engines_today: list[EngineSet]
+) -> tuple[Path, tuple[int, ...]]:
+    """Return the program of each containerd, and its version."""
+    row = next((one for one in engines_today if one.suite == request.param and one.docker is None), None)
+    if row is None:
+        pytest.skip(f"{request.param} carries no containerd of its own today")
+    return roots.suites[row.suite] / "usr/bin/containerd", tuple(
+        int(part) for part in row.containerd.split(".")
+    )
+
+
+def test_what_is_in_force_differs_by_what_is_ours_and_by_nothing_after_the_undo(
+    containerd: tuple[Path, tuple[int, ...]], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    program, version = containerd
+    counts: Counter[str] = Counter()
+    for number in range(EXAMPLES):
+        rng = random.Random(f"{SEED} {number}")  # noqa: S311 - to be repeated
+        directory = tmp_path / str(number)
+        try:
+            live(rng, a_node(rng, program, version, directory), counts)
+        except AssertionError as error:
+            raise AssertionError(f"SEED={SEED}, example {number}, {directory}: {error}") from error
+        shutil.rmtree(directory)
+    acts = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()))
+    release = ".".join(map(str, version))
+    record_property(COVERED, f"containerd {release:<8}{EXAMPLES:>5} configs, SEED={SEED}: {acts}")
+    assert counts["installed"] > EXAMPLES // 4
