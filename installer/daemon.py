@@ -14,7 +14,7 @@ from installer import signals
 from installer.decide.adopt import adoption
 from installer.decide.errors import Exit, InstallerError, StoppedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
-from installer.decide.options import InUse, OnExit, Options
+from installer.decide.options import InUse, OnExit, Options, RestartMode
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.decide.undo import plan_undo
@@ -249,7 +249,10 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     """Return what is found when the containers on our runtimes are gone, or have had their time."""
     log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
     deadline = time.monotonic() + IN_USE_S
-    while time.monotonic() < deadline and live_containers(host, options.layout, ledger.held, facts.engines):
+    restarts = options.restart_mode is not RestartMode.NONE
+    while time.monotonic() < deadline and live_containers(
+        host, options.layout, ledger.held, facts.engines, restarts=restarts
+    ):
         time.sleep(IN_USE_POLL_S)
     return probe_undo(host, options, ledger.held)
 

@@ -26,11 +26,17 @@ ASK_S: Final = 3.0
 
 
 def live_containers(
-    host: Host, layout: Layout, held: Holdings, engines: Collection[EngineFacts]
+    host: Host,
+    layout: Layout,
+    held: Holdings,
+    engines: Collection[EngineFacts],
+    *,
+    restarts: bool = True,
 ) -> tuple[Container, ...]:
     """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
 
     An engine that has been given back may still run some: a forced undo leaves them links.
+    Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
     """
     if held.toolkit is None:
         return ()
@@ -43,8 +49,12 @@ def live_containers(
     found = [*of_shims(host, states, binaries)]
     for row in held.engines:
         if row.name == "crio":
-            told = next((engine.state for engine in engines if engine.name == row.name), None)
-            found += of_crio(host, told or row.state or CRIO_STATE, dict(row.runtimes), binaries)
+            engine = next((engine for engine in engines if engine.name == row.name), None)
+            handlers = dict(row.runtimes)
+            if engine and engine.serving and engine.serving.default in handlers and not restarts:
+                handlers[""] = handlers[engine.serving.default]
+            state = (engine and engine.state) or row.state or CRIO_STATE
+            found += of_crio(host, state, handlers, binaries)
     return tuple(found)
 
 

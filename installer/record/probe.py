@@ -110,7 +110,9 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     facts = _facts(host, options, held, tuple(engines))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     facts = replace(facts, contents={path: host.read(path) for path in sorted(named)} | {**facts.contents})
-    live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
+    restarts = options.restart_mode is not RestartMode.NONE
+    found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
+    live, idle = known_to_docker(host, held, found_live)
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
 
 

@@ -343,8 +343,10 @@ def test_containers_that_asked_for_nothing_do_not_hold_up_the_undo_of_a_default(
     )
     bundle(crio, ID, f'{{"io.kubernetes.cri-o.SandboxID": "{SANDBOX}"}}')
 
+    unasked = crio.installer("uninstall", "--restart-mode", "none", "--in-use", "keep")
     done = crio.installer("uninstall")
 
+    assert unasked.returncode == 4, unasked.stderr
     assert done.returncode == 0, done.stderr
 
 
