@@ -171,6 +171,10 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         )
         return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
     wrong = [*disturbed(before, after, names)]
+    if before.default in names and DEFAULT not in groups and after.default != before.default:
+        wrong.append(
+            f"its default runtime would be {after.default}, which somebody has set to {before.default}"
+        )
     rest = sorted(open_ - names - {DEFAULT})
     if wrong and rest:
         return frozenset(rest[:1])

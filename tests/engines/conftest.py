@@ -167,3 +167,16 @@ def bare_node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
 def cri(containerd_node: Node) -> Cri:
     """Return the CRI of the test's ``containerd_node``."""
     return containerd_node.cri
+
+
+@pytest.fixture(params=["bookworm", "trixie", "sid"])
+def containerd(
+    request: pytest.FixtureRequest, roots: Roots, engines_today: list[EngineSet]
+) -> tuple[Path, tuple[int, ...]]:
+    """Return the program of each containerd, and its version."""
+    row = next((one for one in engines_today if one.suite == request.param and one.docker is None), None)
+    if row is None:
+        pytest.skip(f"{request.param} carries no containerd of its own today")
+    return roots.suites[row.suite] / "usr/bin/containerd", tuple(
+        int(part) for part in row.containerd.split(".")
+    )

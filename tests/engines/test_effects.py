@@ -7,120 +7,27 @@ installer hands its texts over in memory, so both have to come to the same.
 import os
 import random
 import shutil
-import subprocess
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-
-import pytest
 
 from installer.decide.edits import Syntax, Want, apply, parse
 from installer.decide.effect import Effect, disturbed
-from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
-from installer.decide.engines.containerd_effect import effect_of
 from installer.decide.engines.model import leaves
 from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File, Kind
 from installer.decide.options import Options, RestartMode
-from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.plan import plan_install
 from installer.decide.rows import Holdings
 from installer.decide.steps import WriteConfig
-from installer.decide.undo import plan_undo
-from installer.host.files import Host
-from installer.record.configs import readable_configs
-from installer.record.trial import Trials
-from tests.decide.golden import artifacts
 from tests.engines.conftest import COVERED
-from tests.engines.roots import Roots
-from tests.engines.versions import EngineSet
+from tests.engines.dumps import OURS, Node
 
 EXAMPLES = int(os.environ.get("EFFECTS", "50"))
 SEED = int(os.environ.get("SEED", "20261121"))
 NAMES = ("runc", "crun", "kata", "mine")
-OURS = frozenset(entry.name for entry in entries_for(Options()))
-HOST = Host.under(PurePosixPath("/"))
 Rng = random.Random
-
-
-@dataclass
-class Node:
-    """A root file and what it imports, on a real disk, under one version of containerd; no daemon runs."""
-
-    program: Path
-    version: tuple[int, ...]
-    directory: Path
-    held: Holdings = field(default_factory=Holdings)
-    saved: dict[str, File] = field(default_factory=dict)
-
-    @property
-    def config(self) -> Path:
-        return self.directory / "etc/config.toml"
-
-    def truth(self) -> Effect:
-        """Return what containerd itself makes of the real files."""
-        command = [str(self.program), "--config", str(self.config), "config", "dump"]
-        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode:
-            return Effect({}, "", broken=done.stderr.strip().splitlines()[-1])
-        return effect_of(tomllib.loads(done.stdout))
-
-    def files(self) -> dict[PurePosixPath, bytes]:
-        return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}
-
-    def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
-        bare = EngineFacts(
-            "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
-            version=self.version, exe=PurePosixPath(self.program),
-        )  # fmt: skip
-        engine = replace(bare, files=readable_configs(HOST, ENGINES["containerd"], bare))
-        paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
-        contents = {path: HOST.read(path) for path in paths}
-        facts = Facts(
-            engines=(engine,),
-            contents=contents,
-            originals={
-                row.path: self.saved[row.original.digest] if row.original else None
-                for row in self.held.configs
-            },
-            missing=frozenset(),
-            artifacts=artifacts(),
-            toolkit=ToolkitFacts(kind=Kind.LINK if self.held.toolkit else Kind.ABSENT),
-            held=self.held,
-        )
-        return facts, Trials(HOST, contents)
-
-    def carry_out(self, plan: Plan) -> None:
-        self.saved |= {file.digest: file for file in plan.backups}
-        for step in plan.steps:
-            if isinstance(step, WriteConfig):
-                path = Path(step.path)
-                assert HOST.read(step.path) == step.before
-                if step.after is None:
-                    path.unlink()
-                else:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(step.after.content)
-        self.held = plan.settled or Holdings()
-
-    def edit(self, path: Path, *wants: Want) -> None:
-        """Do what an admin does with his editor."""
-        text, _ = apply(path.read_text(), wants, Syntax.TOML, name=str(path))
-        path.write_text(text)
-
-    def cri(self, path: Path) -> tuple[str, ...]:
-        """Return the key of the table of the runtimes in a file, where an admin would look for it."""
-        tree = parse(path.read_text(), Syntax.TOML, name=str(path))
-        plugins = tree.get("plugins")
-        there = plugins if isinstance(plugins, Mapping) else {}
-        named = next((name for name in (V3_PLUGIN, V2_PLUGIN, "cri") if name in there), "")
-        schema = tree.get("version", 1)
-        usual = {1: "cri", 2: V2_PLUGIN}.get(schema if isinstance(schema, int) else 2, V3_PLUGIN)
-        return ("plugins", named or usual, "containerd")
 
 
 def a_table(rng: Rng, key: tuple[str, ...]) -> Iterator[Want]:
@@ -203,10 +110,7 @@ def adds_settings_to_ours(_: Rng, node: Node) -> None:
 
 
 def migrates(_: Rng, node: Node) -> None:
-    command = [str(node.program), "--config", str(node.config), "config", "migrate"]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode == 0 and "version" in done.stdout:
-        node.config.write_text(done.stdout)
+    node.migrate()
 
 
 def takes_the_old_default_away(_: Rng, node: Node) -> None:
@@ -326,9 +230,7 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
 
 
 def take_back(node: Node, before: Effect, lived: Effect, counts: Counter[str]) -> None:
-    facts, trials = node.facts(None)
-    plan = plan_undo(facts, Options(restart_mode=RestartMode.NONE), trials)
-    node.carry_out(plan)
+    plan = node.uninstall()
     left = node.truth()
     assert not left.broken
     if left.undefined and left.undefined == before.undefined:
@@ -338,28 +240,14 @@ def take_back(node: Node, before: Effect, lived: Effect, counts: Counter[str]) -
     if plan.needed:
         counts["kept what was needed"] += 1
         names_another_default(random.Random(0), node)  # noqa: S311
-        facts, trials = node.facts(None)
-        again = plan_undo(facts, Options(restart_mode=RestartMode.NONE), trials)
-        if again.needed:
+        if node.truth().undefined:
+            return  # what he named is read from another file, or under another id
+        if node.uninstall().needed:
             assert names_us(node)
             return
-        node.carry_out(again)
         assert not node.truth().undefined
     assert not names_us(node)
     assert node.held == Holdings()
-
-
-@pytest.fixture(params=["bookworm", "trixie", "sid"])
-def containerd(
-    request: pytest.FixtureRequest, roots: Roots, engines_today: list[EngineSet]
-) -> tuple[Path, tuple[int, ...]]:
-    """Return the program of each containerd, and its version."""
-    row = next((one for one in engines_today if one.suite == request.param and one.docker is None), None)
-    if row is None:
-        pytest.skip(f"{request.param} carries no containerd of its own today")
-    return roots.suites[row.suite] / "usr/bin/containerd", tuple(
-        int(part) for part in row.containerd.split(".")
-    )
 
 
 def test_what_is_in_force_differs_by_what_is_ours_and_by_nothing_after_the_undo(

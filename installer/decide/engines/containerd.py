@@ -41,7 +41,6 @@ LINUX_V1_TYPE: Final = "io.containerd.runtime.v1.linux"
 ANNOTATIONS: Final = "container_annotations"
 # CRI of 1.x does not load where one of these stands beside a runc shim: they are of runtime.v1.linux.
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
-UNASKED: Final = ("sandboxer", "podsandbox")  # what 2.x prints for its built-in runc, and for no other
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
@@ -86,8 +85,10 @@ def _places(files: ConfigFiles) -> Iterator[tuple[Config, PurePosixPath | None, 
     for plugin in (V2_PLUGIN, V3_PLUGIN):
         if plugin != config.key[1] and plugin in table(tree, ("plugins",), files.config):
             yield understood(files, plugin=plugin), files.drop_in, []
-    for path, below in reversed([*config.imported.items()]):
-        if any("containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS):
+    for path, below in reversed([*files.trees.items()]):
+        if path != files.config and any(
+            "containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS
+        ):
             alone = ConfigFiles(path, None, {path: below}, files.version, before=files.before)
             yield understood(alone, without_version=config.schema), None, []
 
@@ -178,7 +179,7 @@ def _told_donor(before: Effect) -> Tree:
 def _nonempty(tree: Tree) -> Tree:
     """Return a table as containerd prints it, less what it prints for keys that nobody has set."""
     kept = {name: _nonempty(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
-    return {name: value for name, value in kept.items() if value and (name, value) != UNASKED}
+    return {name: value for name, value in kept.items() if value}
 
 
 def _shown(wanted: _Wanted, donor: Tree, entry: RuntimeEntry, before: Effect | None) -> Tree:

@@ -23,6 +23,8 @@ BUILT_IN: Final = "runc"
 RUNC_TYPE: Final = "io.containerd.runc.v2"
 PLUGIN_IDS: Final = ("cri", V2_PLUGIN, V3_PLUGIN)
 RUNTIMES: Final = "runtimes"
+# What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
+UNASKED: Final = (("sandboxer", "podsandbox"), ("sandbox_mode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
 
 
@@ -47,12 +49,17 @@ def effect_of(dump: Tree) -> Effect:
         runtimes[OLD_DEFAULT], default = old, OLD_DEFAULT
     cdi = cri.get(CDI)
     return Effect(
-        {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
+        {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest=_digest(_rest(dump, plugin)),
         undefined="" if default in runtimes else default,
     )
+
+
+def _handler(runtime: Tree) -> Handler:
+    told = {name: value for name, value in runtime.items() if (name, value) not in UNASKED}
+    return Handler(binary_of(runtime), told)
 
 
 def effect(files: ConfigFiles) -> Effect:

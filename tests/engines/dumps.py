@@ -1,0 +1,130 @@
+"""A containerd that is not started: its real program says what its real files come to (``config dump``)."""
+
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from installer.decide.edits import Syntax, Want, apply, parse
+from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
+from installer.decide.engines.containerd_effect import effect_of
+from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
+from installer.decide.inode import File, Kind
+from installer.decide.options import Options, RestartMode
+from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import WriteConfig
+from installer.decide.undo import plan_undo
+from installer.host.files import Host
+from installer.record.configs import readable_configs
+from installer.record.trial import Trials
+from tests.decide.golden import artifacts
+
+OURS = frozenset(entry.name for entry in entries_for(Options()))
+HOST = Host.under(PurePosixPath("/"))
+
+
+@dataclass
+class Node:
+    """A root file and what it imports, on a real disk, under one version of containerd; no daemon runs."""
+
+    program: Path
+    version: tuple[int, ...]
+    directory: Path
+    held: Holdings = field(default_factory=Holdings)
+    saved: dict[str, File] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "etc/config.toml"
+
+    def truth(self) -> Effect:
+        """Return what containerd itself makes of the real files."""
+        command = [str(self.program), "--config", str(self.config), "config", "dump"]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            return Effect({}, "", broken=done.stderr.strip().splitlines()[-1])
+        return effect_of(tomllib.loads(done.stdout))
+
+    def files(self) -> dict[PurePosixPath, bytes]:
+        return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}
+
+    def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
+        bare = EngineFacts(
+            "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
+            version=self.version, exe=PurePosixPath(self.program),
+        )  # fmt: skip
+        engine = replace(bare, files=readable_configs(HOST, ENGINES["containerd"], bare))
+        paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
+        contents = {path: HOST.read(path) for path in paths}
+        facts = Facts(
+            engines=(engine,),
+            contents=contents,
+            originals={
+                row.path: self.saved[row.original.digest] if row.original else None
+                for row in self.held.configs
+            },
+            missing=frozenset(),
+            artifacts=artifacts(),
+            toolkit=ToolkitFacts(kind=Kind.LINK if self.held.toolkit else Kind.ABSENT),
+            held=self.held,
+        )
+        return facts, Trials(HOST, contents)
+
+    def carry_out(self, plan: Plan) -> None:
+        self.saved |= {file.digest: file for file in plan.backups}
+        for step in plan.steps:
+            if isinstance(step, WriteConfig):
+                path = Path(step.path)
+                assert HOST.read(step.path) == step.before
+                if step.after is None:
+                    path.unlink()
+                else:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(step.after.content)
+        self.held = plan.settled or Holdings()
+
+    def edit(self, path: Path, *wants: Want) -> None:
+        """Do what an admin does with his editor."""
+        text, _ = apply(path.read_text(), wants, Syntax.TOML, name=str(path))
+        path.write_text(text)
+
+    def cri(self, path: Path) -> tuple[str, ...]:
+        """Return the key of the table of the runtimes in a file, where an admin would look for it."""
+        tree = parse(path.read_text(), Syntax.TOML, name=str(path))
+        plugins = tree.get("plugins")
+        there = plugins if isinstance(plugins, Mapping) else {}
+        named = next((name for name in (V3_PLUGIN, V2_PLUGIN, "cri") if name in there), "")
+        schema = tree.get("version", 1)
+        usual = {1: "cri", 2: V2_PLUGIN}.get(schema if isinstance(schema, int) else 2, V3_PLUGIN)
+        return ("plugins", named or usual, "containerd")
+
+    def install(self, *, default: bool = False, drop_in: str = "") -> Plan:
+        """Install as with ``--restart-mode none``; ``drop_in`` is a path below the node's directory.
+
+        Raises:
+            InstallerError: refused; nothing was written.
+        """
+        asked = PurePosixPath(self.directory, drop_in) if drop_in else None
+        facts, trials = self.facts(asked)
+        options = Options(runtimes=("containerd",), set_as_default=default, restart_mode=RestartMode.NONE)
+        plan = plan_install(facts, options, trials)
+        self.carry_out(plan)
+        return plan
+
+    def uninstall(self) -> Plan:
+        """Undo as with ``--restart-mode none``."""
+        facts, trials = self.facts(None)
+        plan = plan_undo(facts, Options(restart_mode=RestartMode.NONE), trials)
+        self.carry_out(plan)
+        return plan
+
+    def migrate(self) -> None:
+        """Do what each start of 2.x advises: ``containerd config migrate``."""
+        command = [str(self.program), "--config", str(self.config), "config", "migrate"]
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 0 and "version" in done.stdout:
+            self.config.write_text(done.stdout)

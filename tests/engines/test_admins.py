@@ -1,0 +1,278 @@
+"""What admins do with the configs of a containerd between our install and our undo, and how configs are put together.
+
+Each version's own program says what would be in force (``config dump``); it runs no daemon for that.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from installer.decide.edits import ABSENT, Want
+from installer.decide.effect import disturbed
+from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
+from installer.decide.errors import InstallerError
+from tests.engines.dumps import OURS, Node
+
+Containerd = tuple[Path, tuple[int, ...]]
+OLD = f'plugins."{V2_PLUGIN}".containerd'
+NEW = f'plugins."{V3_PLUGIN}".containerd'
+RUNC = 'runtime_type = "io.containerd.runc.v2"'
+SYSTEMD = "options.SystemdCgroup = true"
+
+
+def a_node(containerd: Containerd, directory: Path, root: str | None = None, **files: str) -> Node:
+    """Return a node with a root file and others; ``@`` stands for the directory of the configs."""
+    node = Node(*containerd, directory)
+    node.config.parent.mkdir(parents=True)
+    texts = {"config": root, **files} if root is not None else files
+    for name, text in texts.items():
+        path = node.config.parent / f"{name.replace('__', '/')}.toml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace("@", str(node.config.parent)))
+    return node
+
+
+def driver(node: Node, name: str) -> bool:
+    """Tell whether a runtime uses systemd's cgroup driver, as containerd itself has it."""
+    options = node.truth().handlers[name].table.get("options")
+    return isinstance(options, Mapping) and options.get("SystemdCgroup") is True
+
+
+def names_us(node: Node) -> bool:
+    return any(b"/usr/local/nvidia/toolkit" in content for content in node.files().values())
+
+
+def schema_of(containerd: Containerd) -> tuple[int, str]:
+    """Return the newest schema that a containerd reads, and the table of its runtimes."""
+    return (3, NEW) if containerd[1] >= (2,) else (2, OLD)
+
+
+ROOTS = [
+    pytest.param(f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n", id="schema 2"),
+    pytest.param("version = 2\n", id="only a version"),
+    pytest.param("", id="empty"),
+]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_runtime_that_was_made_the_default_stays_until_there_is_another(
+    containerd: Containerd, tmp_path: Path, root: str
+) -> None:
+    node = a_node(containerd, tmp_path, root)
+    node.install()
+    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "nvidia"))
+
+    kept = node.uninstall()
+
+    left = node.truth()
+    assert not left.undefined
+    assert left.default == "nvidia"
+    assert left.handlers.keys() & OURS == {"nvidia"}
+    assert "the runtime nvidia" in kept.needed[0].problem
+    assert kept.settled is not None
+    assert kept.settled.toolkit is not None
+
+    node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "runc"))
+    rest = node.uninstall()
+
+    assert rest.needed == ()
+    assert rest.settled is None
+    assert not node.truth().undefined
+    assert not names_us(node)
+
+
+def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    node = a_node(containerd, tmp_path, "version = 2\n")
+    node.install()
+    node.edit(
+        node.config,
+        Want((*node.cri(node.config), "runtimes", "mine", "runtime_type"), "io.containerd.runc.v2"),
+    )
+
+    done = node.uninstall()
+
+    left = node.truth()
+    assert not left.undefined
+    assert {"runc", "mine"} <= left.handlers.keys()
+    assert done.settled is None
+    assert not names_us(node)
+
+
+def test_settings_that_were_put_into_a_file_of_ours_stay_in_force(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    node = a_node(containerd, tmp_path)
+    node.install()
+    node.edit(node.config, Want((*node.cri(node.config)[:-1], "cni", "conf_dir"), "/etc/site/net.d"))
+    lived = node.truth()
+
+    done = node.uninstall()
+
+    assert [*disturbed(lived, node.truth(), OURS)] == []
+    assert "/etc/site/net.d" in node.config.read_text()
+    assert done.settled is None
+    assert not names_us(node)
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
+def test_our_keys_are_found_where_a_migration_has_moved_them(
+    containerd: Containerd, tmp_path: Path, *, default: bool
+) -> None:
+    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n")
+    before = node.truth()
+    node.install(default=default)
+    node.migrate()
+
+    done = node.uninstall()
+
+    left = node.truth()
+    assert done.needed == ()
+    assert done.settled is None
+    assert not names_us(node)
+    assert left.handlers.keys() == before.handlers.keys()
+    assert left.default == before.default
+    assert [*disturbed(before, left, ())] == []
+
+
+def test_a_default_that_is_gone_does_not_come_back(containerd: Containerd, tmp_path: Path) -> None:
+    node = a_node(
+        containerd,
+        tmp_path,
+        f'version = 2\n[{OLD}]\ndefault_runtime_name = "crun"\n[{OLD}.runtimes.runc]\n{RUNC}\n'
+        f'[{OLD}.runtimes.crun]\n{RUNC}\noptions.BinaryName = "/usr/bin/crun"\n',
+    )
+    node.install(default=True)
+    text = node.config.read_text()
+    start = text.index(f"[{OLD}.runtimes.crun]")
+    node.config.write_text(text[:start] + text[text.index("\n[", start) + 1 :])
+    assert "runtimes.crun" not in node.config.read_text()
+
+    kept = node.uninstall()
+
+    left = node.truth()
+    assert not left.undefined
+    assert left.default == "nvidia"
+    assert "make crun the default runtime" in kept.needed[0].problem
+
+    node.edit(
+        node.config,
+        Want((*node.cri(node.config), "runtimes", "crun", "runtime_type"), "io.containerd.runc.v2"),
+    )
+    assert node.uninstall().needed == ()
+    assert node.truth().default == "crun"
+    assert not names_us(node)
+
+
+MERGED = {
+    "an older file under a root of schema 3": (
+        'version = 3\nimports = ["@/conf.d/old.toml"]\n',
+        {"conf.d__old": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
+    ),
+    "imports of imports": (
+        'version = 2\nimports = ["@/conf.d/*.toml"]\n',
+        {
+            "conf.d__a": 'imports = ["@/more/b.toml"]\n',
+            "more__b": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n",
+        },
+    ),
+    "wildcards in directories": (
+        'version = 2\nimports = ["@/*.d/*.toml"]\n',
+        {"conf.d__a": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
+    ),
+    "NVIDIA's own as the default, in an import": (
+        f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n',
+        {
+            "conf.d__gpu": f'version = 2\n[{OLD}]\ndefault_runtime_name = "nvidia"\n'
+            f"[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"
+            f'[{OLD}.runtimes.nvidia]\n{RUNC}\noptions.BinaryName = "/usr/bin/nvidia-container-runtime"\n'
+        },
+    ),
+    "a file with both ids of the plugin": (
+        f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n[{NEW}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n",
+        {},
+    ),
+    "CRI's table in an imported file": (
+        'version = 2\nimports = ["@/conf.d/*.toml"]\n[grpc]\ngid = 7\n',
+        {"conf.d__cri": f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n"},
+    ),
+    "no schema, and nothing but a directory": ('root = "/var/lib/elsewhere"\n', {}),
+}
+
+
+@pytest.mark.parametrize("case", MERGED)
+def test_what_containerd_makes_of_all_files_is_inherited_and_left_alone(
+    containerd: Containerd, tmp_path: Path, case: str
+) -> None:
+    root, files = MERGED[case]
+    node = a_node(containerd, tmp_path, root, **files)
+    untouched, before = node.files(), node.truth()
+    wanted = driver(node, before.default) if before.default in before.handlers else False
+    if before.broken or before.undefined:
+        with pytest.raises(InstallerError):
+            node.install()
+        assert node.files() == untouched
+        return
+
+    node.install()
+
+    served = node.truth()
+    assert [*disturbed(before, served, OURS)] == []
+    assert served.handlers.keys() >= OURS
+    assert {driver(node, name) for name in OURS} == {wanted or driver(node, "runc")}
+    node.uninstall()
+    assert node.files() == untouched
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        pytest.param(
+            {"drop_in": "etc/conf.d/50-gpu.toml", "default": True}, {}, id="drop-in, then root file"
+        ),
+        pytest.param({"default": True}, {"drop_in": "etc/conf.d/50-gpu.toml"}, id="root file, then drop-in"),
+        pytest.param(
+            {"drop_in": "etc/conf.d/50-gpu.toml", "default": True},
+            {"drop_in": "etc/conf.d/60-gpu.toml"},
+            id="another drop-in",
+        ),
+    ],
+)
+def test_a_place_that_is_not_wanted_any_more_holds_nothing_of_ours(
+    containerd: Containerd, tmp_path: Path, first: Mapping[str, object], then: Mapping[str, object]
+) -> None:
+    version, table = schema_of(containerd)
+    node = a_node(
+        containerd,
+        tmp_path,
+        f'version = {version}\nimports = ["@/conf.d/*.toml"]\n[{table}.runtimes.runc]\n{RUNC}\n',
+    )
+    untouched, before = node.files(), node.truth()
+    node.install(**first)  # type: ignore[arg-type]  # a table of keywords
+
+    node.install(**then)  # type: ignore[arg-type]
+
+    assert node.truth().default == before.default
+    assert node.truth().handlers.keys() >= OURS
+    holders = [path for path, content in node.files().items() if b"/usr/local/nvidia/toolkit" in content]
+    assert len(holders) == 1
+    node.uninstall()
+    assert node.files() == untouched
+
+
+def test_what_others_put_into_a_runtime_of_ours_goes_with_it(containerd: Containerd, tmp_path: Path) -> None:
+    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n")
+    before = node.truth()
+    node.install()
+    key = (*node.cri(node.config), "runtimes", "nvidia")
+    node.edit(
+        node.config, Want((*key, "cni_conf_dir"), "/etc/site/gpu.d"), Want((*key, "runtime_type"), ABSENT)
+    )
+    node.edit(node.config, Want((*key, "runtime_type"), "io.containerd.runc.v2"))
+
+    done = node.uninstall()
+
+    assert node.truth() == before
+    assert any("cni_conf_dir" in note for note in done.notes)
