@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -21,7 +22,7 @@ from installer.decide.errors import (
     UndoIncompleteError,
 )
 from installer.decide.facts import Facts, names_of
-from installer.decide.options import InUse, OnExit, Options
+from installer.decide.options import InUse, OnExit, Options, RestartMode
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.decide.undo import plan_undo
@@ -29,7 +30,7 @@ from installer.host import systemd, waiting
 from installer.host.files import Host
 from installer.host.locks import Lock, lock_pidfile, write_pid
 from installer.host.waiting import Woken
-from installer.record import ready
+from installer.record import ready, successor
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened, remove_leftovers
 from installer.record.live import live_containers
@@ -49,7 +50,7 @@ IN_USE_POLL_S: Final = 0.1
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
-    with opened(host, options.layout) as ledger:
+    with opened(partial(Ledger.open, host, options.layout)) as ledger:
         _install(host, options, ledger)
     return Exit.OK
 
@@ -57,23 +58,27 @@ def install(options: Options) -> Exit:
 def run(options: Options) -> Exit:
     """Install, publish readiness, wait for a signal, give everything back."""
     host = Host.under(options.host_root, options.mounts)
+    if waiting.succeeds():
+        return _carry_on(host, options)
     with internal_errors():
         woken = waiting.woken()
     # Who comes back from the wait has installed: its host is not as before until all is undone.
     with _undoing() if woken else nullcontext():
-        _run(host, options, woken)
+        if _run(host, options, woken):
+            successor.await_successor(host, options.layout)
     return Exit.OK
 
 
-def _run(host: Host, options: Options, woken: Woken | None) -> None:
-    with opened(host, options.layout, woken.fds[0] if woken else None) as ledger:
+def _run(host: Host, options: Options, woken: Woken | None) -> bool:
+    """Do what ``run`` does; return whether somebody else is to carry the undo on."""
+    with opened(partial(Ledger.open, host, options.layout, woken.fds[0] if woken else None)) as ledger:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         ledger.make_directories(options.pid_file.parent)
         pidfile = lock_pidfile(host, options.pid_file, woken.fds[1] if woken else None)
         _serve(host, options, ledger, pidfile, woken)
         with _undoing():
-            _stop(host, options, ledger)
+            return _stop(host, options, ledger)
 
 
 def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
@@ -103,6 +108,13 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         raise
 
 
+def _carry_on(host: Host, options: Options) -> Exit:
+    """Do the undo of a ``run`` that had to end first."""
+    with _undoing(), opened(partial(successor.ledger_of_predecessor, host, options.layout)) as ledger:
+        _undo(host, options, ledger)
+    return Exit.OK
+
+
 def uninstall(options: Options) -> Exit:
     """Give back whatever the ledger holds, whoever wrote it."""
     try:
@@ -115,7 +127,7 @@ def uninstall(options: Options) -> Exit:
 
 def _uninstall(host: Host, options: Options) -> None:
     if host.exists(options.layout.home):
-        with opened(host, options.layout) as ledger:
+        with opened(partial(Ledger.open, host, options.layout)) as ledger:
             _undo(host, options, ledger)
     else:
         remove_leftovers(host, options.layout)
@@ -132,7 +144,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
     if not adopted.found:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return
-    with opened(host, options.layout) as ledger:
+    with opened(partial(Ledger.open, host, options.layout)) as ledger:
         ledger.write(replace(adopted.held, directories=ledger.held.directories))
         log.info("adopted", found=list(adopted.found))
         _undo(host, options, ledger)
@@ -206,18 +218,22 @@ def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
         log.warning("not reconciled", problem=error.problem, remedy=error.remedy)
 
 
-def _stop(host: Host, options: Options, ledger: Ledger) -> None:
-    """Do what a stop of ``run`` asks for: give everything back, or keep it."""
+def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
+    """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
     elif options.on_exit is OnExit.KEEP:
         _withdraw(host, options)
         log.info("everything kept", reason="asked for with --on-exit keep")
+    elif successor.handed_over(host, options, ledger.held):
+        _withdraw(host, options)
+        return True
     else:
-        _undo(host, options, ledger)
+        _undo(host, options, ledger, hurried=True)
+    return False
 
 
-def _undo(host: Host, options: Options, ledger: Ledger) -> None:
+def _undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False) -> None:
     began = time.monotonic()
     with _undoing():
         _withdraw(host, options)
@@ -229,9 +245,9 @@ def _undo(host: Host, options: Options, ledger: Ledger) -> None:
             log.warning("noted", note=note)
         for obstacle in plan.obstacles:
             raise obstacle
-        left_s = max(1.0, UNDO_S - (time.monotonic() - began))
-        timeout_s = min(options.timeout_s, left_s / max(1, len(plan.engines)))
-        carry_out(Site(host, options.layout, ledger, timeout_s), plan, never_stop)
+        left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
+        timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
+        carry_out(Site(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
     if plan.in_use:
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
@@ -258,7 +274,10 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     """Return what is found when the containers on our runtimes are gone, or have had their time."""
     log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
     deadline = time.monotonic() + IN_USE_S
-    while time.monotonic() < deadline and live_containers(host, options.layout, ledger.held, facts.engines):
+    restarts = options.restart_mode is not RestartMode.NONE
+    while time.monotonic() < deadline and live_containers(
+        host, options.layout, ledger.held, facts.engines, restarts=restarts
+    ):
         time.sleep(IN_USE_POLL_S)
     return probe_undo(host, options, ledger.held)
 

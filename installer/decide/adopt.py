@@ -10,6 +10,7 @@ from installer.decide.configs import syntax_of, tree_of
 from installer.decide.edits import Edit, Key, Tree, Value
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import OUR_BINARIES, is_ours, leaves
+from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import Kind
 from installer.decide.options import Options
@@ -53,7 +54,10 @@ def adoption(facts: Facts, options: Options) -> Adopted:
             configs.append(ConfigRow(engine.name, path, syntax, None, ours, edits))
             names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
             found.append(f"{path} as a whole" if whole else f"{names} in {path}")
-        if runtimes:
+        hooks = tuple(path for path in engine.hooks if _is_hook(facts, path, options.layout.toolkit))
+        configs += [_whole(engine.name, path, facts) for path in hooks]
+        found += [f"the hook {path}" for path in hooks]
+        if runtimes or hooks:
             engines.append(EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items())))
     toolkit = None
     # Its installer writes that config in any case: without it, and unused, a directory is somebody else's.
@@ -79,6 +83,20 @@ def _packages(tree: Tree, theirs: Mapping[Key, PurePosixPath]) -> Iterator[tuple
     for key, value in leaves(tree):
         if is_ours(value) and RUNTIMES in key and not any(key[: len(their)] == their for their in theirs):
             yield key[key.index(RUNTIMES) + 1], str(value)
+
+
+def _whole(engine: str, path: PurePosixPath, facts: Facts) -> ConfigRow:
+    file = facts.contents[path]
+    return ConfigRow(engine, path, None, None, (file.digest,) if file else (), ())
+
+
+def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
+    """Tell whether an OCI hook is a program of the toolkit: without that no container would start."""
+    try:
+        said = _at(tree_of(facts.contents[path], path), ("hook", "path"))
+    except InstallerError:  # nobody could make anything of it
+        return False
+    return isinstance(said, str) and PurePosixPath(said).is_relative_to(toolkit)
 
 
 def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Key, Tree, Value
@@ -44,7 +45,8 @@ class Effect:
     ``ready`` is what it says of itself (CRI's RuntimeReady); ``cdi`` whether it serves CDI devices, None
     where it does not tell. ``rest`` is the digest of all else in force, "" where that is not told.
     ``undefined`` is the default runtime that nobody defines, with which the engine serves nothing;
-    ``broken`` why it would not start at all, in its own words.
+    ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
+    containers are, and ``hook_dirs`` where it looks for OCI hooks, as far as it tells (CRI-O does).
     """
 
     handlers: Mapping[str, Handler]
@@ -54,6 +56,8 @@ class Effect:
     rest: str = ""
     undefined: str = ""
     broken: str = ""
+    state: PurePosixPath | None = None
+    hook_dirs: tuple[PurePosixPath, ...] = ()
 
     @property
     def binaries(self) -> dict[str, str]:

@@ -48,7 +48,9 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
     """
     order = dict.fromkeys((*engine.files, *sorted(texts)))
     trees = {path: tree_of(file, path) for path in order if (file := texts.get(path)) is not None}
-    return ConfigFiles(engine.config, engine.drop_in, trees, engine.version, engine.hook, before)
+    return ConfigFiles(
+        engine.config, engine.drop_in, trees, engine.version, engine.hook, before, engine.serving
+    )
 
 
 def present(engine: EngineFacts, facts: Facts) -> Texts:
@@ -180,12 +182,18 @@ def _part(
     reload = Reload(
         engine.name, asked, gone, others=others(engine, after, ours), defaults=defaults(engine, after, ours)
     )
-    served = engine.serving is not None and reload.satisfied_by(engine.serving)
+    served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in chosen.changes))
     changes = chosen.changes
     return EnginePart(
-        EngineRow(engine.name, engine.socket, engine.unit, tuple((one.name, one.binary) for one in asked)),
+        EngineRow(
+            engine.name,
+            engine.socket,
+            engine.unit,
+            tuple((one.name, one.binary) for one in asked),
+            _state(engine, held),
+        ),
         tuple(change.row for change in changes if change.row is not None),
         chosen.steps,
         () if quiet else (reload,),
@@ -193,6 +201,12 @@ def _part(
         decision.low_level,
         decision.notes,
     )
+
+
+def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
+    """Return where an engine says that its containers are, or said when it ran."""
+    told = engine.serving.state if engine.serving else None
+    return told or (held.state if held else None)
 
 
 def _of_engine(

@@ -204,9 +204,11 @@ def _reload(
     """
     names = frozenset(name for name, _ in row.runtimes)
     said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    # Files of others may name the same: NVIDIA's installer leaves a drop-in of CRI-O's at its end.
+    still = after.binaries if after is not None and not after.broken else {}
     entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
     there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
-    absent = tuple(entry for entry in entries if entry not in there)
+    absent = tuple(e for e in entries if e not in there and still.get(e.name) != str(e.binary))
     neighbours = () if found is None else others(found, after, names)
     if not kept:
         wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
@@ -230,12 +232,11 @@ def _revert(
     asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     sure = reload.engine != "docker" or facts.held.finished
+    told = found.serving if found is not None and not found.outdated else None
     if reload.present and not reload.demoted:
         # What others say of the same handlers looks alike before and after.
         sure = facts.held.finished and all(step.before == step.after for step in writes)
-    forgotten = asleep or (
-        sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
-    )
+    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
     if forgotten:
         return [step for step in writes if step.before != step.after]
     if reload.engine != "docker":

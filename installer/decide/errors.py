@@ -127,5 +127,9 @@ def _frames(error: Exception) -> Iterator[str]:
         link = link.tb_next
 
 
+class PendingError(InstallerError):
+    """systemd is still at work on what it was asked for: asking again would only add to it."""
+
+
 class ConflictError(InstallerError):
     """Somebody else has just written a config that was about to be written: it is as they left it."""

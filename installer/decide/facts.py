@@ -42,7 +42,8 @@ class EngineFacts:
     None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all.
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
-    usual place.
+    usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
+    ``hooks`` are the OCI hooks that it runs, where somebody looked for them.
     """
 
     name: str
@@ -60,6 +61,8 @@ class EngineFacts:
     exe: PurePosixPath | None = None
     build: str = ""
     state: PurePosixPath | None = None
+    outdated: bool = False
+    hooks: tuple[PurePosixPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,16 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given."""
+    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given.
+
+    ``state`` is where it said that its containers are, so that they are found when it does not run.
+    """
 
     name: str
     socket: PurePosixPath
     unit: str
     runtimes: tuple[tuple[str, PurePosixPath], ...]
+    state: PurePosixPath | None = None
 
 
 @dataclass(frozen=True, slots=True)

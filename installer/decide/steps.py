@@ -166,7 +166,12 @@ class WriteSpecification:
 
 @dataclass(frozen=True, slots=True)
 class ProveUnused:
-    """Go on only if no container has been started on our runtimes since the host was looked at."""
+    """Go on only if no container has been started on our runtimes since the host was looked at.
+
+    ``hooked`` is the engine that had an OCI hook of ours: what it is making has to run that first.
+    """
+
+    hooked: str = ""
 
 
 ConcreteStep: TypeAlias = (

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from installer.decide import crio_undo
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import tree_of
 from installer.decide.engine_part import Ask, texts_alone
@@ -49,8 +50,9 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         steps += [write for part in specifications for write in part.writes]
         steps += [RemoveDeviceNodes(held.nodes)] if held.nodes else []
     toolkit, payload, obstacles = plan_removal(facts, options) if not needed else (held.toolkit, [], [])
-    if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
-        steps.append(ProveUnused())
+    hooked = next((row.engine for row in held.configs if crio_undo.is_hook(row)), "")
+    if payload and (hooked or any(isinstance(step, Reload) for step in steps)) and not facts.live:
+        steps.append(ProveUnused(hooked))
     steps += payload
     if not stays:
         # The directories that hold the ledger go with it, after all else.
@@ -94,9 +96,9 @@ def _named(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterato
     """
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-    left = {row.path for row in facts.held.configs if row.engine == OWNER}
+    left = {row.path for row in facts.held.configs if row.engine == OWNER or not row.written}
     left |= {row.path for part in parts if part.kept for row in part.rows}
-    left |= {row.path for row in facts.held.configs if not row.written}
+    left |= crio_undo.ignored(facts, texts, options.layout.toolkit)
     for path in sorted(texts.keys() - left):
         before = set(_programs(facts.originals.get(path), path, options))
         named = next((value for value in _programs(texts[path], path, options) if value not in before), None)

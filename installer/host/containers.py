@@ -5,7 +5,8 @@ Not by the name of a handler: the default handler has none, and a config may hav
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from installer.decide.errors import InstallerError
@@ -21,7 +22,7 @@ STATES: Final = {
 }
 TASKS: Final = "io.containerd.runtime.v2.task"
 DOCKER_NAMESPACE: Final = "moby"
-CRIO_CONTAINERS: Final = PurePosixPath("/run/containers/storage/overlay-containers")
+CRIO: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 
 
@@ -43,18 +44,69 @@ def of_shims(
                     yield Container(engine, name, _pod(host, bundle) or name[:SHORT_ID], binary)
 
 
-def of_crio(host: Host, handlers: frozenset[str], binary: PurePosixPath) -> Iterator[Container]:
-    """Yield CRI-O's containers whose handler is one of ``handlers``; "" is the default.
+def of_crio(
+    host: Host,
+    state: PurePosixPath,
+    handlers: Mapping[str, PurePosixPath],
+    binaries: frozenset[PurePosixPath],
+) -> Iterator[Container]:
+    """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
 
-    CRI does not tell the handler, the annotations of the bundle do (engines.md 11; CRI-O 1.37).
+    CRI-O finds the runtime by the handler of the container's sandbox. CRI does not tell that one
+    (ListPodSandbox leaves runtime_handler empty: internal/lib/sandbox/builder.go of cri-o), and a restarted
+    CRI-O reads it where we do, in the annotations of the sandbox (internal/lib/container_server.go). A
+    sandbox without one takes the default of the moment, so none of ours once that is another.
+    A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
-    for name in host.names(CRIO_CONTAINERS):
-        bundle = CRIO_CONTAINERS / name / "userdata"
-        annotations = _json(host, bundle / "config.json").get("annotations") or {}
-        if annotations.get("io.kubernetes.cri-o.RuntimeHandler", "") in handlers and annotations:
+    bundles = {name: state / name / "userdata" for name in host.names(state)}
+    said = {
+        name: _json(host, bundle / "config.json").get("annotations") or {} for name, bundle in bundles.items()
+    }
+    for name, annotations in said.items():
+        if not annotations:
+            continue
+        sandbox = annotations.get(f"{CRIO}SandboxID", name)
+        handler = said.get(sandbox, annotations).get(f"{CRIO}RuntimeHandler", "")
+        started_by = _conmon(host, bundles[name], name)
+        binary = handlers.get(handler) or (started_by if handler and started_by in binaries else None)
+        if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
             yield Container("crio", name, f"{space}/{pod}", binary)
+
+
+def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:
+    """Yield CRI-O's containers that have a hook of the toolkit still to run: no first process is told yet."""
+    for name in host.names(state):
+        bundle = state / name / "userdata"
+        hooks = _json(host, bundle / "config.json").get("hooks") or {}
+        paths = [PurePosixPath(str(hook.get("path"))) for stage in hooks.values() for hook in stage]
+        if any(path.is_relative_to(toolkit) for path in paths) and not _read(host, bundle / "pidfile"):
+            yield name
+
+
+def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
+    """Return the host's number of the first process of the container of CRI-O's that we run in, if any.
+
+    The container is the one that has our mount namespace.
+    """
+    own = str(Path("/proc/self/ns/mnt").readlink())
+    for name in host.names(state):
+        pid = _read(host, state / name / "userdata/pidfile").strip()
+        with suppress(InstallerError):  # a process of others may not be looked at
+            if pid.isdigit() and host.link_target(PurePosixPath("/proc", pid, "ns/mnt")) == own:
+                return int(pid)
+    return None
+
+
+def _conmon(host: Host, bundle: PurePosixPath, name: str) -> PurePosixPath | None:
+    """Return the runtime that the monitor of a running container was started with."""
+    pid = _read(host, bundle / "conmon-pidfile").strip()
+    words = _read(host, PurePosixPath(f"/proc/{pid}/cmdline")).split("\0") if pid.isdigit() else []
+    # In a pid namespace of our own the number may be that of another process.
+    if name in words and "-r" in words[:-1]:
+        return PurePosixPath(words[words.index("-r") + 1])
+    return None
 
 
 def _binary(host: Host, bundle: PurePosixPath) -> PurePosixPath:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
 
 _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
@@ -69,13 +70,13 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         version = dict(_fields(about))
         conditions = [dict(_fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
         name = version[2].decode()
-        config = json.loads(dict(_entry(part) for part in _all(answer, 2)).get("config", "{}"))
         if name == "cri-o":
-            # In info only since 2025 (cri-o issue 9122); before that, `crio status config` asks like this.
-            toml = config["crio"] if "crio" in config else _http_get(socket_path, "/config", engine.left_s())
-            serving = _crio_effect(tomllib.loads(toml)["crio"]["runtime"])
+            # As `crio status config` asks, which every version answers: Status has nothing of it, or from
+            # 1.33 on an object in Go's own names (cri-o commit dd38a18058).
+            serving = crio_effect(tomllib.loads(_http_get(socket_path, "/config", engine.left_s())))
         else:
-            serving = _containerd_effect(config)
+            info = dict(_entry(part) for part in _all(answer, 2))
+            serving = _containerd_effect(json.loads(info.get("config", "{}")))
         ready = any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions)
         return CriStatus(name, version[3].decode(), replace(serving, ready=ready))
 
@@ -213,14 +214,6 @@ def _containerd_effect(config: dict[str, Any]) -> Effect:
         options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
         handlers[name] = Handler(options.get("binaryname", ""), runtime)
     return Effect(handlers, config["containerd"]["defaultRuntimeName"], cdi=config.get("enableCDI"))
-
-
-def _crio_effect(config: dict[str, Any]) -> Effect:
-    handlers = {
-        name: Handler(runtime.get("runtime_path", ""), runtime)
-        for name, runtime in config["runtimes"].items()
-    }
-    return Effect(handlers, config["default_runtime"])
 
 
 def _http_get(path: Path, resource: str, timeout_s: float) -> str:

@@ -193,3 +193,11 @@ def mount_points() -> frozenset[str]:
         return frozenset()
     points = (line.split(" ", 5)[4] for line in lines)
     return frozenset(point.encode().decode("unicode_escape") if "\\" in point else point for point in points)
+
+
+def changed_s(here: Path) -> float:
+    """Return when a file or directory was changed, its name included; 0 where there is none."""
+    try:
+        return here.stat().st_ctime
+    except OSError:
+        return 0.0

@@ -203,13 +203,18 @@ def _seen(pid: int, proc: Path) -> Peer | None:
     return Peer(pid, name, _exe(pid, proc), tuple(cmdline.split("\0")[:-1]), unit, started)
 
 
+def started_of(stat: str) -> float:
+    """Return the seconds from boot to the start of a process with this /proc/PID/stat."""
+    fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
 def _started(pid: int, proc: Path) -> float | None:
     try:
         stat = (proc / f"{pid}/stat").read_text(errors="surrogateescape")
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
-    return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return None if stat.rpartition(")")[2].split()[0] in "ZX" else started_of(stat)
 
 
 def _name(pid: int, proc: Path) -> str:

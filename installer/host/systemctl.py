@@ -1,5 +1,6 @@
 """systemd by way of the host's own systemctl, where none of its sockets can be reached from here."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,18 @@ def reload(root: Path, unit: str, *, timeout_s: float) -> None:
     _do(root, "reload", unit, timeout_s)
 
 
+def start_transient(root: Path, unit: str, words: Sequence[str], *, timeout_s: float) -> None:
+    """Have systemd run a command as a unit of its own, and do not wait for its end.
+
+    Raises:
+        InstallerError: as ``restart``.
+    """
+    asked = ["systemd-run", "--no-block", "--collect", "--quiet", f"--unit={unit}", "--", *words]
+    done = _run(root, asked, timeout_s)
+    if done.returncode:
+        raise InstallerError(f"start {unit} ({done.last_line})", remedy="see systemctl --failed on the node")
+
+
 def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
     """Return the state of a unit.
 
@@ -59,7 +72,11 @@ def _do(root: Path, verb: str, unit: str, timeout_s: float) -> None:
 
 
 def _systemctl(root: Path, words: list[str], timeout_s: float) -> Ran:
-    done = run_in(root, ["systemctl", *words], timeout_s=timeout_s)
+    return _run(root, ["systemctl", *words], timeout_s)
+
+
+def _run(root: Path, words: list[str], timeout_s: float) -> Ran:
+    done = run_in(root, words, timeout_s=timeout_s)
     if done is None or (done.returncode and any(text in done.stderr for text in UNREACHABLE)):
         reason = done.last_line if done else "the host's systemctl cannot be run"
         raise NoBusError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import MANAGER, ROOT, SYSTEMD, Bus
 
 _UNIT = f"{SYSTEMD}.Unit"
@@ -74,6 +74,26 @@ def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
         _do(bus, "ReloadUnit", unit, _known(bus, unit), f"reload {unit}")
 
     _ask(buses, reload, purpose=f"reload {unit}", timeout_s=timeout_s)
+
+
+def start_transient(buses: Sequence[Path], unit: str, words: Sequence[str], *, timeout_s: float) -> None:
+    """Have systemd run a command of the host's as a unit of its own, and do not wait for its end.
+
+    Raises:
+        NoBusError: no bus can be reached; nothing was done.
+        InstallerError: systemd refuses, or there is a unit of that name.
+    """
+    properties = [
+        ("Description", ("s", "toolkit-installer carries on an undo")),
+        ("CollectMode", ("s", "inactive-or-failed")),
+        ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
+    ]
+
+    def start(bus: Bus) -> None:
+        signature = "ssa(sv)a(sa(sv))"
+        bus.call(ROOT, MANAGER, "StartTransientUnit", signature, (unit, "fail", properties, []))
+
+    _ask(buses, start, purpose=f"start {unit}", timeout_s=timeout_s)
 
 
 def _do(bus: Bus, method: str, unit: str, path: str, purpose: str) -> None:
@@ -157,7 +177,7 @@ def _ask(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, t
             words = " ".join(str(part) for part in error.data) or error.name
             raise InstallerError(f"{purpose} ({words})", remedy="check the unit on the node") from error
         except TimeoutError as error:
-            raise InstallerError(
+            raise PendingError(
                 f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
                 remedy="see systemctl list-jobs on the node",
             ) from error

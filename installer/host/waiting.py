@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from installer.host import waiter
+from installer.host import successor, waiter
 
+SUCCEEDS: Final = successor.SUCCEEDS.decode()
+SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 SCRIPT: Final = Path(waiter.__file__)
@@ -30,6 +32,17 @@ def woken() -> Woken | None:
     if not number:
         return None
     return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
+
+
+def succeeds() -> bool:
+    """Tell, once, whether this process carries on what one in a container has begun."""
+    return bool(os.environ.pop(SUCCEEDS, ""))
+
+
+def command_again(script: Path) -> tuple[str, ...]:
+    """Return the command that starts ``script`` with who we are and how we were started."""
+    again = (sys.executable, *sys.orig_argv[1:])
+    return (sys.executable, "-I", "-S", str(script), str(os.getpid()), str(Path.cwd()), *again)
 
 
 def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from installer.host import cri, dockerd, processes
 from installer.host.files import Host
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.record import units
+from installer.record.units import Patience
 
 log = structlog.get_logger()
 
@@ -105,6 +106,11 @@ def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
         state = units.state(host, facts.unit)
     except InstallerError as error:
         return _without_unit(facts, error.problem) if by_signal else error
+    if state.load == "masked" and not by_signal:
+        return InstallerError(
+            f"restart {facts.name} (its unit {facts.unit} is masked)",
+            remedy=f"say systemctl unmask {facts.unit} on the node, then run again",
+        )
     # Restarting a unit that is not the one that serves would start a second engine beside it.
     if state.active != "active":
         return _without_unit(facts, f"its unit {facts.unit} is {state.active}, so something else serves")
@@ -124,19 +130,16 @@ def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
     return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy)
 
 
-def reload(
-    host: Host, facts: EngineFacts, step: Reload, *, timeout_s: float, check: Callable[[], None]
-) -> None:
+def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> None:
     """Make a running engine read its config, and wait until it serves what ``step`` asks for.
 
-    ``check`` is called between two questions and may raise.
-
     Raises:
-        InstallerError: it cannot be reloaded, or does not serve that within ``timeout_s``.
+        PendingError: it is still being restarted.
+        InstallerError: it cannot be reloaded, or does not serve that in time.
     """
-    engine = ENGINES[facts.name]
+    engine, check = ENGINES[facts.name], patience.check
     socket = host.here(facts.socket)
-    timeout_s = max(timeout_s, engine.start_s)
+    timeout_s = max(patience.start_s, engine.start_s)
     deadline = time.monotonic() + timeout_s
     if engine.reload is How.RESTART:
         _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
@@ -144,7 +147,9 @@ def reload(
     if engine.reload is How.HUP:
         _hang_up(host, facts, socket, left_s)
     elif facts.unit:
-        units.restart(host, facts.unit, timeout_s=left_s, check=check)
+        units.restart(host, facts.unit, replace(patience, start_s=left_s))
+        if patience.stop_s:
+            deadline = time.monotonic() + timeout_s
     else:
         raise _without_unit(facts, "it runs outside any systemd service")
     while True:

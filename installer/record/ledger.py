@@ -1,7 +1,7 @@
 """The ledger: what we hold on this node, on the host's disk before each step that makes it true."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -155,14 +155,14 @@ class Ledger:
 
 
 @contextmanager
-def opened(host: Host, layout: Layout, inherited: int | None = None) -> Iterator[Ledger]:
-    """Hold the ledger during the block; ``inherited`` is as in ``Ledger.open``.
+def opened(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
+    """Hold the ledger that ``opening`` opens during the block.
 
     Raises:
         InternalError: in the place of any exception that is no InstallerError.
     """
     with internal_errors():
-        ledger = Ledger.open(host, layout, inherited)
+        ledger = opening()
         try:
             with internal_errors():
                 ledger.sweep()

@@ -1,17 +1,18 @@
 """The containers that run on our runtimes, whichever engine started them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.crio_effect import STATE as CRIO_STATE
 from installer.decide.engines.model import OUR_BINARIES
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
-from installer.decide.rows import EngineRow, Holdings
+from installer.decide.rows import Holdings
 from installer.decide.toolkit_config import low_level_words
 from installer.host import dockerd
 from installer.host.containers import STATES, of_crio, of_shims
@@ -25,11 +26,17 @@ ASK_S: Final = 3.0
 
 
 def live_containers(
-    host: Host, layout: Layout, held: Holdings, engines: Iterable[EngineFacts]
+    host: Host,
+    layout: Layout,
+    held: Holdings,
+    engines: Collection[EngineFacts],
+    *,
+    restarts: bool = True,
 ) -> tuple[Container, ...]:
     """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
 
     An engine that has been given back may still run some: a forced undo leaves them links.
+    Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
     """
     if held.toolkit is None:
         return ()
@@ -37,20 +44,18 @@ def live_containers(
     states = STATES | {
         engine.state: engine.name if ENGINES[engine.name].found_by else "containerd"
         for engine in engines
-        if engine.state is not None
+        if engine.state is not None and engine.name != "crio"
     }
     found = [*of_shims(host, states, binaries)]
     for row in held.engines:
         if row.name == "crio":
-            found += of_crio(host, _crio_handlers(row, held), row.runtimes[0][1])
+            engine = next((engine for engine in engines if engine.name == row.name), None)
+            handlers = dict(row.runtimes)
+            if engine and engine.serving and engine.serving.default in handlers and not restarts:
+                handlers[""] = handlers[engine.serving.default]
+            state = (engine and engine.state) or row.state or CRIO_STATE
+            found += of_crio(host, state, handlers, binaries)
     return tuple(found)
-
-
-def _crio_handlers(row: EngineRow, held: Holdings) -> frozenset[str]:
-    """Return our handlers; the nameless one is among them where we are the default."""
-    keys = {edit.key[-1:] for config in held.configs if config.engine == row.name for edit in config.edits}
-    default = {""} if (ENGINES[row.name].default_key,) in keys else set()
-    return frozenset(name for name, _ in row.runtimes) | default
 
 
 def known_to_docker(

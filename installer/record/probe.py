@@ -16,9 +16,9 @@ from installer.decide.rows import ConfigRow, Holdings
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import entries
-from installer.record import units
+from installer.record import crio, units
 from installer.record.cdi import absent_nodes, specification
-from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
+from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.configs import configs_read, readable_configs, usual_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
@@ -85,6 +85,10 @@ def probe_adoption(host: Host, options: Options) -> Facts:
         InstallerError: no engine runs here, or a config cannot be read.
     """
     engines, notes, _ = _engines(host, options)
+    engines = tuple(
+        replace(engine, hooks=tuple(crio.hook_files(host, engine))) if engine.name == "crio" else engine
+        for engine in engines
+    )
     return replace(_facts(host, options, Holdings(), engines), notes=notes)
 
 
@@ -107,12 +111,19 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         if answer.stopped and engine.reload is How.RESTART and row.unit:
             answer = replace(answer, stopped=units.at_rest(host, row.unit))
         found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
+        found = _answered(host, found, answer)
+        if row.name == "crio":
+            process = crio.started(host, found.unit, answer.peer)
+            found = crio.with_places(host, found, process.cmdline, Places())
+            found = replace(found, outdated=crio.outdated(host, process.at_s, paths))
         files = tuple(dict.fromkeys((*readable_configs(host, engine, found), *paths)))
-        engines.append(_answered(host, replace(found, files=files), answer))
+        engines.append(replace(found, files=files))
     facts = _facts(host, options, held, tuple(engines))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     facts = replace(facts, contents={path: host.read(path) for path in sorted(named)} | {**facts.contents})
-    live, idle = known_to_docker(host, held, live_containers(host, options.layout, held, engines))
+    restarts = options.restart_mode is not RestartMode.NONE
+    found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
+    live, idle = known_to_docker(host, held, found_live)
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
 
 
@@ -125,7 +136,7 @@ def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
 
 
 def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFacts, ...]) -> Facts:
-    paths = {path for engine in engines for path in (*engine.files, *_targets(engine))}
+    paths = {path for engine in engines for path in (*engine.files, *engine.hooks, *_targets(engine))}
     paths |= {row.path for row in held.configs}
     layout = options.layout
     link = host.link_target(layout.toolkit)
@@ -177,12 +188,14 @@ def _engines(
                 refuse_unknown(host, facts)
             continue  # its sibling, on the same socket
         overruled += overruling(name, _cmdline(answer), options)
-        if places.config is None:
+        if name == "crio":
+            process = crio.started(host, facts.unit, answer.peer)
+            facts = crio.with_places(host, facts, process.cmdline, places)
+            overruled += crio.unread(host, facts, process.cmdline)
+            ours = () if facts.drop_in is None else (facts.drop_in,)
+            facts = replace(facts, outdated=crio.outdated(host, process.at_s, ours))
+        elif places.config is None:
             facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
-        if name == "crio" and places.drop_in is None:
-            directory = path_of(_cmdline(answer), DROP_INS)
-            drop_in = directory / facts.drop_in.name if directory and facts.drop_in else facts.drop_in
-            facts = replace(facts, drop_in=drop_in)
         if not engine.found_by:
             refuse_generated(facts)
         found.append(replace(facts, files=tuple(configs_read(host, engine, facts))))
@@ -218,7 +231,8 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         pid=answer.peer.pid if answer.peer else None,
         exe=exe,
         build=host.build_of(exe) if exe else "",
-        state=state_of(host, facts.name, _cmdline(answer), facts.config),
+        state=(answer.serving and answer.serving.state)
+        or state_of(host, facts.name, _cmdline(answer), facts.config),
     )
 
 

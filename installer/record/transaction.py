@@ -8,7 +8,13 @@ from typing import assert_never
 import structlog
 
 from installer.decide.cdi import OWNER, generated
-from installer.decide.errors import ConflictError, InstallerError, StoppedError, UndoIncompleteError
+from installer.decide.errors import (
+    ConflictError,
+    InstallerError,
+    PendingError,
+    StoppedError,
+    UndoIncompleteError,
+)
 from installer.decide.facts import names_of
 from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
@@ -37,11 +43,13 @@ from installer.decide.undo import plan_rollback
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.cdi import make_device_nodes, specification
+from installer.record.crio import await_created
 from installer.record.device_nodes import held_node, remove_device_node
 from installer.record.engines import reload
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
+from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
 
 log = structlog.get_logger()
@@ -53,12 +61,13 @@ def never_stop() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a plan is carried out."""
+    """Where a plan is carried out; ``hurried`` where a pod's grace is running out."""
 
     host: Host
     layout: Layout
     ledger: Ledger
     timeout_s: float
+    hurried: bool = False
 
 
 def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
@@ -78,6 +87,9 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
     except InstallerError as error:
         if undo_follows and isinstance(error, StoppedError):
             raise
+        if isinstance(error, PendingError):
+            # Another restart on top of this one helps nobody, and the plan may be all right.
+            raise UndoIncompleteError(f"finish ({error.problem})", remedy=error.remedy) from error
         if not done and site.ledger.held == held:
             site.ledger.drop_backups()
             raise
@@ -173,13 +185,14 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
         case SwitchToolkit(_, after):
             _switch(host, layout, after)
         case Reload(engine):
-            reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
+            stop_s = 0.0 if site.hurried else STOP_S
+            reload(host, plan.engines[engine], step, Patience(site.timeout_s, check, stop_s))
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case MakeDeviceNodes() | RemoveDeviceNodes():
             _change_device_nodes(host, step)
-        case ProveUnused():
-            _prove_unused(site, plan)
+        case ProveUnused(hooked):
+            _prove_unused(site, plan, hooked, check)
         case _:
             assert_never(step)
 
@@ -192,7 +205,9 @@ def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) 
         remove_device_node(host, node)
 
 
-def _prove_unused(site: Site, plan: Plan) -> None:
+def _prove_unused(site: Site, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
+    if hooked:
+        await_created(site.host, plan.engines[hooked], site.layout.toolkit, check)
     live = live_containers(site.host, site.layout, site.ledger.held, plan.engines.values())
     if live:
         raise InstallerError(

@@ -1,12 +1,16 @@
 """An engine's systemd unit: over D-Bus, or by the host's systemctl where no bus can be reached."""
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
-from installer.decide.errors import InstallerError, StoppedError
+import structlog
+
+from installer.decide.errors import InstallerError, PendingError, StoppedError
 from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd
 from installer.host.files import Host
@@ -16,10 +20,16 @@ from installer.host.systemd import NoBusError, UnitState
 ASK_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 JOB_POLL_S: Final = 0.02
+STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite
+STOP_POLL_S: Final = 0.1
+STOPPING: Final = "deactivating"
+LAST_LINES: Final = 50
 ROOT: Final = PurePosixPath("/")
 GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
 T = TypeVar("T")
+
+log = structlog.get_logger()
 
 
 def buses(host: Host) -> tuple[Path, ...]:
@@ -39,25 +49,42 @@ def state(host: Host, unit: str) -> UnitState:
     )
 
 
-def restart(host: Host, unit: str, *, timeout_s: float, check: Callable[[], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.
+
+    A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
+    systemd grants it. ``check`` is called now and then and may raise.
+    """
+
+    start_s: float
+    check: Callable[[], None]
+    stop_s: float = STOP_S
+
+
+def restart(host: Host, unit: str, patience: Patience) -> None:
     """Restart a unit; it is active, with another process than before, when this returns.
 
-    ``check`` is called while it waits and may raise.
-
     Raises:
+        PendingError: it still stops; it will be started whatever we do.
         InstallerError: it did not come up; the error has the words of the unit's own log.
     """
     before = state(host, unit)
     began = time.time()
     try:
-        _either(
-            lambda: systemd.restart_unit(buses(host), unit, timeout_s=timeout_s, check=check),
-            lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=timeout_s),
-        )
-    except (NoBusError, StoppedError):
+        try:
+            _either(
+                lambda: systemd.restart_unit(
+                    buses(host), unit, timeout_s=patience.start_s, check=patience.check
+                ),
+                lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=patience.start_s),
+            )
+        except PendingError as error:
+            _outlast(host, unit, patience, error)
+    except (NoBusError, StoppedError, PendingError):
         raise
     except InstallerError as error:
-        if words := last_words(host, unit, began):
+        if words := last_words(host, unit, began, but_not=before.main_pid):
             raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy) from error
         raise
     after = state(host, unit)
@@ -66,6 +93,26 @@ def restart(host: Host, unit: str, *, timeout_s: float, check: Callable[[], None
             f"restart {unit} (pid {after.main_pid} still runs as before)",
             remedy=f"see systemctl status {unit} on the node",
         )
+
+
+def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> None:
+    """Wait for the end of a restart that is not over: for all of its stop, then for its start."""
+    if state(host, unit).active == STOPPING:
+        log.info("waiting for calls in flight", unit=unit)
+        deadline = time.monotonic() + patience.stop_s
+        while state(host, unit).active == STOPPING:
+            if time.monotonic() > deadline:
+                raise PendingError(slow.problem, remedy=f"run again when {unit} has stopped and started")
+            patience.check()
+            time.sleep(STOP_POLL_S)
+        deadline = time.monotonic() + patience.start_s
+        while state(host, unit).job and time.monotonic() < deadline:
+            patience.check()
+            time.sleep(JOB_POLL_S)
+    now = state(host, unit)
+    if now.job or now.active != "active":
+        # It hangs or has failed in its start: a reason to go back, as any other.
+        raise InstallerError(f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy)
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:
@@ -77,6 +124,18 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
     _either(
         lambda: systemd.reload_unit(buses(host), unit, timeout_s=timeout_s),
         lambda: systemctl.reload(host.here(ROOT), unit, timeout_s=timeout_s),
+    )
+
+
+def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
+    """Have systemd run a command of the host's as a unit of its own.
+
+    Raises:
+        InstallerError: it does not, or systemd cannot be reached.
+    """
+    _either(
+        lambda: systemd.start_transient(buses(host), unit, words, timeout_s=ASK_S),
+        lambda: systemctl.start_transient(host.here(ROOT), unit, words, timeout_s=ASK_S),
     )
 
 
@@ -115,18 +174,34 @@ def died(host: Host, unit: str) -> str:
     return f"{unit} is {now.active}/{now.sub}" if ended else ""
 
 
-def last_words(host: Host, unit: str, since_s: float) -> str:
-    """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
+def last_words(host: Host, unit: str, since_s: float, *, but_not: int = 0) -> str:
+    """Return the gravest of the last lines that a unit's processes logged, "" where there are none.
+
+    ``but_not`` is the process that was there before, whose goodbye tells nothing.
+    """
     root = host.here(ROOT)
     run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
-    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--lines=20", "--output=cat"]
-    ran = run_in(root, [*words, "--no-pager", "--quiet"], timeout_s=SYNC_S)
-    lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()] if ran else []
+    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
+    # With --since and without --reverse, --lines are the first ones (systemd 252).
+    ran = run_in(root, [*words, "--quiet", "--reverse", f"--lines={LAST_LINES}"], timeout_s=SYNC_S)
+    lines = list(_messages(ran.stdout if ran else "", but_not))
     for mark in GRAVE:
-        for line in reversed(lines):
+        for line in lines:
             if mark in line.lower():
                 return line[:300]
-    return lines[-1][:300] if lines else ""
+    return lines[0][:300] if lines else ""
+
+
+def _messages(journal: str, but_not: int) -> Iterator[str]:
+    """Yield the texts of journal entries, in their order."""
+    for entry in journal.splitlines():
+        with suppress(ValueError, TypeError, AttributeError):
+            told = json.loads(entry)
+            said = told.get("MESSAGE")
+            # What is no UTF-8 comes as an array of its bytes.
+            text = bytes(said).decode(errors="replace") if isinstance(said, list) else str(said or "")
+            if text.strip() and told.get("_PID") != str(but_not):
+                yield text.strip()
 
 
 def _either(over_bus: Callable[[], T], by_program: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from installer.decide.facts import Container
-from installer.host.containers import CRIO_CONTAINERS, STATES, TASKS, of_crio, of_shims
+from installer.host.containers import STATES, TASKS, of_crio, of_shims
 from installer.host.files import Host
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -85,40 +85,55 @@ def test_a_state_directory_that_is_a_link_to_another_is_looked_at_once(tmp_path:
     assert [each.id for each in containers] == [ID]
 
 
+STATE = PurePosixPath("/var/lib/elsewhere/vfs-containers")
+HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
+SANDBOX = "415635d5fdde8b8339d4"
+APP = {
+    "io.kubernetes.cri-o.ContainerType": "container",
+    "io.kubernetes.cri-o.SandboxID": SANDBOX,
+    "io.kubernetes.pod.namespace": "train",
+    "io.kubernetes.pod.name": "bert-0",
+}
+
+
 @pytest.mark.parametrize(
-    ("annotations", "handlers", "name"),
+    ("sandbox", "app", "runtime", "found"),
     [
-        pytest.param(
-            {
-                "io.kubernetes.cri-o.RuntimeHandler": "nvidia",
-                "io.kubernetes.pod.namespace": "train",
-                "io.kubernetes.pod.name": "bert-0",
-            },
-            {"nvidia"},
-            "train/bert-0",
-            id="by its handler",
-        ),
-        pytest.param(
-            {"io.kubernetes.cri-o.RuntimeHandler": "", "io.kubernetes.pod.name": "web"},
-            {"nvidia", ""},
-            "-/web",
-            id="by the default",
-        ),
-        pytest.param(
-            {"io.kubernetes.cri-o.RuntimeHandler": "", "io.kubernetes.pod.name": "web"},
-            {"nvidia"},
-            None,
-            id="a default that is not ours",
-        ),
-        pytest.param({"io.kubernetes.cri-o.RuntimeHandler": "kata"}, {"nvidia", ""}, None, id="another's"),
-        pytest.param({}, {"nvidia", ""}, None, id="no container of CRI-O's"),
+        pytest.param({HANDLER: "nvidia"}, {}, OURS, {SANDBOX, ID}, id="by the handler of its sandbox"),
+        pytest.param({HANDLER: "nvidia"}, {}, None, {SANDBOX, ID}, id="that ended and is not removed"),
+        pytest.param({HANDLER: ""}, {}, OURS, set(), id="the default of the moment is nobody's for long"),
+        pytest.param({HANDLER: "crun"}, {}, None, set(), id="another's"),
+        pytest.param({HANDLER: ""}, {HANDLER: "nvidia"}, None, set(), id="what a container says of itself"),
+        pytest.param({HANDLER: "runc"}, {}, OURS, {ID}, id="an annotation that its pod has overwritten"),
+        pytest.param({HANDLER: "gpu"}, {}, "/usr/bin/crun", set(), id="another's, as conmon says too"),
+        pytest.param({}, {}, None, set(), id="no sandbox of CRI-O's"),
     ],
 )
-def test_a_container_of_cri_o_is_known_by_its_annotations(
-    tmp_path: Path, annotations: dict[str, str], handlers: set[str], name: str | None
+def test_a_container_of_cri_o_is_ours_by_its_sandbox_or_by_what_its_monitor_was_started_with(
+    tmp_path: Path, sandbox: dict[str, str], app: dict[str, str], runtime: object, found: set[str]
 ) -> None:
-    _bundle(tmp_path, f"{str(CRIO_CONTAINERS)[1:]}/{ID}/userdata", config={"annotations": annotations})
+    own = {"io.kubernetes.cri-o.SandboxID": SANDBOX, **sandbox} if sandbox else {}
+    _bundle(tmp_path, f"{STATE}/{SANDBOX}/userdata"[1:], config={"annotations": own})
+    _bundle(tmp_path, f"{STATE}/{ID}/userdata"[1:], config={"annotations": APP | app})
+    (tmp_path / f"{STATE}/{ID}/userdata/conmon-pidfile"[1:]).write_text("186")
+    if runtime is not None:
+        # As a real CRI-O 1.37 starts it (internal/oci/runtime_oci.go).
+        words = ["/usr/libexec/crio/conmon", "-b", "/b", "-c", ID, "-r", str(runtime), "--full-attach"]
+        (tmp_path / "proc/186").mkdir(parents=True)
+        (tmp_path / "proc/186/cmdline").write_text("\0".join(words) + "\0")
 
-    containers = list(of_crio(Host.under(PurePosixPath(tmp_path)), frozenset(handlers), OURS))
+    containers = of_crio(Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS}))
 
-    assert [each.name for each in containers] == ([name] if name else [])
+    assert {(each.id, each.binary) for each in containers} == {(each, OURS) for each in found}
+
+
+def test_a_monitor_is_not_another_process_with_its_number(tmp_path: Path) -> None:
+    own = {"io.kubernetes.cri-o.SandboxID": ID, HANDLER: "runc"}
+    _bundle(tmp_path, f"{STATE}/{ID}/userdata"[1:], config={"annotations": own})
+    (tmp_path / f"{STATE}/{ID}/userdata/conmon-pidfile"[1:]).write_text("186")
+    (tmp_path / "proc/186").mkdir(parents=True)
+    (tmp_path / "proc/186/cmdline").write_text(f"conmon\0-c\0another\0-r\0{OURS}\0")
+
+    containers = of_crio(Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS}))
+
+    assert list(containers) == []

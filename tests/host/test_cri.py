@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
 from installer.host.cri import (
     CriDisabledError,
@@ -24,6 +26,7 @@ from installer.host.cri import (
 )
 from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
 
+RECORDED = Path(__file__).parents[1] / "engines/crio"  # what a real CRI-O 1.37.0 answered
 CRI = "/runtime.v1.RuntimeService/"
 PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 CREATED_ONLY = b"\x0a\x02\x12\x00"
@@ -55,7 +58,7 @@ CRIO_HANDLERS = {
     "crun": Handler("/usr/bin/crun", {"runtime_path": "/usr/bin/crun"}),
     "nvidia": Handler("/opt/nvidia", {"runtime_path": "/opt/nvidia"}),
 }
-SERVED_BY_CRIO = Effect(CRIO_HANDLERS, "crun")
+SERVED_BY_CRIO = crio_effect(tomllib.loads(CRIO_CONFIG))
 SKIPPED = "skip plugin: cri is not supported here"
 BAD_DEFAULT = 'no corresponding runtime configured for default_runtime_name = "nope"'
 
@@ -91,7 +94,7 @@ CONTAINERD = {
 }
 CRIO = {
     f"{CRI}Version": version("cri-o", "1.37.0"),
-    f"{CRI}Status": cri_status({"sandboxImage": "pause", "crio": CRIO_CONFIG}),
+    f"{CRI}Status": cri_status({"sandboxImage": "pause"}),
 }
 
 
@@ -108,7 +111,6 @@ CRIO = {
             CriStatus("containerd", "1.7.24", replace(SERVED, ready=False)),
             id="containerd, not ready",
         ),
-        pytest.param(CRIO, CriStatus("cri-o", "1.37.0", SERVED_BY_CRIO), id="cri-o"),
     ],
 )
 def test_what_the_engine_serves_is_what_it_says(
@@ -118,23 +120,50 @@ def test_what_the_engine_serves_is_what_it_says(
         assert status(cri, timeout_s=5) == understood
 
 
-OLDER_CRIO = CRIO | {f"{CRI}Status": cri_status({"sandboxImage": "pause"})}
-
-
-def test_an_older_crio_is_asked_for_its_config_over_http(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({}, id="before 1.33: nothing"),
+        pytest.param({"crio": {"Runtimes": {"crun": {"RuntimePath": "/b"}}}}, id="since: in Go's names"),
+        pytest.param({"crio": CRIO_CONFIG}, id="a TOML text"),
+    ],
+)
+def test_crio_is_asked_for_its_config_over_http_whatever_its_status_tells(
+    tmp_path: Path, told: dict[str, Any]
+) -> None:
     http = b"HTTP/1.0 200 OK\r\nContent-Type: application/toml\r\n\r\n" + CRIO_CONFIG.encode()
+    answers = CRIO | {f"{CRI}Status": cri_status({"sandboxImage": "pause", **told})}
 
     with (
-        engine(tmp_path / "grpc.sock", OLDER_CRIO) as grpc_only,
+        engine(tmp_path / "grpc.sock", answers) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
     ):
         assert status(crio, timeout_s=5) == CriStatus("cri-o", "1.37.0", SERVED_BY_CRIO)
+        assert SERVED_BY_CRIO.handlers == CRIO_HANDLERS
+
+
+def test_a_real_crio_1_37_is_understood(tmp_path: Path) -> None:
+    recorded = json.loads((RECORDED / "status.json").read_text())
+    toml = (RECORDED / "config.toml").read_bytes()
+    answers = CRIO | {f"{CRI}Status": cri_status(json.loads(recorded["info"]["config"]))}
+
+    with (
+        engine(tmp_path / "grpc.sock", answers) as grpc_only,
+        serving(tmp_path / "crio.sock", either(b"HTTP/1.0 200 OK\r\n\r\n" + toml, grpc_only)) as crio,
+    ):
+        serving_now = status(crio, timeout_s=5).serving
+
+    assert serving_now.binaries == {"crun": "/usr/libexec/crio/crun", "runc": "/usr/libexec/crio/runc"}
+    assert (serving_now.default, serving_now.ready, serving_now.cdi) == ("crun", True, True)
+    assert str(serving_now.state) == "/run/containers/storage/overlay-containers"
+    assert [str(path) for path in serving_now.hook_dirs] == ["/usr/share/containers/oci/hooks.d"]
+    assert serving_now.handlers["crun"].table["monitor_cgroup"] == "system.slice"
 
 
 @pytest.mark.parametrize("http", [b"HTTP/1.0 404 Not Found\r\n\r\nno", b"", b"HTTP/1.0 200 OK\r\n\r\n]"])
 def test_a_crio_that_does_not_tell_its_config_is_an_error(tmp_path: Path, http: bytes) -> None:
     with (
-        engine(tmp_path / "grpc.sock", OLDER_CRIO) as grpc_only,
+        engine(tmp_path / "grpc.sock", CRIO) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
         pytest.raises(InstallerError, match="understand what answers"),
     ):

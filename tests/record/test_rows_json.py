@@ -38,7 +38,12 @@ CONFIGS = st.builds(
     st.none() | PATHS,
 )
 ENGINES = st.builds(
-    EngineRow, TEXTS, PATHS, TEXTS, st.dictionaries(TEXTS, PATHS).map(lambda named: tuple(named.items()))
+    EngineRow,
+    TEXTS,
+    PATHS,
+    TEXTS,
+    st.dictionaries(TEXTS, PATHS).map(lambda named: tuple(named.items())),
+    st.none() | PATHS,
 )
 TOOLKITS = st.builds(
     ToolkitRow, TEXTS, st.none() | TEXTS, TEXTS, replaced=st.booleans(), linked=st.none() | TEXTS

@@ -52,6 +52,7 @@ ENGINES: Final = {
             needs_handler=lambda _: True,
             edits=crio.edits,
             effect=crio.effect,
+            finishes_calls=True,
         ),
         *(
             Engine(

@@ -41,6 +41,11 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
         InstallerError: a file holds another type than CRI-O reads, or one that is read later overrules ours.
     """
     runtimes, default = _merged(files)
+    if default not in {*runtimes, *BUILT_IN}:
+        raise InstallerError(
+            f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
+            remedy="define that runtime, or remove default_runtime",
+        )
     low_level = low_level_words(_low_level(runtimes, default))
     if files.hook is not None:
         yield Decision((_hook(files.hook, entries),), low_level)
@@ -66,7 +71,8 @@ def effect(files: ConfigFiles) -> Effect:
     runtimes, default = _merged(files)
     built_in = {name: Handler() for name in BUILT_IN}
     handlers = {name: Handler(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
-    return Effect({**built_in, **handlers}, default)
+    undefined = "" if default in {*runtimes, *BUILT_IN} else default
+    return Effect({**built_in, **handlers}, default, undefined=undefined)
 
 
 def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
@@ -81,11 +87,12 @@ def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
                 text(runtimes[name], word, path, key)
             table(tree, (*key, PLATFORM_PATHS), path)
         named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
-    if named and named not in {*runtimes, *BUILT_IN}:
-        raise InstallerError(
-            f'configure CRI-O (its default_runtime "{named}" is not defined, so it would not start)',
-            remedy="define that runtime, or remove default_runtime",
-        )
+    # A running CRI-O tells what the files do not: what it fills in, and what other files and flags say.
+    reported = files.serving.handlers.items() if files.serving else ()
+    theirs = {name: handler.table for name, handler in reported if not is_ours(handler.binary)}
+    runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
+    if files.serving and files.serving.default in theirs:
+        named = named or files.serving.default
     old = files.version is not None and files.version < CRUN_SINCE
     return runtimes, named or ("runc" if old else "crun")
 

@@ -37,8 +37,8 @@ class ConfigFiles:
     """The configs of one engine as they would be without us.
 
     ``trees`` holds each file that exists, in the order in which the engine reads them;
-    ``version`` is that of the running engine, or None where none runs. ``before`` is what they have in force,
-    None where nobody was asked yet.
+    ``version`` is that of the running engine, or None where none runs; ``serving`` is what that one says.
+    ``before`` is what the files have in force, None where nobody was asked yet.
     """
 
     config: PurePosixPath
@@ -47,6 +47,7 @@ class ConfigFiles:
     version: tuple[int, ...] | None = None
     hook: PurePosixPath | None = None
     before: Effect | None = None
+    serving: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,9 @@ class Engine:
     ``edits`` are the ways to have our runtimes served, the plainest first; ``effect`` is what files have in
     force as far as their texts tell; ``relocated`` are edits whose keys the engine's own tools have moved.
 
+    ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
+    it ends cannot wait for its restart.
+
     ``found_by`` is the runtime of a toolkit at its usual place that the engine looks for by itself each time
     it starts, writing its whole config anew: nothing is edited there. Such an engine is part of one of
     ``units``, and its start takes up to ``start_s`` seconds: it is done when all of Kubernetes is.
@@ -125,6 +129,7 @@ class Engine:
     needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
     effect: Callable[[ConfigFiles], Effect]
+    finishes_calls: bool = False
     found_by: str = ""
     units: tuple[str, ...] = ()
     start_s: float = 0.0

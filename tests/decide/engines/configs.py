@@ -3,6 +3,7 @@
 from pathlib import PurePosixPath
 
 from installer.decide.edits import Syntax, Value, apply, parse
+from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, Extras, RuntimeEntry
 from installer.decide.options import Options
@@ -26,6 +27,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     version: str = "",
     drop_in: str = "",
     hook: str = "",
+    serving: Effect | None = None,
     extras: Extras = NOTHING_ELSE,
 ) -> Decision:
     """Return the decision over ``texts``: the root file's, or several by path."""
@@ -39,6 +41,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
             {PurePosixPath(path): parse(text, syntax, name=path) for path, text in files.items()},
             tuple(int(part) for part in version.split(".")) if version else None,
             PurePosixPath(hook) if hook else None,
+            serving=serving,
         ),
         entries(name, default=default),
         extras,

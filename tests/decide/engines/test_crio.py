@@ -1,8 +1,12 @@
 """CRI-O: whole entries in one drop-in, and what the other files say about them."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from installer.decide.edits import Value
+from installer.decide.engines.crio_effect import effect
 from installer.decide.errors import InstallerError
 from tests.decide.engines.configs import NVIDIA, TOOLKIT, at, decided, result
 
@@ -54,6 +58,40 @@ def test_a_new_entry_inherits(said: str, inherited: dict[str, Value]) -> None:
         "runtime_type": "oci",
         **inherited,
     }
+
+
+def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
+    """The operator names a file that CRI-O does not read, so that the files alone tell nothing."""
+    recorded = tomllib.loads((Path(__file__).parents[2] / "engines/crio/config.toml").read_text())
+    runtimes = recorded["crio"]["runtime"]["runtimes"]
+    recorded["crio"]["runtime"]["default_runtime"] = "runc"
+    runtimes["runc"]["privileged_without_host_devices"] = True
+
+    decision = decided("crio", {}, serving=effect(recorded))
+
+    assert at(result(decision), "crio", "runtime", "runtimes", "nvidia") == {
+        "runtime_path": NVIDIA,
+        "runtime_type": "oci",
+        "runtime_root": "/run/runc",
+        "privileged_without_host_devices": True,
+        "monitor_path": "/usr/libexec/crio/conmon",
+        "monitor_cgroup": "system.slice",
+        "container_min_memory": "12MiB",
+        "container_create_timeout": 240,
+    }
+    assert decision.low_level[0] == "/usr/libexec/crio/runc"
+
+
+def test_ours_as_the_reported_default_is_not_what_ours_inherit() -> None:
+    recorded = tomllib.loads((Path(__file__).parents[2] / "engines/crio/config.toml").read_text())
+    runtime = recorded["crio"]["runtime"]
+    runtime["runtimes"]["nvidia"] = {**runtime["runtimes"]["crun"], "runtime_path": NVIDIA}
+    runtime["default_runtime"] = "nvidia"
+
+    decision = decided("crio", {}, serving=effect(recorded), version="1.37.0", default=True)
+
+    assert at(result(decision), "crio", "runtime", "runtimes", "nvidia", "runtime_root") == "/run/crun"
+    assert decision.low_level[0] == "/usr/libexec/crio/crun"
 
 
 @pytest.mark.parametrize(

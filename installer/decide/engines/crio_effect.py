@@ -1,0 +1,69 @@
+"""What CRI-O has in force, from its own words: GET /config on its socket, or its program's ``config``."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.edits import Tree
+from installer.decide.effect import Effect, Handler, flat
+from installer.decide.engines.model import table, text
+
+HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
+RUN_ROOT: Final = "/run/containers/storage"
+DRIVER: Final = "overlay"
+STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")
+SOURCE: Final = PurePosixPath("/config")
+
+
+def effect(tree: Tree) -> Effect:
+    """Return what a whole config of CRI-O has in force.
+
+    What ``crio config`` leaves out, or comments out, is CRI-O's default.
+
+    Raises:
+        InstallerError: a value has another type than CRI-O gives it.
+        KeyError: it is no config of CRI-O's.
+    """
+    storage, runtime = table(tree, ("crio",), SOURCE), table(tree, ("crio", "runtime"), SOURCE)
+    if not runtime:
+        raise KeyError("crio.runtime")
+    runtimes = table(runtime, ("runtimes",), SOURCE)
+    handlers = {}
+    for name in runtimes:
+        one = table(runtimes, (name,), SOURCE)
+        handlers[name] = Handler(text(one, "runtime_path", SOURCE), one)
+    run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
+    driver = text(storage, "storage_driver", SOURCE) or DRIVER
+    hook_dirs, cdi_dirs = runtime.get("hooks_dir"), runtime.get("cdi_spec_dirs")
+    return Effect(
+        handlers,
+        text(runtime, "default_runtime", SOURCE),
+        cdi=bool(cdi_dirs) if isinstance(cdi_dirs, list) else None,
+        rest=_digest(tree),
+        state=PurePosixPath(run_root, f"{driver}-containers"),
+        hook_dirs=tuple(PurePosixPath(str(each)) for each in hook_dirs)
+        if isinstance(hook_dirs, list)
+        else (PurePosixPath(HOOK_DIR),),
+    )
+
+
+def named(trees: Iterable[Tree]) -> tuple[dict[str, str], str]:
+    """Return the runtimes and the default that files name, given in the order in which CRI-O reads them."""
+    said: dict[str, str] = {}
+    default = ""
+    for tree in trees:
+        runtime = table(tree, ("crio", "runtime"), SOURCE)
+        runtimes = table(runtime, ("runtimes",), SOURCE)
+        said |= {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
+        default = text(runtime, "default_runtime", SOURCE) or default
+    return said, default
+
+
+def _digest(tree: Tree) -> str:
+    """Return the digest of everything but the runtimes and the default."""
+    ours = {("crio", "runtime", "runtimes"), ("crio", "runtime", "defaultruntime")}
+    said = sorted(
+        (key, repr(value)) for key, value in flat(tree) if key[:3] not in ours and (value or value == 0)
+    )
+    return sha256(repr(said).encode()).hexdigest()

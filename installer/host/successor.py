@@ -1,0 +1,33 @@
+"""The program image that starts our program again beside the container that it ran in, to carry on its undo.
+
+systemd starts it in the mount namespace of that container, as a script with the arguments PID, DIRECTORY
+and the command that is to be executed, with the environment of the process PID of the container.
+"""
+
+import ctypes
+import os
+import sys
+
+SUCCEEDS = b"_TOOLKIT_INSTALLER_SUCCEEDS"
+OWN = (b"_TOOLKIT_INSTALLER_WOKEN_BY", b"_TOOLKIT_INSTALLER_LOCKS")  # as waiter and waiting
+MS_PRIVATE = 1 << 18  # linux/mount.h
+
+
+def main(arguments: list[str]) -> None:
+    """Become the command."""
+    pid, directory, *command = arguments
+    with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - nothing is loaded that is not needed
+        said = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry]
+    environment = {name: value for name, _, value in said if name not in OWN}
+    if not os.path.exists("/proc/self"):  # noqa: PTH110
+        # That /proc shows the container's processes only, and goes with them.
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mount(b"none", b"/proc", None, MS_PRIVATE, None)
+        if libc.mount(b"proc", b"/proc", b"proc", 0, None):
+            sys.exit(f"cannot mount /proc: {os.strerror(ctypes.get_errno())}")
+    os.chdir(directory)
+    os.execve(command[0], command, {**environment, SUCCEEDS: b"1"})  # noqa: S606 - no shell is meant to be there
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,113 @@
+"""A node whose engine is the fake CRI-O, under the unit that a real one comes with."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.engines.conftest import Boot
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.versions import EngineSet
+
+HERE = Path(__file__).parent
+STATE = "/run/containers/storage/overlay-containers"
+DROP_INS = "/etc/crio/crio.conf.d"
+OURS = f"{DROP_INS}/99-nvidia.toml"
+CONF = """\
+# Written by the machine's bootstrap; changes are kept.
+[crio.runtime]
+default_runtime = "crun"
+"""
+# As cri-o's contrib/systemd/crio.service, but for the program; @ gives it the name that a real one has.
+UNIT = f"""\
+[Service]
+Type=notify
+Environment=PYTHONHOME=/usr
+ExecStart=@{PYTHON} crio /run/fake/crio.py
+ExecReload=/bin/kill -s HUP $MAINPID
+Restart=on-failure
+RestartSec=10
+"""
+
+
+@contextmanager
+def crio_booted(booted: Boot, engines: list[EngineSet]) -> Iterator[Node]:
+    """Boot a node with the fake CRI-O and no other engine."""
+    with booted(next(each for each in engines if not each.docker), start=False) as node:
+        node.write("/run/fake/crio.py", (HERE / "fake_crio.py").read_text())
+        node.write("/run/fake/default.toml", (HERE / "crio/config.toml").read_text())
+        node.write("/etc/crio/crio.conf", CONF)
+        for name in ("crun", "runc"):
+            node.write(f"/usr/libexec/crio/{name}", "#!/bin/sh\n")
+            node.run(["chmod", "755", f"/usr/libexec/crio/{name}"])
+        node.run(["mkdir", "-p", DROP_INS, STATE, "/etc/cdi", "/usr/share/containers/oci/hooks.d"])
+        node.write("/run/systemd/system/crio.service", UNIT)
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "start", "crio"])
+        yield node
+
+
+def call(node: Node, method: str, request: bytes = b"", timeout_s: float = 120) -> bytes:
+    """Call CRI-O as the kubelet does."""
+    import grpc
+
+    path = node.root / "run/crio/crio.sock"
+    with grpc.insecure_channel(f"unix:{path}", options=(("grpc.default_authority", "localhost"),)) as channel:
+        answer: bytes = channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")(
+            request, timeout=timeout_s
+        )
+    return answer
+
+
+def stop_container(node: Node, name: str, grace_s: int) -> threading.Thread:
+    """Have a container ended, and go on meanwhile."""
+    request = bytes([0x0A, len(name)]) + name.encode() + bytes([0x10, grace_s])
+    thread = threading.Thread(target=call, args=(node, "StopContainer", request))
+    thread.start()
+    return thread
+
+
+def run_pod(node: Node, handler: str) -> None:
+    """Start a pod on a handler."""
+    call(node, "RunPodSandbox", bytes([0x12, len(handler)]) + handler.encode())
+
+
+def starts(node: Node) -> int:
+    """Return how often CRI-O was started."""
+    return node.journal("crio").count("Started ")
+
+
+@contextmanager
+def outage(node: Node) -> Iterator[Callable[[], float]]:
+    """Measure the longest time in which CRI did not answer during the block."""
+    import grpc
+
+    over, longest = threading.Event(), [0.0]
+
+    def watch() -> None:
+        answered = time.monotonic()
+        while not over.is_set():
+            try:
+                call(node, "Version", timeout_s=0.5)
+            except grpc.RpcError:
+                time.sleep(0.01)
+                continue
+            longest[0] = max(longest[0], time.monotonic() - answered)
+            answered = time.monotonic()
+            time.sleep(0.01)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield lambda: longest[0]
+    finally:
+        over.set()
+        watcher.join()
+
+
+def bundle(node: Node, name: str, annotations: str, pid: int | None = None) -> None:
+    """Write what CRI-O keeps of a container."""
+    node.write(f"{STATE}/{name}/userdata/config.json", f'{{"annotations": {annotations}}}')
+    if pid is not None:
+        node.write(f"{STATE}/{name}/userdata/pidfile", str(pid))

@@ -1,0 +1,202 @@
+"""A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
+
+It does not start with our runtime where there is /run/fake/die. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
+reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has (cri-o
+issue 10202). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
+A container is a directory below the state with ``userdata/pidfile``; StopContainer ends that process.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc  # noqa: TID253 - a program of its own
+import tomlkit
+
+SOCKET = Path("/run/crio/crio.sock")
+INNER = "/run/crio/grpc.sock"
+CONFIG, DROP_INS = Path("/etc/crio/crio.conf"), Path("/etc/crio/crio.conf.d")
+DEFAULTS = Path("/run/fake/default.toml")
+PR_SET_NAME = 15
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def text(field: int, value: bytes | str) -> bytes:
+    content = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def merged() -> dict[str, Any]:
+    """Return the config that the files have in force: by key, a runtime as a whole."""
+    config = tomllib.loads(DEFAULTS.read_text())
+    found = sorted(path for path in DROP_INS.rglob("*") if path.is_file())
+    for path in (CONFIG, *found):
+        if path.exists():
+            overlay(config, tomllib.loads(path.read_text()))
+    runtime = config["crio"]["runtime"]
+    if runtime["default_runtime"] not in runtime["runtimes"]:
+        raise ValueError(f'default_runtime set to "{runtime["default_runtime"]}", but not defined')
+    for name, one in list(runtime["runtimes"].items()):
+        if not os.access(one["runtime_path"], os.X_OK) and name != runtime["default_runtime"]:
+            del runtime["runtimes"][name]  # "Runtime handler is being ignored"
+    return config
+
+
+def overlay(config: dict[str, Any], over: dict[str, Any], depth: int = 0) -> None:
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(config.get(key), dict) and depth < 3:
+            overlay(config[key], value, depth + 1)
+        else:
+            config[key] = value
+
+
+class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+    """Says what ``said`` holds, and does what it had at its start."""
+
+    def __init__(self) -> None:
+        self.said = merged()
+        self.deeds = dict(self.said["crio"]["runtime"]["runtimes"])
+        if Path("/run/fake/die").exists() and "nvidia" in self.deeds:
+            raise ValueError("the fake has had enough")
+
+    def service(self, details: Any) -> Any:
+        method = getattr(self, details.method.rsplit("/", 1)[1], None)
+        return grpc.unary_unary_rpc_method_handler(method) if method else None
+
+    def hang_up(self) -> None:
+        with suppress(ValueError):
+            self.said = merged()
+
+    def Version(self, _: bytes, __: Any) -> bytes:  # noqa: N802 - CRI's name
+        return text(1, "0.1.0") + text(2, "cri-o") + text(3, "1.37.0") + text(4, "v1")
+
+    def Status(self, _: bytes, __: Any) -> bytes:  # noqa: N802
+        ready = text(1, text(1, "RuntimeReady") + number(2, 1))
+        runtime = self.said["crio"]["runtime"]
+        told = {
+            name: {"RuntimePath": one["runtime_path"], "RuntimeType": one.get("runtime_type", "")}
+            for name, one in runtime["runtimes"].items()
+        }
+        config = {"crio": {"Runtimes": told, "DefaultRuntime": runtime["default_runtime"]}}
+        return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
+
+    def ListContainers(self, _: bytes, __: Any) -> bytes:  # noqa: N802
+        return text(1, text(1, "feedbeef" * 8)) if Path("/run/fake/starting").exists() else b""
+
+    def RunPodSandbox(self, request: bytes, context: Any) -> bytes:  # noqa: N802
+        """Take nothing but a handler (field 2)."""
+        handler = request[2:].decode()
+        if handler and handler not in self.deeds:
+            names = " ".join(self.deeds)
+            context.abort(
+                grpc.StatusCode.UNKNOWN,
+                f"failed to find runtime handler {handler} from runtime list map[{names}]",
+            )
+        return text(1, "pod")
+
+    def StopContainer(self, request: bytes, _: Any) -> bytes:  # noqa: N802
+        """Take an id (field 1) and, in its last byte, the seconds of grace (field 2)."""
+        size = request[1]
+        name, grace_s = request[2 : 2 + size].decode(), request[-1]
+        state = Path(self.said["crio"]["runroot"], f"{self.said['crio']['storage_driver']}-containers")
+        pid = int((state / name / "userdata/pidfile").read_text())
+        deadline = time.monotonic() + grace_s
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            while time.monotonic() < deadline and alive(pid):
+                time.sleep(0.01)
+            os.kill(pid, signal.SIGKILL)
+        return b""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def serve(listener: socket.socket, fake: Fake) -> None:
+    """Give GETs to HTTP and all else to gRPC, on one socket, as cri-o's cmux does."""
+
+    def one(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            if connection.recv(3, socket.MSG_PEEK) == b"GET":
+                asked = connection.recv(65536).split(b" ")[1]
+                body = tomlkit.dumps(fake.said).encode() if asked == b"/config" else b""
+                connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: application/toml\r\n\r\n" + body)
+                return
+            with socket.socket(socket.AF_UNIX) as inner:
+                inner.connect(INNER)
+                back = threading.Thread(target=copy, args=(inner, connection), daemon=True)
+                back.start()
+                copy(connection, inner)
+                back.join()
+
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while content := source.recv(65536):
+            target.sendall(content)
+        target.shutdown(socket.SHUT_WR)
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"crio", 0, 0, 0)
+    try:
+        fake = Fake()
+    except ValueError as error:
+        sys.exit(f'time="2026-11-21T17:00:00Z" level=fatal msg="validating runtime config: {error}"')
+    SOCKET.parent.mkdir(exist_ok=True)
+    SOCKET.unlink(missing_ok=True)
+    Path(INNER).unlink(missing_ok=True)
+    server = grpc.server(ThreadPoolExecutor(8), handlers=[fake])
+    server.add_insecure_port(f"unix:{INNER}")
+    server.start()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(SOCKET))
+    listener.listen()
+    threading.Thread(target=serve, args=(listener, fake), daemon=True).start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+    while signal.sigwait({signal.SIGTERM, signal.SIGHUP}) is signal.SIGHUP:
+        fake.hang_up()
+    SOCKET.unlink(missing_ok=True)
+    server.stop(3600).wait()
+    time.sleep(0.1)  # in which the last answers reach their callers
+    for turn in range(80):  # the goodbye of a process that ends well
+        sys.stderr.write(
+            f'level=error msg="stop monitoring {turn}: failed, use of closed network connection"\n'
+        )
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+    main()
