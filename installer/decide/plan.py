@@ -15,6 +15,14 @@ from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
+from installer.decide.reloading import (
+    during,
+    rows_for,
+    stale_defaults,
+    take_up,
+    unwanted_defaults,
+    writes_for,
+)
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig
 from installer.decide.toolkit_plan import plan_toolkit
@@ -51,7 +59,7 @@ class _EnginePart:
     row: EngineRow
     configs: tuple[ConfigRow, ...]
     writes: tuple[WriteConfig, ...]
-    reload: tuple[Reload, ...]
+    steps: tuple[Step, ...]
     backups: tuple[File, ...]
 
 
@@ -96,11 +104,11 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
     steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories), *cdi.writes]
     for part in parts:
-        if part.reload and part.writes:
+        if part.writes and any(isinstance(step, Reload) for step in part.steps):
             texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
             steps.append(Preflight(part.row.name, texts, tuple(path for _, path in part.row.runtimes)))
     for part in parts:
-        steps += [*part.writes, *part.reload]
+        steps += part.steps
     steps += toolkit.afterwards
     held = facts.held
     settled = Holdings(
@@ -122,7 +130,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
     )
     plan = Plan(
         tuple(steps),
-        _during(held, settled),
+        during(held, settled, steps),
         settled,
         {engine.name: engine for engine in facts.engines},
         _digest(facts, options, toolkit.row),
@@ -137,6 +145,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         notes=(
             *facts.notes,
             *(note for decision in decisions.values() for note in decision.notes),
+            *stale_defaults(facts, entries),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
         ),
         unproven=tuple(
@@ -146,23 +155,6 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         ),
     )
     return replace(plan, obstacles=(*plan.obstacles, *_refused_before(plan, held, options)))
-
-
-def _during(held: Holdings, settled: Holdings) -> Holdings:
-    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
-
-    So both are known, and the edits that lead back from either, for somebody may write to it before we end.
-    """
-    if settled == held:
-        return held
-    configs = []
-    for row in settled.configs:
-        before = held.config(row.path)
-        texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
-        edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
-        configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
-    going = [row for row in held.configs if settled.config(row.path) is None]
-    return replace(settled, configs=(*configs, *going), finished=False, failed=held.failed)
 
 
 def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
@@ -228,17 +220,22 @@ def _engine(
     held = next((row for row in facts.held.engines if row.name == engine.name), None)
     names = {entry.name for entry in entries}
     gone = [RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names]
-    reload = Reload(engine.name, entries, tuple(gone))
+    writes = writes_for(engine, changes, facts.contents)
+    demoted = unwanted_defaults(engine, (*entries, *gone), writes)
+    reload = Reload(engine.name, entries, tuple(gone), demoted)
     served = engine.serving is not None and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in changes))
+    changed = tuple(step for step in writes if step.before != step.after)
+    steps = changed if quiet else take_up(writes, reload, engine.serving, engine.version)
+    rows = tuple(rows_for(changes, steps))
     runtimes = tuple((entry.name, entry.binary) for entry in entries)
     return _EnginePart(
         EngineRow(engine.name, engine.socket, engine.unit, runtimes),
-        tuple(change.row for change in changes if change.row is not None),
-        tuple(change.step for change in changes if change.step is not None),
-        () if quiet else (reload,),
-        tuple(change.original for change in changes if change.step and change.original is not None),
+        tuple(row for row, _ in rows),
+        changed,
+        tuple(steps),
+        tuple(original for _, original in rows if original is not None),
     )
 
 

@@ -1,20 +1,21 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import pristine, text_of, tree_of
-from installer.decide.edits import Syntax, apply, undo
-from installer.decide.engines import ENGINES, docker
+from installer.decide.edits import undo
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts
-from installer.decide.inode import File, Meta
+from installer.decide.inode import File
 from installer.decide.options import InUse, Options, RestartMode
 from installer.decide.plan import Plan
+from installer.decide.reloading import knowing, take_up
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved
 from installer.decide.steps import (
     ProveUnused,
@@ -56,7 +57,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
+    during = replace(held, configs=tuple(knowing(rows, steps)), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
@@ -174,24 +175,8 @@ def _give_back(
     )
     if forgotten:
         return [step for step in writes if step.before != step.after]
-    if reload.engine != "docker":
-        return [*(step for step in writes if step.before != step.after), reload]
-    return _through_intermediate(writes, reload)
-
-
-def _through_intermediate(writes: list[WriteConfig], reload: Reload) -> list[Step]:
-    """Let dockerd forget our runtimes by way of a file that names none, then put the right one there."""
-    steps: list[Step] = []
-    for step in writes:
-        wants = docker.intermediate(tree_of(step.after, step.path))
-        text, _ = apply(text_of(step.after, step.path), wants, Syntax.JSON, name=str(step.path))
-        middle = File(text.encode(), step.before.meta if step.before else Meta())
-        steps += [
-            WriteConfig(step.engine, step.path, step.before, middle),
-            reload,
-            WriteConfig(step.engine, step.path, middle, step.after),
-        ]
-    return steps
+    # Whatever dockerd has by now: somebody may have told it more since we asked.
+    return take_up(writes, reload, None, found.version if found else None)
 
 
 def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError]:
@@ -253,15 +238,15 @@ def plan_rollback(
         ]
         looks = bool(ENGINES[name].found_by)
         again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
-        steps += _through_intermediate(writes, again) if name == "docker" and again else [*writes]
-        steps += [again] if again and name != "docker" else []
+        # What dockerd has by now depends on when it failed.
+        steps += take_up(writes, again, None, plan.engines[name].version) if again else [*writes]
     steps += [
         back
         for step in reversed(done)
         if not isinstance(step, WriteConfig | Reload) and not used and (back := inverse(step)) is not None
     ]
     rows = {row.path: row for row in plan.during.configs}
-    during = replace(plan.during, configs=tuple(_knowing(rows, steps)), finished=False)
+    during = replace(plan.during, configs=tuple(knowing(rows, steps)), finished=False)
     return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
 
@@ -280,13 +265,3 @@ def _again(engine: EngineFacts, tried: Reload) -> Reload:
         RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
     ]
     return Reload(tried.engine, tuple(present), tuple(absent))
-
-
-def _knowing(rows: Mapping[PurePosixPath, ConfigRow], steps: Iterable[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows that a step writes to, knowing each text of ours that may stand there meanwhile."""
-    for path, row in rows.items():
-        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == path]
-        files = [file for step in texts for file in (step.before, step.after) if file is not None]
-        original = row.original.digest if row.original else ""
-        ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
-        yield replace(row, ours=tuple(ours))

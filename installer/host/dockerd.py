@@ -45,7 +45,10 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
         return DockerInfo(
             serving=Effect(
                 {
-                    name: Handler(runtime.get("path") or "", runtime)
+                    # ``status`` is what the program says of itself, and no setting.
+                    name: Handler(
+                        runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"}
+                    )
                     for name, runtime in answer["Runtimes"].items()
                 },
                 answer["DefaultRuntime"],

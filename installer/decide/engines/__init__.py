@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.engines import containerd, containerd_config, crio, docker
+from installer.decide.engines import containerd, containerd_config, crio, docker, docker_reload
 from installer.decide.engines.model import Decision, Engine, Reload
 
 ENGINES: Final = {
@@ -18,7 +18,7 @@ ENGINES: Final = {
             unit="docker.service",
             process="dockerd",
             reload=Reload.HUP,
-            default_key=docker.DEFAULT,
+            default_key=docker_reload.DEFAULT,
             needs_handler=lambda _: False,
             edits=docker.edits,
         ),

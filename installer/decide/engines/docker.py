@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Syntax, Tree, Value, Want
+from installer.decide.engines.docker_reload import BUILT_IN, DEFAULT, RUNTIMES
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -20,9 +21,6 @@ from installer.decide.engines.model import (
 )
 from installer.decide.errors import InstallerError
 
-RUNTIMES: Final = "runtimes"
-DEFAULT: Final = "default-runtime"
-BUILT_IN: Final = "runc"
 FEATURES: Final = "features"
 CDI: Final = "cdi"
 
@@ -50,20 +48,6 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         notes = (f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time",)
     return Decision(
         (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default)), notes
-    )
-
-
-def intermediate(before: Tree) -> tuple[Want, ...]:
-    """Return what daemon.json must say for dockerd to forget our runtimes, given the file without us.
-
-    Removed keys are sticky, and a map without the live default makes dockerd 20.10 panic
-    (engines.md 7), so both keys have to stand in the file for one SIGHUP.
-    """
-    default = before.get(DEFAULT)
-    runtimes = before.get(RUNTIMES)
-    return (
-        Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN),
-        Want((RUNTIMES,), runtimes if isinstance(runtimes, Mapping) else {}),
     )
 
 
