@@ -269,7 +269,8 @@ def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterat
 
 
 def _directories(facts: Facts, writes: Iterable[WriteConfig]) -> tuple[PurePosixPath, ...]:
-    needed = {parent for write in writes for parent in write.path.parents} & facts.missing
+    paths = {path for write in writes for path in (write.path, facts.targets.get(write.path, write.path))}
+    needed = {parent for path in paths for parent in path.parents} & facts.missing
     return tuple(sorted(needed, key=lambda path: len(path.parts)))
 
 

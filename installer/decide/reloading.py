@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from installer.decide.configs import ConfigChange, pristine, tree_of
+from installer.decide.configs import ConfigChange, pristine
 from installer.decide.edits import Syntax
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
@@ -80,7 +80,7 @@ def unwanted_defaults(
     """
     if ENGINES[engine.name].reload is not How.HUP:
         return frozenset()
-    named = {tree_of(step.after, step.path).get(ENGINES[engine.name].default_key) for step in writes}
+    named = {effect(step.after, step.path, engine.version).default for step in writes}
     return frozenset(entry.name for entry in entries if entry.name not in named)
 
 

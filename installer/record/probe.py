@@ -47,9 +47,10 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             )
         for path in targets:
             host.refuse_unreplaceable(path)
+        linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
         return replace(
             facts,
-            missing=frozenset(_missing(host, targets)),
+            missing=frozenset(_missing(host, {*targets, *linked})),
             machine=machine(),
             targets={path: real for path in targets if (real := host.resolve(path)) != path},
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
