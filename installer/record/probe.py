@@ -21,7 +21,7 @@ from installer.record import units
 from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
-from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
+from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown, used
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
@@ -35,6 +35,9 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     # Hashing the payload and asking the engines wait for different things.
     with found_artifacts(options.toolkit_source) as artifacts:
         engines, notes, overruled = _engines(host, options)
+        if options.auto:
+            engines, left = used(host, held, engines)
+            notes += left
         facts = _facts(host, options, held, engines)
         live = live_containers(host, options.layout, held, engines)
         targets = {path for engine in engines for path in _targets(engine)}
@@ -156,7 +159,11 @@ def _engines(
         if options.auto and (answer.stopped or answer.disabled):
             if answer.disabled:
                 notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
+            if answer.another:
+                notes.append(f"left {name} alone: {answer.another.reason}")
             continue
+        if answer.another:
+            raise answer.another
         facts = _answered(host, facts, answer)
         if engine.found_by and facts.unit not in engine.units:
             if not facts.unit:
@@ -175,7 +182,7 @@ def _engines(
     if not found and options.engine_names:
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(
-            f"find a running engine (nobody listens on {sockets})",
+            f"find a running engine ({'; '.join(notes) or f'nobody listens on {sockets}'})",
             remedy="start one, or name it with --runtime and its socket with --socket",
         )
     return tuple(found), tuple(notes), tuple(overruled)

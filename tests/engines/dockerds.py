@@ -1,4 +1,4 @@
-"""A real dockerd by itself, in namespaces of its own: as quick to start as it is to put down."""
+"""A real dockerd, or Podman's stand-in for it, by itself in namespaces of its own: quick to start and to end."""
 
 import json
 import os
@@ -15,6 +15,9 @@ from urllib.parse import quote
 from installer.decide.effect import Effect
 from installer.decide.errors import InstallerError
 from installer.host import dockerd
+from tests.engines import debs
+from tests.engines.cache import build_once, cache, key_of, locked
+from tests.engines.versions import BASE
 
 # dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
 ENTER = """\
@@ -25,7 +28,7 @@ for place in proc dev sys; do mount --rbind /$place root/$place || exit 1; done
 mount -t tmpfs tmpfs root/run && mkdir -p root/var/lib/docker root/etc/docker || exit 1
 mount --bind docker root/var/lib/docker
 mount --bind "$CONFIG" root/etc/docker || exit 1
-exec chroot root env -i PATH="$INSIDE" dockerd "$@"
+exec chroot root env -i PATH="$INSIDE" "$@"
 """
 CONTAIN = (
     *("setpriv", "--pdeathsig", "KILL"),
@@ -33,9 +36,36 @@ CONTAIN = (
     *("sh", "-c", ENTER, "enter"),
 )
 QUIET = ("--bridge=none", "--iptables=false", "--ip6tables=false")
+# What the package needs to answer, less what a node has already.
+PODMAN = (
+    *("podman", "conmon", "crun", "golang-github-containers-common", "golang-github-containers-image"),
+    *("libgpgme11", "libsubid4", "libassuan0", "libgpg-error0", "libyajl2", "libglib2.0-0"),
+)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 WAIT_S = 20.0
 ASK_S = 5.0
+
+
+def _contained(root: Path, config: Path, log: Path, *words: str) -> "subprocess.Popen[bytes]":
+    environment = {"PATH": os.environ["PATH"], "LOWER": str(root), "CONFIG": str(config), "INSIDE": PATH}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*CONTAIN, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill pid 1 of the namespaces, and with it all that is below it."""
+    import psutil
+
+    for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+        child.kill()
+    process.wait(timeout=WAIT_S)
 
 
 class Dockerd:
@@ -73,21 +103,7 @@ class Dockerd:
         """Start it anew with a text; return what it serves, None where it refused to start."""
         self.stop()
         self.write(text)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "LOWER": str(self._root),
-            "CONFIG": str(self._scratch / "etc"),
-            "INSIDE": PATH,
-        }
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*CONTAIN, *QUIET, *flags],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._process = _contained(self._root, self._scratch / "etc", self._log, "dockerd", *QUIET, *flags)
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -159,11 +175,7 @@ class Dockerd:
         """Kill it and all that is below it."""
         if self._process is None:
             return
-        import psutil
-
-        for child in psutil.Process(self._process.pid).children() if self.runs else []:
-            child.kill()
-        self._process.wait(timeout=WAIT_S)
+        _end(self._process)
         self._process = None
         self._pid = 0
 
@@ -177,3 +189,27 @@ def dockerd_of(root: Path) -> Iterator[Dockerd]:
             yield daemon
         finally:
             daemon.stop()
+
+
+@contextmanager
+def podman_on(base: Path, config: Path) -> Iterator[Path]:
+    """Have Podman answer Docker's API, on a socket in ``config``; ``base`` is the root of a node."""
+
+    def build(root: Path) -> None:
+        subprocess.run(["cp", "-al", f"{base}/.", str(root)], check=True, timeout=120)
+        debs.unpack(BASE, pins, root)
+
+    with locked():
+        pins = debs.alone(BASE, PODMAN)
+        root = build_once(cache() / f"root-podman-{key_of([base.name, *pins])}", build)
+    words = ("env", "STORAGE_DRIVER=vfs", "podman", "system", "service", "--time=0")
+    process = _contained(root, config, config / "log", *words, "unix:///etc/docker/docker.sock")
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not (config / "docker.sock").exists():
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise AssertionError(f"podman does not serve: {(config / 'log').read_text()}")
+            time.sleep(0.02)
+        yield config / "docker.sock"
+    finally:
+        _end(process)
