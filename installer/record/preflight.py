@@ -1,6 +1,6 @@
 """The engine's own program reads what its config is going to be, before the config is there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -16,9 +16,11 @@ from installer.decide.layout import Layout
 from installer.decide.steps import Preflight
 from installer.decide.toolkit import Text
 from installer.host.files import Host
-from installer.host.programs import run_in
+from installer.host.programs import ENVIRONMENT, Ran, run_in
 from installer.host.trees import install_tree, remove_tree
+from installer.record.cmdline import CONFIG
 from installer.record.live import PATH
+from installer.record.started import started, without
 
 log = structlog.get_logger()
 
@@ -45,18 +47,17 @@ def preflight(host: Host, layout: Layout, engine: EngineFacts, step: Preflight) 
     try:
         match engine.name:
             case "docker":
-                words = _docker(host, files)
+                ran = _docker(host, engine, program, files)
             case "containerd":
-                words = _containerd(host, engine, files)
+                ran = _run(host, program, _containerd(host, engine, files))
             case _:
-                words = _crio(host, layout, engine, files)
-        ran = run_in(host.here(ROOT), [str(program), *words], timeout_s=ANSWER_S)
+                ran = _run(host, program, _crio(host, layout, engine, files))
     finally:
         for path in {*files, engine.config}:
             host.sweep(path)
         remove_tree(host, layout.check)
     if ran is None:
-        log.warning("config not checked", engine=engine.name, reason=f"{program} cannot be run from here")
+        log.warning("config not checked", engine=engine.name, reason=f"{program} cannot tell here")
     elif ran.returncode and UNKNOWN_FLAG not in ran.stderr:
         raise InstallerError(
             f"configure {engine.name} ({program} refuses the new config: {ran.last_line})",
@@ -89,9 +90,32 @@ def _program(host: Host, engine: EngineFacts) -> PurePosixPath | None:
     return next((path for path in (place / name for place in PATH) if host.kind(path) is Kind.FILE), None)
 
 
-def _docker(host: Host, files: dict[PurePosixPath, File]) -> list[str]:
+def _run(
+    host: Host, program: PurePosixPath, words: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Ran | None:
+    environment = ENVIRONMENT | dict(environment or {})
+    return run_in(host.here(ROOT), [str(program), *words], timeout_s=ANSWER_S, environment=environment)
+
+
+def _docker(
+    host: Host, engine: EngineFacts, program: PurePosixPath, files: dict[PurePosixPath, File]
+) -> Ran | None:
+    """Validate as the running dockerd was started: what a flag says may not stand in the file as well.
+
+    Where nobody can tell how it was started, what the program has to say of the present config too, with
+    which it runs, is no reason against the new one: it comes of flags or an environment that it has not got.
+    """
     ((path, file),) = files.items()
-    return ["--validate", "--config-file", str(host.stage(path, file))]
+    as_running = started(host, engine)
+    given = tuple(without(as_running.words, CONFIG[engine.name])) if as_running else ()
+    words = ("--validate", "--config-file", str(host.stage(path, file)), *given)
+    environment = as_running.environment if as_running else {}
+    ran = _run(host, program, words, environment)
+    if as_running is not None or ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
+        return ran
+    host.stage(path, host.read(path) or File(b"{}"))
+    before = _run(host, program, words, environment)
+    return None if before is None or before.last_line == ran.last_line else ran
 
 
 def _containerd(host: Host, engine: EngineFacts, files: dict[PurePosixPath, File]) -> list[str]:

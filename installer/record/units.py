@@ -39,6 +39,15 @@ def state(host: Host, unit: str) -> UnitState:
     )
 
 
+def environment(host: Host, unit: str) -> tuple[str, ...]:
+    """Return the environment that a unit gives its service, as NAME=value.
+
+    Raises:
+        InstallerError: systemd cannot be reached, or does not answer.
+    """
+    return systemd.unit_environment(buses(host), unit, timeout_s=ASK_S)
+
+
 def restart(host: Host, unit: str, *, timeout_s: float, check: Callable[[], None]) -> None:
     """Restart a unit; it is active, with another process than before, when this returns.
 

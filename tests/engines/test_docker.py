@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.engines.configs import DAEMON_JSON, DOCKER
-from tests.engines.nodes import Node
+from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
@@ -108,3 +110,56 @@ def test_the_runtimes_of_others_are_served_as_before(docker_node: Node) -> None:
     assert _runtimes(docker_node) == before
     assert served(docker_node)[1] == "other"
     assert docker_node.read(DOCKER) == text
+
+
+def _started_with(node: Node, flags: str, *settings: str) -> None:
+    """Start dockerd with more flags and settings of its unit; its own docker-proxy is elsewhere."""
+    node.run(["mkdir", "-p", "/opt/own"])
+    node.run(["mv", "/usr/sbin/docker-proxy", "/opt/own/docker-proxy"])
+    command = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
+    lines = ["[Service]", "ExecStart=", f"ExecStart={command} {flags}", *settings]
+    node.write("/run/systemd/system/docker.service.d/own.conf", "\n".join(lines) + "\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("docker")
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        pytest.param("--userland-proxy-path=/opt/own/docker-proxy", (), id="flags"),
+        pytest.param("", ("Environment=PATH=/opt/own:/usr/sbin:/usr/bin:/sbin:/bin",), id="environment"),
+    ],
+)
+@pytest.mark.parametrize("seen", [True, False], ids=["its process is seen", "in another pid namespace"])
+def test_dockerd_validates_as_it_was_started(
+    docker_node: Node, flags: str, settings: tuple[str, ...], *, seen: bool
+) -> None:
+    _started_with(docker_node, flags, *settings)
+    inside = "mkdir /host && mount --rbind / /host && mount -t proc proc /proc && "
+    install = f"{PYTHON} -m installer install --toolkit-source {ARTIFACTS}"
+    command = (
+        ["sh", "-c", install]
+        if seen
+        else ["unshare", "--mount", "--pid", "--fork", "sh", "-c", f"{inside}{install} --host-root /host"]
+    )
+
+    done = docker_node.run(command, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "new config looked at" in done.stderr
+    assert "config not checked" not in done.stderr
+    assert served(docker_node)[0] > OURS
+
+
+def test_what_a_flag_says_may_not_stand_in_the_file_too(docker_node: Node) -> None:
+    _started_with(docker_node, "--userland-proxy-path=/opt/own/docker-proxy")
+    text = json.dumps({"userland-proxy-path": "/opt/own/docker-proxy"})
+    docker_node.write(DOCKER, text)  # after its start, which it would not survive
+
+    done = docker_node.installer("install", *SOURCE, "--timeout", "2")
+
+    validates = not str(docker_node.docker_version).startswith("20.")
+    assert done.returncode == (1 if validates else 4), done.stderr
+    assert ("refuses the new config: " in sentence(done.stderr)) == validates
+    # 20.10 cannot validate. It refuses each reload with such a file, the one back too: the ledger is kept.
+    assert docker_node.read(DOCKER) == text or not validates

@@ -28,7 +28,12 @@ LATER: dict[str, Any] = {
 
 
 def handlers(said: dict[str, Any]) -> dict[str, Handler]:
-    return {name: Handler(runtime.get("path", ""), runtime) for name, runtime in said["Runtimes"].items()}
+    return {
+        name: Handler(
+            runtime.get("path", ""), {key: value for key, value in runtime.items() if key != "status"}
+        )
+        for name, runtime in said["Runtimes"].items()
+    }
 
 
 def http(content: bytes, status: str = "200 OK") -> bytes:

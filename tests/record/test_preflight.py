@@ -103,6 +103,27 @@ def test_dockerd_is_asked_to_validate(tmp_path: Path) -> None:
     assert engine.names() == []
 
 
+def test_what_dockerd_says_of_the_present_config_too_is_no_reason_where_nobody_sees_its_flags(
+    tmp_path: Path,
+) -> None:
+    engine = Engine(tmp_path, "docker", "etc/daemon.json", end="echo no docker-proxy >&2; exit 1")
+    Path(engine.config).write_text("{}")
+
+    engine.look(config='{"runtimes": {}}')
+
+    assert engine.seen("config") == "{}"
+    assert engine.names() == ["daemon.json"]
+
+
+def test_what_dockerd_says_of_the_new_config_only_is_a_reason(tmp_path: Path) -> None:
+    end = f"grep -q bad {tmp_path}/config || exit 0; echo bad >&2; exit 1"
+    engine = Engine(tmp_path, "docker", "etc/daemon.json", end=end)
+    Path(engine.config).write_text("{}")
+
+    with pytest.raises(InstallerError, match=r"refuses the new config: bad\)"):
+        engine.look(config='{"bad": 1}')
+
+
 def test_crio_reads_all_drop_ins_in_a_directory_that_nobody_else_does(tmp_path: Path) -> None:
     engine = Engine(tmp_path, "crio", "etc/crio.conf", "etc/99-nvidia.toml")
     Path(engine.config.parent, "10-site.toml").write_text("site = 1\n")
