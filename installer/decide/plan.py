@@ -17,6 +17,7 @@ from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.reloading import (
     during,
+    pending,
     rows_for,
     stale_defaults,
     take_up,
@@ -146,6 +147,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             *facts.notes,
             *(note for decision in decisions.values() for note in decision.notes),
             *stale_defaults(facts, entries),
+            *(f"{part.row.name}, pending: {part.row.pending}" for part in parts if part.row.pending),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
         ),
         unproven=tuple(
@@ -231,7 +233,7 @@ def _engine(
     rows = tuple(rows_for(changes, steps))
     runtimes = tuple((entry.name, entry.binary) for entry in entries)
     return _EnginePart(
-        EngineRow(engine.name, engine.socket, engine.unit, runtimes),
+        EngineRow(engine.name, engine.socket, engine.unit, runtimes, pending(engine, options.extras)),
         tuple(row for row, _ in rows),
         changed,
         tuple(steps),

@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 from installer.decide.configs import ConfigChange, pristine
 from installer.decide.edits import Syntax
 from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
+from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.docker_reload import effect, route
+from installer.decide.engines.model import Extras, RuntimeEntry
 from installer.decide.engines.model import Reload as How
-from installer.decide.engines.model import RuntimeEntry
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, Holdings, Saved
@@ -97,6 +97,13 @@ def stale_defaults(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[st
                 f"{engine.name} has the default runtime {default} in force and {engine.config} says "
                 f"{wanted.default}: a reload brings into force what the file says"
             )
+
+
+def pending(engine: EngineFacts, extras: Extras) -> str:
+    """Return what an engine will not have in force after its reload, and when it will; "" for nothing."""
+    if ENGINES[engine.name].reload is not How.HUP:
+        return ""
+    return docker.pending(engine.config, extras, engine.serving)
 
 
 def during(held: Holdings, settled: Holdings, steps: Sequence[Step]) -> Holdings:

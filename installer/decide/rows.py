@@ -41,12 +41,16 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given."""
+    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given.
+
+    ``pending`` is what the engine had not taken up when it was last asked, and when it will.
+    """
 
     name: str
     socket: PurePosixPath
     unit: str
     runtimes: tuple[tuple[str, PurePosixPath], ...]
+    pending: str = ""
 
 
 @dataclass(frozen=True, slots=True)

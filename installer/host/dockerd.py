@@ -64,8 +64,8 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
                     for name, runtime in answer["Runtimes"].items()
                 },
                 answer["DefaultRuntime"],
-                # 20.10 has no such directories, nor CDI.
-                cdi=bool(answer.get("CDISpecDirs")),
+                # 20.10 has no such key, nor CDI.
+                cdi=bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None,
             ),
             version=answer["ServerVersion"],
         )

@@ -36,6 +36,7 @@ def dumps(held: Holdings) -> bytes:
                 "socket": str(row.socket),
                 "unit": row.unit,
                 "runtimes": {name: str(binary) for name, binary in row.runtimes},
+                "pending": row.pending,
             }
             for row in held.engines
         ],
@@ -82,7 +83,7 @@ def loads(text: bytes) -> Holdings:
 
 def _engine(row: Mapping[str, Any]) -> EngineRow:
     runtimes = tuple((name, PurePosixPath(binary)) for name, binary in row["runtimes"].items())
-    return EngineRow(row["name"], PurePosixPath(row["socket"]), row["unit"], runtimes)
+    return EngineRow(row["name"], PurePosixPath(row["socket"]), row["unit"], runtimes, row.get("pending", ""))
 
 
 def _config(row: Mapping[str, Any]) -> ConfigRow:

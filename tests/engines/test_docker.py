@@ -163,3 +163,25 @@ def test_what_a_flag_says_may_not_stand_in_the_file_too(docker_node: Node) -> No
     assert ("refuses the new config: " in sentence(done.stderr)) == validates
     # 20.10 cannot validate. It refuses each reload with such a file, the one back too: the ledger is kept.
     assert docker_node.read(DOCKER) == text or not validates
+
+
+def test_cdi_that_dockerd_takes_up_at_its_next_start_is_told_as_pending(docker_node: Node) -> None:
+    node, files = docker_node, snapshot(docker_node)
+    old = str(node.docker_version).startswith("20.")
+    at_once = node.run(["docker", "info", "--format", "{{json .}}"]).stdout
+    already = bool(json.loads(at_once).get("CDISpecDirs"))  # 28 has it without being asked
+    when = "has no effect, for this dockerd has no CDI" if old else "takes effect when dockerd starts"
+    install = [PYTHON, "-m", "installer.compat", "--no-daemon", "--runtime=docker", f"--toolkit-source-root={ARTIFACTS}"]
+    install += ["--enable-cdi-in-runtime", "--nvidia-driver-root=/", "--config=/etc/docker/daemon.json"]
+
+    done = node.run(install)
+    told = f"features.cdi in {DOCKER} {when}"
+    said = node.installer("status").stdout
+    node.restart("docker")
+    again = node.run(install)
+
+    assert (told in done.stderr) == (told in said) == (not already)
+    assert (told in again.stderr) == (told in node.installer("status").stdout) == old
+    assert "nothing changed" in again.stderr
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files

@@ -45,7 +45,7 @@ def http(content: bytes, status: str = "200 OK") -> bytes:
     [
         pytest.param(
             DEBIAN_12,
-            DockerInfo(Effect(handlers(DEBIAN_12), "nvidia", cdi=False), "20.10.24+dfsg1"),
+            DockerInfo(Effect(handlers(DEBIAN_12), "nvidia", cdi=None), "20.10.24+dfsg1"),
             id="20.10",
         ),
         pytest.param(

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Syntax, Tree, Value, Want
+from installer.decide.effect import Effect
 from installer.decide.engines.docker_reload import BUILT_IN, DEFAULT, RUNTIMES
 from installer.decide.engines.model import (
     ConfigFiles,
@@ -42,13 +43,23 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     default = text(tree, DEFAULT, path)
     _refuse_fatal(path, runtimes, default, entries)
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
-    notes: tuple[str, ...] = ()
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
         wants.append(Want((FEATURES, CDI), value=True))
-        notes = (f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time",)
     return Decision(
-        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default)), notes
+        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
     )
+
+
+def pending(path: PurePosixPath, extras: Extras, serving: Effect | None) -> str:
+    """Return which setting of ours a running dockerd has not taken up, and when it does; "" for none.
+
+    ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
+    """
+    if not extras.cdi or serving is None or serving.cdi:
+        return ""
+    if serving.cdi is None:
+        return f"{FEATURES}.{CDI} in {path} has no effect, for this dockerd has no CDI"
+    return f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time"
 
 
 def _refuse_fatal(
