@@ -171,7 +171,14 @@ def test_cdi_that_dockerd_takes_up_at_its_next_start_is_told_as_pending(docker_n
     at_once = node.run(["docker", "info", "--format", "{{json .}}"]).stdout
     already = bool(json.loads(at_once).get("CDISpecDirs"))  # 28 has it without being asked
     when = "has no effect, for this dockerd has no CDI" if old else "takes effect when dockerd starts"
-    install = [PYTHON, "-m", "installer.compat", "--no-daemon", "--runtime=docker", f"--toolkit-source-root={ARTIFACTS}"]
+    install = [
+        PYTHON,
+        "-m",
+        "installer.compat",
+        "--no-daemon",
+        "--runtime=docker",
+        f"--toolkit-source-root={ARTIFACTS}",
+    ]
     install += ["--enable-cdi-in-runtime", "--nvidia-driver-root=/", "--config=/etc/docker/daemon.json"]
 
     done = node.run(install)
