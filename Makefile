@@ -33,6 +33,7 @@ engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debi
 torture: .venv/.dev mutants  ## every kill point, fault and power failure, a thousand random lives for each engine: hours
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
+	DOCKER_STRIDE=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_docker_reload.py
 
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian
 	$(BIN)/python -m tests.mutants

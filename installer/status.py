@@ -74,6 +74,9 @@ def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
                 yield Line(str(layout.config), f"{key} edited by an administrator")
     for row in held.configs:
         yield _config_line(host, row)
+    for engine in held.engines:
+        if engine.pending:
+            yield Line(engine.name, f"pending since the last install: {engine.pending}")
 
 
 def _config_line(host: Host, row: ConfigRow) -> Line:

@@ -93,3 +93,23 @@ def test_a_directory_that_somebody_came_to_use_stays(site: Site) -> None:
 
     left = sorted(str(path.relative_to(site.root)) for path in (site.root / "srv").rglob("*"))
     assert left == ["srv/docker", "srv/docker/theirs"]
+
+
+@pytest.mark.parametrize("place", ["daemon.json", "deeper/still/daemon.json"], ids=["a file", "a directory"])
+@pytest.mark.parametrize(
+    "config", [DAEMON_JSON, "etc/containerd/config.toml", "etc/crio/crio.conf.d/99-nvidia.toml"]
+)
+def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
+    site: Site, config: str, place: str
+) -> None:
+    (site.root / "srv").mkdir()
+    (site.root / config).parent.mkdir(parents=True, exist_ok=True)
+    (site.root / config).unlink(missing_ok=True)
+    (site.root / config).symlink_to(f"/srv/{place}")
+    before = site.tree()
+
+    assert site.call("install").returncode == 0
+    assert (site.root / "srv" / place).is_file()
+    assert site.call("uninstall").returncode == 0
+
+    assert site.tree() == before

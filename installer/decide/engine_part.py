@@ -13,8 +13,9 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
+from installer.decide.reloading import pending, rows_for, take_up, unwanted_defaults, writes_for
 from installer.decide.rows import ConfigRow, EngineRow
-from installer.decide.steps import Neighbour, Reload, WriteConfig
+from installer.decide.steps import Neighbour, Reload, Step, WriteConfig
 
 Texts: TypeAlias = Mapping[PurePosixPath, File | None]
 # What an engine would have in force with these texts, and without any other.
@@ -23,12 +24,15 @@ Ask: TypeAlias = Callable[[EngineFacts, Texts], Effect]
 
 @dataclass(frozen=True, slots=True)
 class EnginePart:
-    """What one engine takes: its row, the rows of its configs, and what is done to them."""
+    """What one engine takes: its row, the rows of its configs, and what is done to them.
+
+    ``writes`` are the changes as a whole, ``steps`` the way that they and the reload are carried out.
+    """
 
     row: EngineRow
     configs: tuple[ConfigRow, ...]
     writes: tuple[WriteConfig, ...]
-    reload: tuple[Reload, ...]
+    steps: tuple[Step, ...]
     backups: tuple[File, ...]
     low_level: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -47,9 +51,10 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         InstallerError: one of them is not valid.
     """
     order = dict.fromkeys((*engine.files, *sorted(texts)))
-    trees = {path: tree_of(file, path) for path in order if (file := texts.get(path)) is not None}
+    files = {path: file for path in order if (file := texts.get(path)) is not None}
+    trees = {path: tree_of(file, path) for path, file in files.items()}
     return ConfigFiles(
-        engine.config, engine.drop_in, trees, engine.version, engine.hook, before, engine.serving
+        engine.config, engine.drop_in, trees, engine.version, engine.hook, before, engine.serving, files
     )
 
 
@@ -84,7 +89,7 @@ def install_engine(
         engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts
     )
     part = _part(plain, entries, facts, options)
-    if ENGINES[engine.name].found_by or not (plain.steps or part.reload):
+    if ENGINES[engine.name].found_by or not part.steps:
         return part  # nothing is written
     before = ask(engine, texts)
     if before.broken:
@@ -178,14 +183,21 @@ def _part(
     gone = tuple(
         RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names
     )
+    writes = writes_for(engine, chosen.changes, facts.contents)
     ours = {*names, *_names(gone)}
     reload = Reload(
-        engine.name, asked, gone, others=others(engine, after, ours), defaults=defaults(engine, after, ours)
+        engine.name,
+        asked,
+        gone,
+        unwanted_defaults(engine, (*asked, *gone), writes),
+        others(engine, after, ours),
+        defaults(engine, after, ours),
     )
     served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in chosen.changes))
-    changes = chosen.changes
+    steps = chosen.steps if quiet else take_up(writes, reload, engine.serving, engine.version)
+    rows = tuple(rows_for(chosen.changes, steps))
     return EnginePart(
         EngineRow(
             engine.name,
@@ -193,11 +205,12 @@ def _part(
             engine.unit,
             tuple((one.name, one.binary) for one in asked),
             _state(engine, held),
+            pending(engine, options.extras),
         ),
-        tuple(change.row for change in changes if change.row is not None),
+        tuple(row for row, _ in rows),
         chosen.steps,
-        () if quiet else (reload,),
-        tuple(change.original for change in changes if change.saved and change.original is not None),
+        tuple(steps),
+        tuple(original for _, original in rows if original is not None),
         decision.low_level,
         decision.notes,
     )

@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, pristine, text_of, tree_of
-from installer.decide.edits import Syntax, apply
+from installer.decide.configs import DEFAULT, group_of, pristine, tree_of
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engine_part import Ask, Texts, defaults, others, present
-from installer.decide.engines import ENGINES, docker
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
-from installer.decide.inode import File, Meta
+from installer.decide.inode import File
 from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.reloading import take_up
 from installer.decide.rows import ConfigRow, EngineRow, Saved
 from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.toolkit_plan import TRY_AGAIN
@@ -239,21 +239,5 @@ def _revert(
     forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
     if forgotten:
         return [step for step in writes if step.before != step.after]
-    if reload.engine != "docker":
-        return [*(step for step in writes if step.before != step.after), reload]
-    return through_intermediate(writes, reload)
-
-
-def through_intermediate(writes: Iterable[WriteConfig], reload: Reload) -> list[Step]:
-    """Let dockerd forget our runtimes by way of a file that names none, then put the right one there."""
-    steps: list[Step] = []
-    for step in writes:
-        wants = docker.intermediate(tree_of(step.after, step.path))
-        text, _ = apply(text_of(step.after, step.path), wants, Syntax.JSON, name=str(step.path))
-        middle = File(text.encode(), step.before.meta if step.before else Meta())
-        steps += [
-            WriteConfig(step.engine, step.path, step.before, middle),
-            reload,
-            WriteConfig(step.engine, step.path, middle, step.after),
-        ]
-    return steps
+    # Whatever dockerd has by now: somebody may have told it more since we asked.
+    return take_up(writes, reload, None, found.version if found else None)

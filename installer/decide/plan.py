@@ -16,6 +16,7 @@ from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
+from installer.decide.reloading import during, stale_defaults
 from installer.decide.rows import Holdings, ToolkitRow
 from installer.decide.steps import FindRuntimes, MakeDirectory, Reload, Step, WriteConfig, WriteSpecification
 from installer.decide.toolkit_plan import plan_toolkit
@@ -82,10 +83,10 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     steps += [
         FindRuntimes(part.row.name, tuple(path for _, path in part.row.runtimes))
         for part in parts
-        if part.reload and part.writes
+        if part.writes and any(isinstance(step, Reload) for step in part.steps)
     ]
     for part in parts:
-        steps += [*part.writes, *part.reload]
+        steps += part.steps
     steps += toolkit.afterwards
     held = facts.held
     planned = {OWNER, *(part.row.name for part in parts)}
@@ -101,7 +102,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     )
     plan = Plan(
         tuple(steps),
-        _during(held, settled),
+        during(held, settled, steps),
         settled,
         {engine.name: engine for engine in facts.engines},
         _digest(facts, options, toolkit.row),
@@ -116,6 +117,8 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         notes=(
             *facts.notes,
             *(note for part in parts for note in part.notes),
+            *stale_defaults(facts, entries),
+            *(f"{part.row.name}, pending: {part.row.pending}" for part in parts if part.row.pending),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
         ),
         unproven=tuple(
@@ -125,23 +128,6 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         ),
     )
     return replace(plan, obstacles=(*plan.obstacles, *_refused_before(plan, held, options)))
-
-
-def _during(held: Holdings, settled: Holdings) -> Holdings:
-    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
-
-    So both are known, and the edits that lead back from either, for somebody may write to it before we end.
-    """
-    if settled == held:
-        return held
-    configs = []
-    for row in settled.configs:
-        before = held.config(row.path)
-        texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
-        edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
-        configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
-    going = [row for row in held.configs if settled.config(row.path) is None]
-    return replace(settled, configs=(*configs, *going), finished=False, failed=held.failed)
 
 
 def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
@@ -215,7 +201,8 @@ def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterat
 def _directories(
     facts: Facts, writes: Iterable[WriteConfig | WriteSpecification]
 ) -> tuple[PurePosixPath, ...]:
-    needed = {parent for write in writes for parent in write.path.parents} & facts.missing
+    paths = {path for write in writes for path in (write.path, facts.targets.get(write.path, write.path))}
+    needed = {parent for path in paths for parent in path.parents} & facts.missing
     return tuple(sorted(needed, key=lambda path: len(path.parts)))
 
 

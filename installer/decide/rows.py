@@ -49,6 +49,7 @@ class EngineRow:
     """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given.
 
     ``state`` is where it said that its containers are, so that they are found when it does not run.
+    ``pending`` is what the engine had not taken up when it was last asked, and when it will.
     """
 
     name: str
@@ -56,6 +57,7 @@ class EngineRow:
     unit: str
     runtimes: tuple[tuple[str, PurePosixPath], ...]
     state: PurePosixPath | None = None
+    pending: str = ""
 
 
 @dataclass(frozen=True, slots=True)

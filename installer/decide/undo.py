@@ -9,7 +9,7 @@ from installer.decide import crio_undo
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import tree_of
 from installer.decide.engine_part import Ask, texts_alone
-from installer.decide.engine_undo import UndoPart, through_intermediate, undo_engine
+from installer.decide.engine_undo import UndoPart, undo_engine
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
@@ -18,7 +18,8 @@ from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.reloading import knowing, take_up
+from installer.decide.rows import Holdings
 from installer.decide.steps import (
     ProveUnused,
     Reload,
@@ -61,7 +62,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=tuple(_knowing(rows.values(), steps)), finished=False)
+    during = replace(held, configs=tuple(knowing(rows.values(), steps)), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
@@ -197,14 +198,14 @@ def plan_rollback(
         ]
         looks = bool(ENGINES[name].found_by)
         again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
-        steps += through_intermediate(writes, again) if name == "docker" and again else [*writes]
-        steps += [again] if again and name != "docker" else []
+        # What dockerd has by now depends on when it failed.
+        steps += take_up(writes, again, None, plan.engines[name].version) if again else [*writes]
     steps += [
         back
         for step in reversed(done)
         if not used and step not in of_engines and (back := inverse(step)) is not None
     ]
-    rows = tuple(_knowing(plan.during.configs, (*done, *steps)))
+    rows = tuple(knowing(plan.during.configs, (*done, *steps)))
     during = replace(plan.during, configs=rows, finished=False)
     return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
@@ -224,13 +225,3 @@ def _again(engine: EngineFacts, tried: Reload) -> Reload:
         RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
     ]
     return Reload(tried.engine, tuple(present), tuple(absent))
-
-
-def _knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows, each knowing every text of ours that a step may leave in its place."""
-    for row in rows:
-        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
-        files = [file for step in texts for file in (step.before, step.after) if file is not None]
-        original = row.original.digest if row.original else ""
-        ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
-        yield replace(row, ours=tuple(ours))

@@ -93,6 +93,18 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
         return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
 
 
+def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the ids of all pods that CRI knows.
+
+    Raises:
+        InstallerError: as ``status``.
+    """
+    with _connected(socket_path, timeout_s) as engine:
+        answer = engine.cri("ListPodSandbox", b"")
+    with _understood(socket_path):
+        return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
+
+
 def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
     """Return why containerd's CRI plugin did not load, in its words; None if it did, or is switched off.
 

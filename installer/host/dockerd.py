@@ -3,16 +3,26 @@
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
+
+PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
+
+
+class NotServedError(InstallerError):
+    """It is not the host's own dockerd that answers Docker's API; ``reason`` says who does."""
+
+    def __init__(self, reason: str, *, remedy: str) -> None:
+        super().__init__(f"configure docker ({reason})", remedy=f"leave docker out of --runtime{remedy}")
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +47,25 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves.
 
     Raises:
+        NotServedError: it is Podman, rootless, or the snap.
         InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
     """
     said = _get(socket_path, "/info", timeout_s)
     try:
         answer = said.json()
+        _refuse_others(socket_path, said.headers, answer)
         return DockerInfo(
             serving=Effect(
                 {
-                    name: Handler(runtime.get("path") or "", runtime)
+                    # ``status`` is what the program says of itself, and no setting.
+                    name: Handler(
+                        runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"}
+                    )
                     for name, runtime in answer["Runtimes"].items()
                 },
                 answer["DefaultRuntime"],
-                # 20.10 has no such directories, nor CDI.
-                cdi=bool(answer.get("CDISpecDirs")),
+                # 20.10 has no such key, nor CDI.
+                cdi=bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None,
             ),
             version=answer["ServerVersion"],
         )
@@ -59,6 +74,20 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
             f"understand what answers on {socket_path} ({error!r})",
             remedy="check that it is dockerd's socket",
         ) from error
+
+
+def _refuse_others(socket_path: Path, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
+    """Raise where it is not a dockerd of the host's own that answers."""
+    without = "takes GPUs by CDI, without a runtime of ours"
+    if PODMAN in headers:
+        reason = f"Podman answers on {socket_path}, and reads no daemon.json"
+        raise NotServedError(reason, remedy=f"; Podman {without}")
+    if "name=rootless" in (answer.get("SecurityOptions") or ()):
+        reason = f"the dockerd on {socket_path} is rootless, its config is in its user's home"
+        raise NotServedError(reason, remedy=f"; rootless Docker {without}")
+    if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
+        reason = f"the dockerd on {socket_path} is that of the snap, which does not see our files"
+        raise NotServedError(reason, remedy=", or install Docker from a package")
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:

@@ -1,7 +1,7 @@
 """The host's own programs, run in the host's own root: what they link to is there and not here."""
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -28,13 +28,20 @@ class Ran:
         return lines[-1][:300] if lines else f"exit code {self.returncode}"
 
 
-def run_in(root: Path, words: Sequence[str], *, timeout_s: float, fds: Sequence[int] = ()) -> Ran | None:
+def run_in(
+    root: Path,
+    words: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] = ENVIRONMENT,
+    fds: Sequence[int] = (),
+) -> Ran | None:
     """Run a program of the host whose root is ``root`` here; None where it cannot be run, or not in time.
 
     It inherits ``fds``.
     """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    ran = _ran(command, "", timeout_s, fds)
+    ran = _ran(command, "", timeout_s, environment, fds)
     if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
         return None
     return ran
@@ -45,13 +52,19 @@ def run_here(program: PurePosixPath, words: Sequence[str], text: str, *, timeout
     return _ran([str(program), *words], text, timeout_s)
 
 
-def _ran(command: Sequence[str], text: str, timeout_s: float, fds: Sequence[int] = ()) -> Ran | None:
+def _ran(
+    command: Sequence[str],
+    text: str,
+    timeout_s: float,
+    environment: Mapping[str, str] = ENVIRONMENT,
+    fds: Sequence[int] = (),
+) -> Ran | None:
     try:
         done = subprocess.run(
             command,
             input=text.encode(),
             capture_output=True,
-            env=ENVIRONMENT,
+            env=environment,
             cwd="/",
             timeout=timeout_s,
             pass_fds=fds,

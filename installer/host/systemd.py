@@ -123,6 +123,20 @@ def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
     return _ask(buses, state, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
+def unit_environment(buses: Sequence[Path], unit: str, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the environment that a unit gives its service, as NAME=value.
+
+    Raises:
+        NoBusError: no bus can be reached.
+        InstallerError: systemd refuses or does not answer in time.
+    """
+
+    def environment(bus: Bus) -> tuple[str, ...]:
+        return tuple(bus.get(_known(bus, unit), _SERVICE, "Environment"))
+
+    return _ask(buses, environment, purpose=f"look at {unit}", timeout_s=timeout_s)
+
+
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ...
 

@@ -37,7 +37,7 @@ class Answer:
 
     ``serving`` is None, and ``silence`` says why, where there is no usable answer; ``stopped``
     that nobody listens, ``disabled`` that it runs without CRI on purpose, ``failed`` that its CRI
-    did not load and will not.
+    did not load and will not. ``another`` says that it is not the engine whose API it answers.
     """
 
     peer: Peer | None = None
@@ -47,6 +47,7 @@ class Answer:
     stopped: bool = False
     disabled: bool = False
     failed: bool = False
+    another: dockerd.NotServedError | None = None
 
 
 def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
@@ -67,6 +68,8 @@ def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
             seen = peer
     try:
         serving, version = _serving(engine, socket, timeout_s)
+    except dockerd.NotServedError as error:
+        return Answer(stopped=True, silence=error.problem, another=error)
     except cri.CriDisabledError as error:
         return Answer(seen, silence=error.problem, disabled=True, failed=True)
     except cri.CriFailedError as error:

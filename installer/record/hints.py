@@ -6,11 +6,14 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.model import is_ours
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
+from installer.decide.rows import Holdings
+from installer.host import cri
 from installer.host.files import Host
 from installer.record import units
 
@@ -21,6 +24,8 @@ GENERATED: Final = {
     "/k0s/": "k0s",
     "/microk8s/": "MicroK8s",
 }
+KUBELET: Final = PurePosixPath("/var/lib/kubelet")
+ASK_S: Final = 5.0
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 _TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 
@@ -54,6 +59,32 @@ def driver_note(host: Host, options: Options) -> tuple[str, ...]:
                 f"{DEFAULT_DRIVER_ROOT} is empty and {directory} holds the driver: consider --driver-root /",
             )
     return ()
+
+
+def used(
+    host: Host, held: Holdings, engines: tuple[EngineFacts, ...]
+) -> tuple[tuple[EngineFacts, ...], tuple[str, ...]]:
+    """Return the engines less a containerd that only serves Docker, CRI switched on or not; and a note of it.
+
+    A kubelet, a pod, a runtime of ours tell that its CRI is used, and what cannot be asked counts as used.
+    """
+    beside = [each for each in engines if each.name == "containerd"]
+    if not beside or not any(each.name == "docker" for each in engines):
+        return engines, ()
+    (containerd,) = beside
+    serving = containerd.serving.binaries.values() if containerd.serving else ()
+    ours = any(row.name == "containerd" for row in held.engines) or any(is_ours(each) for each in serving)
+    if ours or host.names(KUBELET) or _runs_pods(host, containerd):
+        return engines, ()
+    left = tuple(each for each in engines if each is not containerd)
+    return left, ("left containerd alone: it serves Docker, and nobody uses its CRI (no kubelet, no pod)",)
+
+
+def _runs_pods(host: Host, engine: EngineFacts) -> bool:
+    try:
+        return bool(cri.sandboxes(host.here(engine.socket), timeout_s=ASK_S))
+    except InstallerError:
+        return True
 
 
 def refuse_unknown(host: Host, facts: EngineFacts) -> None:

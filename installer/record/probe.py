@@ -22,7 +22,7 @@ from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.configs import configs_read, readable_configs, usual_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
-from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
+from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown, used
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
@@ -36,6 +36,9 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     # Hashing the payload and asking the engines wait for different things.
     with found_artifacts(options.toolkit_source) as artifacts:
         engines, notes, overruled = _engines(host, options)
+        if options.auto:
+            engines, left = used(host, held, engines)
+            notes += left
         facts = _facts(host, options, held, engines)
         live = live_containers(host, options.layout, held, engines)
         targets = {path for engine in engines for path in _targets(engine)}
@@ -44,9 +47,10 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             facts = _with_cdi(host, options, options.cdi, facts)
         for path in targets:
             host.refuse_unreplaceable(path)
+        linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
         facts = replace(
             facts,
-            missing=frozenset(_missing(host, targets)),
+            missing=frozenset(_missing(host, {*targets, *linked})),
             machine=machine(),
             targets=_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
@@ -181,7 +185,11 @@ def _engines(
         if options.auto and (answer.stopped or answer.disabled):
             if answer.disabled:
                 notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
+            if answer.another:
+                notes.append(f"left {name} alone: {answer.another.reason}")
             continue
+        if answer.another:
+            raise answer.another
         facts = _answered(host, facts, answer)
         if engine.found_by and facts.unit not in engine.units:
             if not facts.unit:
@@ -202,7 +210,7 @@ def _engines(
     if not found and options.engine_names:
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(
-            f"find a running engine (nobody listens on {sockets})",
+            f"find a running engine ({'; '.join(notes) or f'nobody listens on {sockets}'})",
             remedy=Remedy(
                 "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
             ),

@@ -37,6 +37,7 @@ def dumps(held: Holdings) -> bytes:
                 "unit": row.unit,
                 "runtimes": {name: str(binary) for name, binary in row.runtimes},
                 "state": row.state and str(row.state),
+                "pending": row.pending,
             }
             for row in held.engines
         ],
@@ -84,7 +85,8 @@ def loads(text: bytes) -> Holdings:
 def _engine(row: Mapping[str, Any]) -> EngineRow:
     runtimes = tuple((name, PurePosixPath(binary)) for name, binary in row["runtimes"].items())
     state = PurePosixPath(row["state"]) if row.get("state") else None
-    return EngineRow(row["name"], PurePosixPath(row["socket"]), row["unit"], runtimes, state)
+    pending = row.get("pending", "")
+    return EngineRow(row["name"], PurePosixPath(row["socket"]), row["unit"], runtimes, state, pending)
 
 
 def _config(row: Mapping[str, Any]) -> ConfigRow:

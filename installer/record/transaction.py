@@ -225,7 +225,7 @@ def _write_config(host: Host, step: WriteConfig) -> None:
             f"edit {step.path} (somebody else wrote it in this very moment)", remedy="run again"
         )
     if step.after is None:
-        host.remove(step.path)
+        host.remove(host.resolve(step.path))  # a link that led nowhere before us stays
     else:
         host.replace(step.path, step.after)
 

@@ -17,8 +17,10 @@ from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
-from installer.host.programs import Ran, run_in
+from installer.host.programs import ENVIRONMENT, Ran, run_in
+from installer.record.cmdline import CONFIG
 from installer.record.live import PATH
+from installer.record.started import Started, started, without
 
 log = structlog.get_logger()
 
@@ -97,9 +99,26 @@ class Trials:
     def _docker(
         self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
     ) -> Ran | None:
+        """Validate as the running dockerd was started: what a flag says may not stand in the file as well.
+
+        Where nobody can tell how it was started, what the program has to say of the present config too, with
+        which it runs, is no reason against another: it comes of flags or an environment that it has not got.
+        """
+        as_running = started(self._host, engine)
+        ran = self._validated(program, engine, files.get(engine.config), as_running)
+        if as_running is not None or ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
+            return ran
+        before = self._validated(program, engine, self._contents.get(engine.config), None)
+        return None if before is None or before.last_line == ran.last_line else ran
+
+    def _validated(
+        self, program: PurePosixPath, engine: EngineFacts, file: File | None, as_running: Started | None
+    ) -> Ran | None:
+        given = without(as_running.words, CONFIG[engine.name]) if as_running else ()
         with held_texts(1) as (root,):
-            root.fill(text_of(files.get(engine.config) or File(b"{}"), engine.config))
-            return self._run(program, ("--validate", "--config-file", root.name), {engine.config: root})
+            root.fill(text_of(file or File(b"{}"), engine.config))
+            words = ("--validate", "--config-file", root.name, *given)
+            return self._run(program, words, {engine.config: root}, as_running)
 
     def _containerd(
         self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
@@ -112,7 +131,8 @@ class Trials:
             put = containerd_effect.as_read(engine.config, texts, trees, lambda path: places[path].name)
             for path, text in put.items():
                 places[path].fill(text)
-            return self._run(program, ("--config", places[engine.config].name, "config", "dump"), places)
+            words = ("--config", places[engine.config].name, "config", "dump")
+            return self._run(program, words, places, started(self._host, engine))
 
     def _crio(
         self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
@@ -131,11 +151,20 @@ class Trials:
             return self._run(program, words, places)
 
     def _run(
-        self, program: PurePosixPath, words: Sequence[str], places: Mapping[PurePosixPath, Held]
+        self,
+        program: PurePosixPath,
+        words: Sequence[str],
+        places: Mapping[PurePosixPath, Held],
+        as_running: Started | None = None,
     ) -> Ran | None:
         """Run a program that is given ``places``; in what it says they have the names that the host knows."""
-        fds = [place.fd for place in places.values()]
-        ran = run_in(self._host.here(ROOT), [str(program), *words], timeout_s=ANSWER_S, fds=fds)
+        ran = run_in(
+            self._host.here(ROOT),
+            [str(program), *words],
+            timeout_s=ANSWER_S,
+            environment=ENVIRONMENT | dict(as_running.environment if as_running else {}),
+            fds=[place.fd for place in places.values()],
+        )
         if ran is None:
             return None
         said = ran.stderr

@@ -49,6 +49,15 @@ def state(host: Host, unit: str) -> UnitState:
     )
 
 
+def environment(host: Host, unit: str) -> tuple[str, ...]:
+    """Return the environment that a unit gives its service, as NAME=value.
+
+    Raises:
+        InstallerError: systemd cannot be reached, or does not answer.
+    """
+    return systemd.unit_environment(buses(host), unit, timeout_s=ASK_S)
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.

@@ -18,7 +18,7 @@ from tests.engines.roots import Roots, prepared
 from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent
-NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd"}
+NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd", "docker_engines": "docker"}
 ROW = "row of the table of live containers"
 COVERED = "what containerds made of random configs"
 Boot = Callable[..., AbstractContextManager[Node]]
@@ -131,6 +131,13 @@ def booted(roots: Roots) -> Boot:
 def record_row(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Return how to add a line to the table of live containers that ends the report."""
     return lambda line: record_property(ROW, line)
+
+
+@pytest.fixture
+def docker_engines(request: pytest.FixtureRequest) -> EngineSet:
+    """Return the engines of every node that has a dockerd, for who starts that alone."""
+    found: EngineSet = request.param
+    return found
 
 
 def _fresh(request: pytest.FixtureRequest) -> Iterator[Node]:

@@ -9,7 +9,7 @@ import pytest
 
 from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
-from installer.host.dockerd import DockerInfo, info
+from installer.host.dockerd import DockerInfo, NotServedError, info
 from tests.host.servers import answer, drip, hang, hang_up, serving
 
 DEBIAN_12: dict[str, Any] = {
@@ -28,7 +28,12 @@ LATER: dict[str, Any] = {
 
 
 def handlers(said: dict[str, Any]) -> dict[str, Handler]:
-    return {name: Handler(runtime.get("path", ""), runtime) for name, runtime in said["Runtimes"].items()}
+    return {
+        name: Handler(
+            runtime.get("path", ""), {key: value for key, value in runtime.items() if key != "status"}
+        )
+        for name, runtime in said["Runtimes"].items()
+    }
 
 
 def http(content: bytes, status: str = "200 OK") -> bytes:
@@ -40,7 +45,7 @@ def http(content: bytes, status: str = "200 OK") -> bytes:
     [
         pytest.param(
             DEBIAN_12,
-            DockerInfo(Effect(handlers(DEBIAN_12), "nvidia", cdi=False), "20.10.24+dfsg1"),
+            DockerInfo(Effect(handlers(DEBIAN_12), "nvidia", cdi=None), "20.10.24+dfsg1"),
             id="20.10",
         ),
         pytest.param(
@@ -133,3 +138,42 @@ def test_a_socket_may_be_named_relative_to_here(tmp_path: Path, monkeypatch: pyt
 def test_without_a_socket_its_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(InstallerError, match=r"ask dockerd on .*absent.sock .*; check that dockerd runs"):
         info(tmp_path / "absent.sock", timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("header", "said", "reason"),
+    [
+        # Podman 4.3.1 of Debian 12 said so; a real one answers in tests/engines/test_other_dockers.py.
+        pytest.param(
+            "Libpod-Api-Version: 4.3.1\r\n",
+            DEBIAN_12,
+            "Podman answers on {}, and reads no daemon.json",
+            id="podman",
+        ),
+        # As moby's daemon/info_unix.go words it; not recorded.
+        pytest.param(
+            "",
+            LATER | {"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]},
+            "the dockerd on {} is rootless, its config is in its user's home",
+            id="rootless",
+        ),
+        # As the snap's own bin/dockerd.sh sets its data-root; not recorded.
+        pytest.param(
+            "",
+            LATER | {"DockerRootDir": "/var/snap/docker/common/var-lib-docker"},
+            "the dockerd on {} is that of the snap, which does not see our files",
+            id="snap",
+        ),
+    ],
+)
+def test_who_else_answers_the_api_of_docker_is_told_apart(
+    tmp_path: Path, header: str, said: dict[str, Any], reason: str
+) -> None:
+    content = json.dumps(said).encode()
+    reply = http(content).replace(b"\r\n", f"\r\n{header}".encode(), 1)
+
+    with serving(tmp_path / "docker.sock", answer(reply)) as docker, pytest.raises(NotServedError) as refusal:
+        info(docker, timeout_s=5)
+
+    assert refusal.value.reason == reason.format(docker)
+    assert refusal.value.problem == f"configure docker ({reason.format(docker)})"

@@ -131,6 +131,25 @@ def test_dockerd_is_asked_to_validate_and_the_text_tells_the_effect(tmp_path: Pa
     assert engine.names() == []
 
 
+def test_what_dockerd_says_of_the_present_config_too_is_no_reason_where_nobody_sees_its_flags(
+    tmp_path: Path,
+) -> None:
+    engine = Engine(tmp_path, "docker", "etc/daemon.json", end="echo no docker-proxy >&2; exit 1")
+    now = {engine.config: File(b"{}")}
+
+    assert not engine.effect('{"runtimes": {}}', Trials(HOST, now)).broken
+
+    assert engine.seen("config") == "{}"
+
+
+def test_what_dockerd_says_of_the_new_config_only_is_a_reason(tmp_path: Path) -> None:
+    end = f"grep -q bad {tmp_path}/config || exit 0; echo bad >&2; exit 1"
+    engine = Engine(tmp_path, "docker", "etc/daemon.json", end=end)
+    now = {engine.config: File(b"{}")}
+
+    assert engine.effect('{"bad": 1}', Trials(HOST, now)).broken.endswith(": bad")
+
+
 def test_crio_reads_all_drop_ins_in_a_directory_that_nobody_else_enters(tmp_path: Path) -> None:
     engine = Engine(tmp_path, "crio", "etc/crio.conf", "etc/99-nvidia.toml")
     site = PurePosixPath(tmp_path, "etc/10-site.toml")

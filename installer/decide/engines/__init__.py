@@ -4,7 +4,14 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.effect import Effect
-from installer.decide.engines import containerd, containerd_config, containerd_effect, crio, docker
+from installer.decide.engines import (
+    containerd,
+    containerd_config,
+    containerd_effect,
+    crio,
+    docker,
+    docker_reload,
+)
 from installer.decide.engines.model import Decision, Engine, Reload
 
 ENGINES: Final = {
@@ -19,10 +26,12 @@ ENGINES: Final = {
             unit="docker.service",
             process="dockerd",
             reload=Reload.HUP,
-            default_key=docker.DEFAULT,
+            default_key=docker_reload.DEFAULT,
             needs_handler=lambda _: False,
             edits=docker.edits,
-            effect=docker.effect,
+            effect=lambda files: docker_reload.effect(
+                files.files.get(files.config), files.config, files.version
+            ),
         ),
         Engine(
             name="containerd",

@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Syntax, Tree, Value, Want
-from installer.decide.effect import Effect, Handler
+from installer.decide.effect import Effect
+from installer.decide.engines.docker_reload import BUILT_IN, DEFAULT, RUNTIMES
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -21,9 +22,6 @@ from installer.decide.engines.model import (
 )
 from installer.decide.errors import InstallerError
 
-RUNTIMES: Final = "runtimes"
-DEFAULT: Final = "default-runtime"
-BUILT_IN: Final = "runc"
 FEATURES: Final = "features"
 CDI: Final = "cdi"
 
@@ -45,44 +43,23 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     default = text(tree, DEFAULT, path)
     _refuse_fatal(path, runtimes, default, entries)
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
-    notes: tuple[str, ...] = ()
     if extras.cdi and table(tree, (FEATURES,), path).get(CDI) is not True:
         wants.append(Want((FEATURES, CDI), value=True))
-        notes = (f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time",)
     yield Decision(
-        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default)), notes
+        (FileWants(path, Syntax.JSON, tuple(wants)),), low_level_words(_low_level(runtimes, default))
     )
 
 
-def effect(files: ConfigFiles) -> Effect:
-    """Return what dockerd has in force once it is started with the file; its program does not tell."""
-    tree = files.trees.get(files.config, {})
-    runtimes = tree.get(RUNTIMES)
-    named = runtimes if isinstance(runtimes, Mapping) else {}
-    handlers = {
-        name: Handler(binary if isinstance(binary := _binary(one), str) else "", one)
-        for name, one in named.items()
-        if isinstance(one, Mapping)
-    }
-    default = tree.get(DEFAULT)
-    word = default if isinstance(default, str) and default else BUILT_IN
-    # A default with a dot names a containerd shim, which needs no entry.
-    undefined = word if word not in {*handlers, BUILT_IN} and "." not in word else ""
-    return Effect({BUILT_IN: Handler(BUILT_IN), **handlers}, word, undefined=undefined)
+def pending(path: PurePosixPath, extras: Extras, serving: Effect | None) -> str:
+    """Return which setting of ours a running dockerd has not taken up, and when it does; "" for none.
 
-
-def intermediate(before: Tree) -> tuple[Want, ...]:
-    """Return what daemon.json must say for dockerd to forget our runtimes, given the file without us.
-
-    Removed keys are sticky, and a map without the live default makes dockerd 20.10 panic
-    (engines.md 7), so both keys have to stand in the file for one SIGHUP.
+    ``serving.cdi`` tells, whatever the release: some have CDI switched on without being asked for it.
     """
-    default = before.get(DEFAULT)
-    runtimes = before.get(RUNTIMES)
-    return (
-        Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN),
-        Want((RUNTIMES,), runtimes if isinstance(runtimes, Mapping) else {}),
-    )
+    if not extras.cdi or serving is None or serving.cdi:
+        return ""
+    if serving.cdi is None:
+        return f"{FEATURES}.{CDI} in {path} has no effect, for this dockerd has no CDI"
+    return f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time"
 
 
 def _refuse_fatal(

@@ -10,6 +10,7 @@ from installer.decide.edits import Edit, Key, Syntax, Tree, Value, Want
 from installer.decide.edits.tree import dotted, kind_of
 from installer.decide.effect import Effect
 from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.inode import File
 
 OUR_BINARIES: Final = frozenset(
     f"nvidia-container-runtime{mode}{real}" for mode in ("", ".cdi", ".legacy") for real in ("", ".real")
@@ -48,6 +49,7 @@ class ConfigFiles:
     hook: PurePosixPath | None = None
     before: Effect | None = None
     serving: Effect | None = None
+    files: Mapping[PurePosixPath, File] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from installer.decide.edits import Syntax, Value, apply, parse
-from installer.decide.engines import docker
+from installer.decide.edits import Value
 from installer.decide.errors import InstallerError
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
@@ -131,30 +130,3 @@ def test_a_default_needs_no_definition_that_is(default: str | None) -> None:
     text = json.dumps({"default-runtime": default})
 
     assert at(result(decided("docker", text), text=text), "default-runtime") == default
-
-
-@pytest.mark.parametrize(
-    ("before", "middle"),
-    [
-        pytest.param("", {"default-runtime": "runc", "runtimes": {}}, id="no file"),
-        pytest.param(
-            '{"runtimes": null, "default-runtime": null}',
-            {"runtimes": {}, "default-runtime": "runc"},
-            id="nulls, of which dockerd 20.10 dies",
-        ),
-        pytest.param(
-            '{"default-runtime": ""}', {"default-runtime": "runc", "runtimes": {}}, id="an empty default"
-        ),
-        pytest.param(
-            '{"debug": true, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}}',
-            {"debug": True, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}},
-            id="both there",
-        ),
-    ],
-)
-def test_on_the_way_back_the_file_says(before: str, middle: Value) -> None:
-    wants = docker.intermediate(parse(before, Syntax.JSON, name=""))
-
-    text, _ = apply(before, wants, Syntax.JSON, name="")
-
-    assert parse(text, Syntax.JSON, name="") == middle

@@ -1,0 +1,236 @@
+"""What dockerd has in force after a start or a SIGHUP with a daemon.json, and the texts that lead there.
+
+A start takes the file alone. A SIGHUP lays it over what dockerd has: a key that is missing changes nothing,
+so a removed key is sticky; and each release has texts that it refuses, or dies of, depending on what it has.
+Measured with dockerd 20.10.24, 26.1.5 and 28.5.2; tests/engines/test_docker_reload.py asks them again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.edits import Syntax, Tree, Value, Want, apply, parse
+from installer.decide.effect import Effect, Handler
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File, Meta
+
+RUNTIMES: Final = "runtimes"
+DEFAULT: Final = "default-runtime"
+BUILT_IN: Final = "runc"
+FIELDS: Final = ("path", "runtimeArgs", "runtimeType", "options")
+LATER: Final = (23,)  # from here on dockerd reads runtimes as 26.1.5 does; the releases before as 20.10.24
+OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  # as 20.10 lists them
+BOM: Final = b"\xef\xbb\xbf"
+
+Version = tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """dockerd does not take a text up: it stays as it was, or ``dies``."""
+
+    words: str
+    dies: bool = False
+
+
+def effect(file: File | None, path: PurePosixPath, version: Version) -> Effect:
+    """Return what dockerd has in force when it is started with ``file`` as its daemon.json.
+
+    ``broken`` says why it does not start; ``undefined`` is the default that it does not start for.
+    """
+    try:
+        tree = _read(file, path, version)
+        said = _said(tree)
+        for words in _flaws(tree, said, version):
+            return Effect(_handlers({}), BUILT_IN, ready=False, broken=words)
+    except InstallerError as error:
+        return Effect(_handlers({}), BUILT_IN, ready=False, broken=error.problem)
+    handlers = _handlers(said.runtimes or {})
+    default = said.default or BUILT_IN
+    if not _defined(default, handlers, version):
+        words = f'its default-runtime "{default}" is not defined'
+        return Effect(handlers, default, ready=False, undefined=default, broken=words)
+    return Effect(handlers, default)
+
+
+def reloaded(live: Effect, file: File | None, path: PurePosixPath, version: Version) -> Effect | Refused:
+    """Return what a dockerd that has ``live`` in force has after a SIGHUP with ``file``."""
+    try:
+        tree = _read(file, path, version)
+        said = _said(tree)
+    except InstallerError as error:
+        return Refused(error.problem)
+    for words in _flaws(tree, said, version):
+        return Refused(words)
+    old = version is not None and version < LATER
+    if old and said.default and not _defined(said.default, _handlers(said.runtimes or {}), version):
+        # 20.10 looks for it in the text alone.
+        return Refused(f"specified default runtime '{said.default}' does not exist")
+    if old and said.null:
+        return Refused("assignment to entry in nil map", dies=True)
+    handlers = live.handlers if said.runtimes is None else _handlers(said.runtimes)
+    default = said.default or (live.default if old or file else BUILT_IN)
+    # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
+    if not (default in handlers if old else _defined(default, handlers, version)):
+        return Refused(f"specified default runtime '{default}' does not exist", dies=old)
+    return replace(live, handlers=handlers, default=default)
+
+
+def same(one: Effect, other: Effect) -> bool:
+    """Tell whether two effects have the same runtimes and default, as far as dockerd tells them.
+
+    Its list leaves out type and options of a runtime, and has shims that come and go.
+    """
+    return one.default == other.default and _told(one) == _told(other)
+
+
+def route(
+    live: Effect | None, target: File | None, path: PurePosixPath, version: Version
+) -> tuple[File | None, ...]:
+    """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
+
+    One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``live`` is what
+    dockerd has now, None where that is not known for sure.
+
+    Raises:
+        InstallerError: dockerd takes up no text that leads there, or dies of it.
+    """
+    versions = (version,) if version is not None else ((20, 10), (28,))
+    if (
+        target is not None
+        and live is not None
+        and all(_leads_there(live, target, path, each) for each in versions)
+    ):
+        return (target,)
+    middle = explicit(target, path)
+    found = reloaded(live or effect(None, path, version), middle, path, version)
+    if isinstance(found, Refused):
+        verb = "would die of it" if found.dies else "would not take it up"
+        raise InstallerError(
+            f"reload docker with what {path} has to say (dockerd {verb}: {found.words})",
+            remedy=f"correct {path} and restart docker",
+        )
+    return (middle,) if target is not None and middle.content == target.content else (middle, target)
+
+
+def explicit(target: File | None, path: PurePosixPath) -> File:
+    """Return ``target`` with both keys in words, which every dockerd takes up whatever it has."""
+    text = target.content.decode() if target else ""
+    wants = intermediate(parse(text, Syntax.JSON, name=str(path)))
+    middle, _ = apply(text, wants, Syntax.JSON, name=str(path))
+    return File(middle.encode(), target.meta if target else Meta())
+
+
+def intermediate(target: Tree) -> tuple[Want, ...]:
+    """Return what daemon.json must say for dockerd to have what a start with ``target`` would give it.
+
+    Removed keys are sticky, and a map without the live default makes dockerd 20.10 die, so both keys have
+    to stand in the file for one SIGHUP.
+    """
+    default, runtimes = target.get(DEFAULT), target.get(RUNTIMES)
+    return (
+        Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN),
+        Want((RUNTIMES,), runtimes if isinstance(runtimes, Mapping) else {}),
+    )
+
+
+def _leads_there(live: Effect, target: File | None, path: PurePosixPath, version: Version) -> bool:
+    found = reloaded(live, target, path, version)
+    return isinstance(found, Effect) and same(found, effect(target, path, version))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a text says: ``runtimes`` is None where it says nothing, and ``null`` where it says just that."""
+
+    default: str
+    runtimes: Tree | None
+    null: bool
+
+
+def _read(file: File | None, path: PurePosixPath, version: Version) -> Tree:
+    if file is None:
+        return {}
+    if version is not None and version < LATER:
+        if not file.content.strip():
+            raise InstallerError(f"read {path} (it is empty)", remedy="write {} into it")
+        if file.content.startswith(BOM):
+            raise InstallerError(f"read {path} (it begins with a byte order mark)", remedy="remove that")
+    try:
+        text = file.content.decode()
+    except UnicodeDecodeError as error:
+        raise InstallerError(f"read {path} (it is not UTF-8)", remedy="save it as UTF-8") from error
+    return parse(text, Syntax.JSON, name=str(path))
+
+
+def _said(tree: Tree) -> _Said:
+    default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
+    null = RUNTIMES in tree and runtimes is None
+    return _Said(
+        default if isinstance(default, str) else "",
+        runtimes if isinstance(runtimes, Mapping) else {} if null else None,
+        null,
+    )
+
+
+def _flaws(tree: Tree, said: _Said, version: Version) -> Iterator[str]:
+    """Yield why dockerd neither starts with a text nor reloads into it, whatever it has."""
+    for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
+        yield f"{key} is not spelled as dockerd spells it"
+    if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):
+        yield f"{DEFAULT} is no string"
+    if tree.get(RUNTIMES) is not None and not isinstance(tree[RUNTIMES], Mapping):
+        yield f"{RUNTIMES} is no object"
+    for name, entry in (said.runtimes or {}).items():
+        if name == BUILT_IN:
+            yield f"runtime name '{BUILT_IN}' is reserved"
+        if entry is not None and not isinstance(entry, Mapping):
+            yield f"the runtime {name} is no object"
+        elif version is None or version >= LATER:
+            yield from _flaws_of_entry(name, entry or {})
+
+
+def _flaws_of_entry(name: str, entry: Tree) -> Iterator[str]:
+    path, kind = spelled(entry, "path"), spelled(entry, "runtimeType")
+    if not path and not kind:
+        yield f"the runtime {name} has neither a path nor a runtimeType"
+    if path and kind:
+        yield f"the runtime {name} has both a path and a runtimeType"
+    if path and spelled(entry, "options"):
+        yield f"the runtime {name} has options beside a path"
+    if kind and spelled(entry, "runtimeArgs"):
+        yield f"the runtime {name} has runtimeArgs beside a runtimeType"
+
+
+def _handlers(runtimes: Tree) -> dict[str, Handler]:
+    found = {BUILT_IN: Handler(BUILT_IN, {"path": BUILT_IN})}
+    for name, entry in runtimes.items():
+        fields = entry if isinstance(entry, Mapping) else {}
+        table = {word: value for word in FIELDS if (value := spelled(fields, word))}
+        path = table.get("path")
+        found[name] = Handler(path if isinstance(path, str) else "", table)
+    return found
+
+
+def _named(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Return the runtimes that a daemon.json names, and runc; the shims come and go in dockerd's list."""
+    return {name: handler for name, handler in handlers.items() if not name.startswith("io.containerd.")}
+
+
+def _told(found: Effect) -> dict[str, tuple[str, Value]]:
+    named = _named(found.handlers)
+    return {name: (handler.binary, handler.table.get("runtimeArgs") or ()) for name, handler in named.items()}
+
+
+def _defined(default: str, handlers: Mapping[str, Handler], version: Version) -> bool:
+    if version is not None and version < LATER:
+        return default in {*OLD_SHIMS, *handlers}
+    # A name with a dot may be that of a containerd shim, which needs no entry.
+    return default in handlers or ("." in default and default[0] not in "./")
+
+
+def spelled(entry: Tree, word: str) -> Value:
+    """Return the value of ``word`` in an entry, in whatever case it is written; the last one counts."""
+    found = [value for name, value in entry.items() if name.lower() == word.lower()]
+    return found[-1] if found else None

@@ -1,0 +1,134 @@
+"""The steps by which an engine takes up its new configs, from what it has in force now."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+from installer.decide.configs import ConfigChange, pristine
+from installer.decide.edits import Syntax
+from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES, docker
+from installer.decide.engines.docker_reload import effect, route
+from installer.decide.engines.model import Extras, RuntimeEntry
+from installer.decide.engines.model import Reload as How
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.inode import File
+from installer.decide.rows import ConfigRow, Holdings, Saved
+from installer.decide.steps import Reload, Step, WriteConfig
+
+
+def take_up(
+    writes: Sequence[WriteConfig], reload: Reload, live: Effect | None, version: tuple[int, ...] | None
+) -> list[Step]:
+    """Return the writes and the reload of one engine; ``live`` is None where nobody knows what it has.
+
+    One that is restarted has what its files say. One that is signalled keeps what its files do not say any
+    more, and may die of a file that a start would take: it is led there by way of another text.
+    """
+    if ENGINES[reload.engine].reload is not How.HUP:
+        return [*(step for step in writes if step.before != step.after), reload]
+    last = {step.path: step for step in writes}
+    steps: list[Step] = []
+    for step in writes:
+        if step is not last[step.path]:
+            steps.append(step)
+            continue
+        first, *rest = route(live, step.after, step.path, version)
+        texts = [step.before, first, *rest]
+        pairs = [WriteConfig(step.engine, step.path, *pair) for pair in pairwise(texts)]
+        steps += [*(pair for pair in pairs[:1] if pair.before != pair.after), reload, *pairs[1:]]
+    return steps
+
+
+def writes_for(
+    engine: EngineFacts, changes: Iterable[ConfigChange], contents: Mapping[PurePosixPath, File | None]
+) -> tuple[WriteConfig, ...]:
+    """Return what an engine's configs take; one that is signalled may need a text in between."""
+    found = tuple(change.step for change in changes if change.step is not None)
+    if found or ENGINES[engine.name].reload is not How.HUP:
+        return found
+    now = contents[engine.config]
+    return (WriteConfig(engine.name, engine.config, now, now),)
+
+
+def rows_for(
+    changes: Iterable[ConfigChange], steps: Iterable[Step]
+) -> Iterator[tuple[ConfigRow, File | None]]:
+    """Yield the row of each config that is ours or written to, with the file as it would be without us."""
+    rows = {change.row.path: change for change in changes if change.row is not None}
+    for change in rows.values():
+        if change.row is not None:
+            yield change.row, change.original if change.saved else None
+    for step in steps:
+        if isinstance(step, WriteConfig) and step.path not in rows and step.before is not None:
+            # Nothing of ours stands there, but for the time of a reload.
+            row = ConfigRow(
+                step.engine, step.path, Syntax.JSON, Saved.of(step.before), (step.before.digest,), ()
+            )
+            rows[step.path] = ConfigChange(None, row, step.before)
+            yield row, step.before
+
+
+def unwanted_defaults(
+    engine: EngineFacts, entries: Iterable[RuntimeEntry], writes: Iterable[WriteConfig]
+) -> frozenset[str]:
+    """Return the names of our runtimes that an engine may not have as its default any more.
+
+    dockerd keeps a default that its file does not name any more, and tells so; an engine that is restarted
+    has what its files say.
+    """
+    if ENGINES[engine.name].reload is not How.HUP:
+        return frozenset()
+    named = {effect(step.after, step.path, engine.version).default for step in writes}
+    return frozenset(entry.name for entry in entries if entry.name not in named)
+
+
+def stale_defaults(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+    """Yield which default an engine has in force, not by us, that its config does not name any more."""
+    ours = {entry.name for entry in entries}
+    for engine in facts.engines:
+        if ENGINES[engine.name].reload is not How.HUP or engine.serving is None:
+            continue
+        default = engine.serving.default
+        wanted = effect(pristine(engine.config, facts).file, engine.config, engine.version)
+        if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
+            yield (
+                f"{engine.name} has the default runtime {default} in force and {engine.config} says "
+                f"{wanted.default}: a reload brings into force what the file says"
+            )
+
+
+def pending(engine: EngineFacts, extras: Extras) -> str:
+    """Return what an engine will not have in force after its reload, and when it will; "" for nothing."""
+    if ENGINES[engine.name].reload is not How.HUP:
+        return ""
+    return docker.pending(engine.config, extras, engine.serving)
+
+
+def during(held: Holdings, settled: Holdings, steps: Sequence[Step]) -> Holdings:
+    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
+
+    So both are known, and the edits that lead back from either, for somebody may write to it before we end.
+    """
+    if settled == held and not any(isinstance(step, WriteConfig) for step in steps):
+        return held
+    configs = []
+    for row in settled.configs:
+        before = held.config(row.path)
+        texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
+        edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
+        configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
+    going = [row for row in held.configs if settled.config(row.path) is None]
+    known = knowing((*configs, *going), steps)
+    return replace(settled, configs=tuple(known), finished=False, failed=held.failed)
+
+
+def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows, each knowing every text of ours that a step may leave in its place."""
+    for row in rows:
+        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
+        files = [file for step in texts for file in (step.before, step.after) if file is not None]
+        original = row.original.digest if row.original else ""
+        ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
+        yield replace(row, ours=tuple(ours))

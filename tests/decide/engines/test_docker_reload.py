@@ -1,0 +1,100 @@
+"""What dockerd makes of a daemon.json: rows measured with real ones (tests/engines/test_docker_reload.py)."""
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.edits import Syntax, Value, apply, parse
+from installer.decide.effect import Effect, Handler
+from installer.decide.engines.docker_reload import Refused, effect, intermediate, reloaded, route
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File
+
+PATH = PurePosixPath("/etc/docker/daemon.json")
+OLD, NEW = (20, 10, 24), (28, 5, 2)
+
+
+def has(default: str, *names: str) -> Effect:
+    handlers = {name: Handler(f"/b/{name}", {"path": f"/b/{name}"}) for name in names}
+    return Effect({"runc": Handler("runc", {"path": "runc"}), **handlers}, default)
+
+
+@pytest.mark.parametrize(
+    ("before", "middle"),
+    [
+        pytest.param("", {"default-runtime": "runc", "runtimes": {}}, id="no file"),
+        pytest.param(
+            '{"runtimes": null, "default-runtime": null}',
+            {"runtimes": {}, "default-runtime": "runc"},
+            id="nulls, of which dockerd 20.10 dies",
+        ),
+        pytest.param(
+            '{"default-runtime": ""}', {"default-runtime": "runc", "runtimes": {}}, id="an empty default"
+        ),
+        pytest.param(
+            '{"debug": true, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}}',
+            {"debug": True, "default-runtime": "x", "runtimes": {"x": {"path": "/x"}}},
+            id="both there",
+        ),
+    ],
+)
+def test_on_the_way_back_the_file_says(before: str, middle: Value) -> None:
+    wants = intermediate(parse(before, Syntax.JSON, name=""))
+
+    text, _ = apply(before, wants, Syntax.JSON, name="")
+
+    assert parse(text, Syntax.JSON, name="") == middle
+
+
+@pytest.mark.parametrize(
+    ("text", "undefined", "broken"),
+    [
+        pytest.param('{"default-runtime": "x"}', "x", 'its default-runtime "x" is not defined', id="default"),
+        pytest.param('{"default-runtime": "io.containerd.kata.v2"}', "", "", id="a shim needs no definition"),
+        pytest.param(
+            '{"runtimes": {"runc": {"path": "/b/x"}}}', "", "runtime name 'runc' is reserved", id="runc"
+        ),
+        pytest.param(
+            '{"runtimes": {"x": {}}}', "", "the runtime x has neither a path nor a runtimeType", id="no path"
+        ),
+        pytest.param("{", "", "read /etc/docker/daemon.json as JSON", id="not json"),
+        pytest.param("", "", "", id="empty"),
+    ],
+)
+def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, undefined: str, broken: str) -> None:
+    found = effect(File(text.encode()), PATH, NEW)
+
+    assert found.undefined == undefined
+    assert found.broken.startswith(broken)
+    assert bool(found.broken) == bool(broken)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW], ids=["20.10", "28"])
+def test_a_map_without_the_live_default_is_never_what_dockerd_is_told(version: tuple[int, ...]) -> None:
+    target = File(b'{"runtimes": {"gpu": {"path": "/b/gpu"}}}')
+    live = has("nvidia", "nvidia")
+
+    told = reloaded(live, target, PATH, version)
+    first, last = route(live, target, PATH, version)
+
+    assert told == Refused("specified default runtime 'nvidia' does not exist", dies=version == OLD)
+    assert first is not None
+    assert parse(first.content.decode(), Syntax.JSON, name="") == {
+        "runtimes": {"gpu": {"path": "/b/gpu"}},
+        "default-runtime": "runc",
+    }
+    assert last == target
+
+
+def test_a_text_that_leads_there_by_itself_is_the_whole_route() -> None:
+    target = File(b'{"runtimes": {"nvidia": {"path": "/b/nvidia"}}}')
+
+    assert route(has("runc"), target, PATH, OLD) == (target,)
+    assert len(route(None, target, PATH, OLD)) > 1
+
+
+def test_what_dockerd_would_die_of_is_refused_before_it_is_told() -> None:
+    target = File(b'{"default-runtime": "io.containerd.runc.v2", "runtimes": {"a": {"path": "/b/a"}}}')
+
+    with pytest.raises(InstallerError, match="dockerd would die of it"):
+        route(has("io.containerd.runc.v2"), target, PATH, OLD)

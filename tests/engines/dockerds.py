@@ -1,0 +1,215 @@
+"""A real dockerd, or Podman's stand-in for it, by itself in namespaces of its own: quick to start and to end."""
+
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGHUP
+from urllib.parse import quote
+
+from installer.decide.effect import Effect
+from installer.decide.errors import InstallerError
+from installer.host import dockerd
+from tests.engines import debs
+from tests.engines.cache import build_once, cache, key_of, locked
+from tests.engines.versions import BASE
+
+# dockerd does not run on an overlay: its data gets a directory beside it. It is pid 1 of its namespace.
+ENTER = """\
+mount --make-rprivate / && mount -t tmpfs tmpfs /run && cd /run || exit 1
+mkdir upper work root docker
+mount -t overlay overlay -o "lowerdir=$LOWER,upperdir=/run/upper,workdir=/run/work" root || exit 1
+for place in proc dev sys; do mount --rbind /$place root/$place || exit 1; done
+mount -t tmpfs tmpfs root/run && mkdir -p root/var/lib/docker root/etc/docker || exit 1
+mount --bind docker root/var/lib/docker
+mount --bind "$CONFIG" root/etc/docker || exit 1
+exec chroot root env -i PATH="$INSIDE" "$@"
+"""
+CONTAIN = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "--mount-proc"),
+    *("sh", "-c", ENTER, "enter"),
+)
+QUIET = ("--bridge=none", "--iptables=false", "--ip6tables=false")
+# What the package needs to answer, less what a node has already.
+PODMAN = (
+    *("podman", "conmon", "crun", "golang-github-containers-common", "golang-github-containers-image"),
+    *("libgpgme11", "libsubid4", "libassuan0", "libgpg-error0", "libyajl2", "libglib2.0-0"),
+)
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+WAIT_S = 20.0
+ASK_S = 5.0
+
+
+def _contained(root: Path, config: Path, log: Path, *words: str) -> "subprocess.Popen[bytes]":
+    environment = {"PATH": os.environ["PATH"], "LOWER": str(root), "CONFIG": str(config), "INSIDE": PATH}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [*CONTAIN, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill pid 1 of the namespaces, and with it all that is below it."""
+    import psutil
+
+    for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+        child.kill()
+    process.wait(timeout=WAIT_S)
+
+
+class Dockerd:
+    """A dockerd and its daemon.json; it is started and reloaded as often as a test wants."""
+
+    def __init__(self, root: Path, scratch: Path) -> None:
+        self._root = root
+        self._scratch = scratch
+        self._log = scratch / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        (scratch / "etc").mkdir()
+
+    @property
+    def config(self) -> Path:
+        return self._scratch / "etc/daemon.json"
+
+    @property
+    def log(self) -> str:
+        """Return what it has said since it was started."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def socket(self) -> Path:
+        return Path(f"/proc/{self._pid}/root/run/docker.sock")
+
+    def write(self, text: bytes | None) -> None:
+        """Put a text into its daemon.json; None is no file."""
+        if text is None:
+            self.config.unlink(missing_ok=True)
+        else:
+            self.config.write_bytes(text)
+
+    def start(self, text: bytes | None, *flags: str) -> Effect | None:
+        """Start it anew with a text; return what it serves, None where it refused to start."""
+        self.stop()
+        self.write(text)
+        self._process = _contained(self._root, self._scratch / "etc", self._log, "dockerd", *QUIET, *flags)
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                return None
+            self._pid = self._inside()
+            if self._pid and self.socket.exists() and self._answers():
+                return self.serving
+            time.sleep(0.02)
+        raise AssertionError(f"dockerd neither serves nor ends: {self.log}")
+
+    def _inside(self) -> int:
+        """Return the pid of dockerd as it is called here, 0 where it is not there yet."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for child in children:
+            try:
+                if Path(f"/proc/{child}/comm").read_text() == "dockerd\n":
+                    return int(child)
+            except OSError:
+                continue
+        return 0
+
+    @property
+    def serving(self) -> Effect:
+        return dockerd.info(self.socket, timeout_s=ASK_S).serving
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.serving.default)
+        except InstallerError:
+            return False
+
+    def _told_since(self, moment_s: float) -> bool:
+        """Tell whether it has made the event of a reload; by hand, for it may die in the middle of its answer."""
+        wanted = quote(json.dumps({"type": ["daemon"], "event": ["reload"]}))
+        window = f"since={moment_s:.9f}&until={time.time():.9f}"
+        said = b""
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+            connection.settimeout(ASK_S)
+            connection.connect(str(self.socket))
+            connection.sendall(f"GET /events?{window}&filters={wanted} HTTP/1.0\r\n\r\n".encode())
+            while more := connection.recv(65536):
+                said += more
+        return b'"Action":"reload"' in said
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def reload(self, text: bytes | None) -> str:
+        """Give it a text and SIGHUP; return "taken", "refused" or "died"."""
+        self.write(text)
+        before, began = len(self.log), time.time()
+        os.kill(self._pid, SIGHUP)
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            said = self.log[before:]
+            if not self.runs:
+                return "died"
+            if "level=error" in said:  # 28 says "Reloaded configuration" all the same
+                return "refused"
+            # 20.10 may die a moment after these words: while it makes the event.
+            if "Reloaded configuration" in said and self._told_since(began):
+                return "taken"
+            time.sleep(0.004)
+        raise AssertionError(f"dockerd says nothing of its reload: {self.log[before:]}")
+
+    def stop(self) -> None:
+        """Kill it and all that is below it."""
+        if self._process is None:
+            return
+        _end(self._process)
+        self._process = None
+        self._pid = 0
+
+
+@contextmanager
+def dockerd_of(root: Path) -> Iterator[Dockerd]:
+    """Have a dockerd of a root file system; it is not started yet."""
+    with tempfile.TemporaryDirectory(prefix="dockerd-") as scratch:
+        daemon = Dockerd(root, Path(scratch))
+        try:
+            yield daemon
+        finally:
+            daemon.stop()
+
+
+@contextmanager
+def podman_on(base: Path, config: Path) -> Iterator[Path]:
+    """Have Podman answer Docker's API, on a socket in ``config``; ``base`` is the root of a node."""
+
+    def build(root: Path) -> None:
+        subprocess.run(["cp", "-al", f"{base}/.", str(root)], check=True, timeout=120)
+        debs.unpack(BASE, pins, root)
+
+    with locked():
+        pins = debs.alone(BASE, PODMAN)
+        root = build_once(cache() / f"root-podman-{key_of([base.name, *pins])}", build)
+    words = ("env", "STORAGE_DRIVER=vfs", "podman", "system", "service", "--time=0")
+    process = _contained(root, config, config / "log", *words, "unix:///etc/docker/docker.sock")
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not (config / "docker.sock").exists():
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise AssertionError(f"podman does not serve: {(config / 'log').read_text()}")
+            time.sleep(0.02)
+        yield config / "docker.sock"
+    finally:
+        _end(process)

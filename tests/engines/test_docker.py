@@ -1,0 +1,194 @@
+"""What dockerd has in force beside its daemon.json: kept defaults, other people's runtimes, defaults of theirs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.engines.configs import DAEMON_JSON, DOCKER
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.told import sentence, served
+
+SOURCE = ("--toolkit-source", ARTIFACTS)
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+OTHER = {"other": {"path": "/usr/sbin/runc", "runtimeArgs": ["--debug"]}}
+
+
+def _runtimes(node: Node) -> dict[str, Any]:
+    """Return the runtimes in dockerd's own words, but for what runc says of itself and the shims."""
+    said = json.loads(node.run(["docker", "info", "--format", "{{json .Runtimes}}"]).stdout)
+    return {
+        name: {key: value for key, value in entry.items() if key != "status"}
+        for name, entry in said.items()
+        if not name.startswith("io.containerd.")
+    }
+
+
+def test_another_name_for_the_default_runtime_does_not_end_dockerd(docker_node: Node) -> None:
+    files, before, pid = snapshot(docker_node), served(docker_node), docker_node.pid_of("docker")
+    docker_node.installer("install", *SOURCE, "--set-as-default", check=True)
+
+    done = docker_node.installer("install", *SOURCE, "--runtime-name", "gpu")
+
+    assert done.returncode == 0, done.stderr
+    assert docker_node.pid_of("docker") == pid
+    assert served(docker_node) == ({"runc", "gpu", "nvidia-cdi", "nvidia-legacy"}, "runc")
+    docker_node.installer("uninstall", check=True)
+    assert docker_node.pid_of("docker") == pid
+    assert served(docker_node) == before
+    assert snapshot(docker_node) == files
+
+
+def test_a_default_that_the_file_names_no_more_does_not_end_dockerd(docker_node: Node) -> None:
+    text = json.dumps({"default-runtime": "other", "runtimes": OTHER})
+    docker_node.write(DOCKER, text)
+    docker_node.restart("docker")
+    docker_node.write(DOCKER, DAEMON_JSON)
+    pid = docker_node.pid_of("docker")
+
+    planned = docker_node.installer("plan", *SOURCE)
+    done = docker_node.installer("install", *SOURCE)
+
+    assert "docker has the default runtime other in force" in planned.stdout
+    assert done.returncode == 0, done.stderr
+    assert docker_node.pid_of("docker") == pid
+    assert served(docker_node) == ({"runc"} | OURS, "runc")
+    docker_node.installer("uninstall", check=True)
+    assert docker_node.pid_of("docker") == pid
+    assert served(docker_node) == ({"runc"}, "runc")
+    assert docker_node.read(DOCKER) == DAEMON_JSON
+
+
+def test_a_default_that_is_asked_for_no_more_is_not_in_force_any_more(docker_node: Node) -> None:
+    docker_node.installer("install", *SOURCE, check=True)
+    plain = docker_node.read(DOCKER)
+    docker_node.installer("install", *SOURCE, "--set-as-default", check=True)
+
+    planned = docker_node.installer("plan", *SOURCE)
+    docker_node.installer("install", *SOURCE, check=True)
+
+    assert planned.returncode == 10
+    assert served(docker_node) == ({"runc"} | OURS, "runc")
+    assert docker_node.read(DOCKER) == plain
+    assert docker_node.installer("plan", *SOURCE).returncode == 0
+    assert docker_node.installer("status").returncode == 0
+
+
+def test_a_default_that_dockerd_keeps_is_set_back_also_where_the_file_is_right(docker_node: Node) -> None:
+    docker_node.installer("install", *SOURCE, check=True)
+    plain = json.loads(docker_node.read(DOCKER))
+    text = docker_node.read(DOCKER)
+    docker_node.write(DOCKER, json.dumps(plain | {"default-runtime": "nvidia"}))
+    docker_node.run(["systemctl", "reload", "docker"])
+    docker_node.wait_for("nvidia", ["docker", "info", "--format", "{{.DefaultRuntime}}"])
+    docker_node.write(DOCKER, text)
+
+    planned = docker_node.installer("plan", *SOURCE)
+    docker_node.installer("install", *SOURCE, check=True)
+
+    assert planned.returncode == 10
+    assert served(docker_node) == ({"runc"} | OURS, "runc")
+    assert docker_node.read(DOCKER) == text
+
+
+def test_the_runtimes_of_others_are_served_as_before(docker_node: Node) -> None:
+    others = OTHER | {"plain": {"path": "/usr/bin/runc"}}
+    text = json.dumps({"default-runtime": "other", "runtimes": others}, indent=4)
+    docker_node.write(DOCKER, text)
+    docker_node.restart("docker")
+    before = _runtimes(docker_node)
+
+    docker_node.installer("install", *SOURCE, check=True)
+    during = _runtimes(docker_node)
+    default = served(docker_node)[1]
+    docker_node.installer("uninstall", check=True)
+
+    assert {name: entry for name, entry in during.items() if name not in OURS} == before
+    assert default == "other"
+    assert _runtimes(docker_node) == before
+    assert served(docker_node)[1] == "other"
+    assert docker_node.read(DOCKER) == text
+
+
+def _started_with(node: Node, flags: str, *settings: str) -> None:
+    """Start dockerd with more flags and settings of its unit; its own docker-proxy is elsewhere."""
+    node.run(["mkdir", "-p", "/opt/own"])
+    node.run(["mv", "/usr/sbin/docker-proxy", "/opt/own/docker-proxy"])
+    command = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
+    lines = ["[Service]", "ExecStart=", f"ExecStart={command} {flags}", *settings]
+    node.write("/run/systemd/system/docker.service.d/own.conf", "\n".join(lines) + "\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("docker")
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        pytest.param("--userland-proxy-path=/opt/own/docker-proxy", (), id="flags"),
+        pytest.param("", ("Environment=PATH=/opt/own:/usr/sbin:/usr/bin:/sbin:/bin",), id="environment"),
+    ],
+)
+@pytest.mark.parametrize("seen", [True, False], ids=["its process is seen", "in another pid namespace"])
+def test_dockerd_validates_as_it_was_started(
+    docker_node: Node, flags: str, settings: tuple[str, ...], *, seen: bool
+) -> None:
+    _started_with(docker_node, flags, *settings)
+    inside = "mkdir /host && mount --rbind / /host && mount -t proc proc /proc && "
+    install = f"{PYTHON} -m installer install --toolkit-source {ARTIFACTS}"
+    command = (
+        ["sh", "-c", install]
+        if seen
+        else ["unshare", "--mount", "--pid", "--fork", "sh", "-c", f"{inside}{install} --host-root /host"]
+    )
+
+    done = docker_node.run(command, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "new config looked at" in done.stderr
+    assert "config not checked" not in done.stderr
+    assert served(docker_node)[0] > OURS
+
+
+def test_what_a_flag_says_may_not_stand_in_the_file_too(docker_node: Node) -> None:
+    _started_with(docker_node, "--userland-proxy-path=/opt/own/docker-proxy")
+    text = json.dumps({"userland-proxy-path": "/opt/own/docker-proxy"})
+    docker_node.write(DOCKER, text)  # after its start, which it would not survive
+
+    done = docker_node.installer("install", *SOURCE, "--timeout", "2")
+
+    validates = not str(docker_node.docker_version).startswith("20.")
+    assert done.returncode == (1 if validates else 4), done.stderr
+    assert ("refuses the new config: " in sentence(done.stderr)) == validates
+    # 20.10 cannot validate. It refuses each reload with such a file, the one back too: the ledger is kept.
+    assert docker_node.read(DOCKER) == text or not validates
+
+
+def test_cdi_that_dockerd_takes_up_at_its_next_start_is_told_as_pending(docker_node: Node) -> None:
+    node, files = docker_node, snapshot(docker_node)
+    old = str(node.docker_version).startswith("20.")
+    at_once = node.run(["docker", "info", "--format", "{{json .}}"]).stdout
+    already = bool(json.loads(at_once).get("CDISpecDirs"))  # 28 has it without being asked
+    when = "has no effect, for this dockerd has no CDI" if old else "takes effect when dockerd starts"
+    install = [
+        PYTHON,
+        "-m",
+        "installer.compat",
+        "--no-daemon",
+        "--runtime=docker",
+        f"--toolkit-source-root={ARTIFACTS}",
+    ]
+    install += ["--enable-cdi-in-runtime", "--nvidia-driver-root=/", "--config=/etc/docker/daemon.json"]
+
+    done = node.run(install)
+    told = f"features.cdi in {DOCKER} {when}"
+    said = node.installer("status").stdout
+    node.restart("docker")
+    again = node.run(install)
+
+    assert (told in done.stderr) == (told in said) == (not already)
+    assert (told in again.stderr) == (told in node.installer("status").stdout) == old
+    assert "nothing changed" in again.stderr
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files

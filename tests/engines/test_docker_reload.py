@@ -1,0 +1,180 @@
+"""The model of dockerd's start and reload against every dockerd, and each way that a text of ours may take.
+
+``DOCKER_STRIDE=1`` takes every pair of what dockerd has and a text; ``make test`` every 23rd of them.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import pytest
+
+from installer.decide.edits import Value
+from installer.decide.effect import Effect
+from installer.decide.engines.docker_reload import Refused, effect, reloaded, route, same
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File
+from installer.record.engines import numbers
+from tests.engines.dockerds import Dockerd, dockerd_of
+from tests.engines.roots import Roots
+from tests.engines.versions import EngineSet
+
+STRIDE: Final = int(os.environ.get("DOCKER_STRIDE", "23"))
+PATH: Final = PurePosixPath("/etc/docker/daemon.json")
+A: Final[Value] = {"path": "/usr/sbin/runc"}
+ELSEWHERE: Final[Value] = {"path": "/usr/bin/runc"}
+B: Final[Value] = {"path": "/usr/sbin/runc", "runtimeArgs": ["--debug"]}
+SHIM: Final = "io.containerd.runc.v2"
+ABSENT: Final = object()
+LIVES: Final[list[tuple[str, dict[str, Value]]]] = [
+    ("runc", {}),
+    ("runc", {"a": A}),
+    ("runc", {"b": B}),
+    ("runc", {"a": A, "b": B}),
+    ("a", {"a": A}),
+    ("a", {"a": A, "b": B}),
+    ("b", {"b": B}),
+    ("b", {"a": A, "b": B}),
+]
+ODD: Final = (
+    "",
+    "\n",
+    "\ufeff{}",
+    '\ufeff{"runtimes": {"a": {"path": "/usr/sbin/runc"}}}',
+    "{",
+    '{"default-runtime": 1}',
+    '{"runtimes": []}',
+    '{"runtimes": {"a": 1}}',
+    '{"runtimes": {"runc": {"path": "/x"}}}',
+    '{"runtimes": {"a": {}}}',
+    '{"runtimes": {"a": null}}',
+    '{"runtimes": {"a": {"runtimeType": "io.containerd.runc.v2"}}}',
+    '{"runtimes": {"a": {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/x"}}}}',
+    '{"runtimes": {"a": {"runtimeType": "io.containerd.runc.v2", "path": "/x"}}}',
+    '{"runtimes": {"a": {"runtimeType": "io.containerd.runc.v2", "runtimeArgs": ["-v"]}}}',
+    '{"runtimes": {"a": {"path": "/x", "options": {"Root": "/r"}}}}',
+    '{"runtimes": {"a": {"path": "/x", "runtimeType": "", "options": {}}}}',
+    '{"runtimes": {"a": {"PATH": "/x", "RuntimeArgs": ["--debug"]}}}',
+    '{"runtimes": {"a": {"path": "/x", "args": []}}}',
+    '{"runtimes": {"a": {"path": "runc"}}}',
+    '{"runtimes": {"io.containerd.runc.v2": {"path": "/x"}}}',
+    '{"Runtimes": {"a": {"path": "/x"}}}',
+    '{"default-runtime": "A", "runtimes": {"a": {"path": "/x"}}}',
+    '{"default-runtime": "a.b"}',
+    '{"default-runtime": ".a"}',
+    '{"default-runtime": "a."}',
+    '{"default-runtime": "/usr/sbin/runc"}',
+    '{"default-runtime": "/usr/x.y/runc"}',
+    '{"features": {"cdi": true}}',
+)
+
+
+def _texts() -> Iterator[bytes | None]:
+    for default in (ABSENT, None, "", "runc", "a", "b", "gone", SHIM, "io.containerd.runtime.v1.linux"):
+        for runtimes in (ABSENT, None, {}, {"a": A}, {"a": ELSEWHERE}, {"b": B}, {"a": A, "b": B}):
+            keys: dict[str, Any] = {"default-runtime": default, "runtimes": runtimes}
+            yield json.dumps({key: value for key, value in keys.items() if value is not ABSENT}).encode()
+    yield None
+    yield from (text.encode() for text in ODD)
+
+
+TEXTS: Final = tuple(_texts())
+PAIRS: Final = tuple((live, text) for live in LIVES for text in TEXTS)
+
+
+@pytest.fixture
+def dockerd(docker_engines: EngineSet, roots: Roots) -> Iterator[Dockerd]:
+    """Return a dockerd of each release, not started."""
+    with dockerd_of(roots.suites[docker_engines.suite]) as daemon:
+        yield daemon
+
+
+def _file(text: bytes | None) -> File | None:
+    return None if text is None else File(text)
+
+
+def _brought_to(dockerd: Dockerd, default: str, runtimes: Mapping[str, Value]) -> Effect:
+    """Let dockerd have this in force by one reload, from whatever it has; start it where it is down."""
+    if not dockerd.runs:
+        dockerd.start(b"{}")
+    text = json.dumps({"default-runtime": default, "runtimes": runtimes}).encode()
+    assert dockerd.reload(text) == "taken", f"both keys in words were not taken up: {dockerd.log}"
+    return dockerd.serving
+
+
+def test_a_start_gives_what_the_model_says(dockerd: Dockerd, docker_engines: EngineSet) -> None:
+    version = numbers(docker_engines.docker or "")
+
+    for text in TEXTS[:: max(1, STRIDE // 3)]:
+        found, expected = dockerd.start(text), effect(_file(text), PATH, version)
+
+        assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
+        assert found is None or same(found, expected), (text, found, expected)
+
+
+def test_a_reload_from_any_state_does_what_the_model_says(
+    dockerd: Dockerd, docker_engines: EngineSet
+) -> None:
+    version = numbers(docker_engines.docker or "")
+
+    for (default, runtimes), text in PAIRS[::STRIDE]:
+        live = _brought_to(dockerd, default, runtimes)
+        expected = reloaded(live, _file(text), PATH, version)
+
+        outcome = dockerd.reload(text)
+
+        if isinstance(expected, Refused):
+            assert outcome == ("died" if expected.dies else "refused"), (live, text, expected, dockerd.log)
+            assert expected.dies or same(dockerd.serving, live), (live, text)
+        else:
+            assert outcome == "taken", (live, text, dockerd.log)
+            assert same(dockerd.serving, expected), (live, text, dockerd.serving, expected)
+
+
+def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
+    dockerd: Dockerd, docker_engines: EngineSet
+) -> None:
+    version = numbers(docker_engines.docker or "")
+    ways = 0
+
+    for (default, runtimes), text in PAIRS[::STRIDE]:
+        wanted = effect(_file(text), PATH, version)
+        if wanted.broken:
+            continue
+        live = _brought_to(dockerd, default, runtimes)
+        try:
+            texts = route(live, _file(text), PATH, version)
+        except InstallerError:
+            # Said before anything is done: 20.10 has no way at all to a shim as its default.
+            assert (version < (23,), wanted.default.startswith("io.containerd.")) == (True, True)
+            continue
+        first = texts[0]
+
+        assert dockerd.reload(first.content if first else None) == "taken", (live, text, first, dockerd.log)
+        assert same(dockerd.serving, wanted), (live, text, first, dockerd.serving)
+        assert texts[-1] == _file(text)
+        ways += 1
+
+    assert ways
+
+
+def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
+    dockerd: Dockerd, docker_engines: EngineSet
+) -> None:
+    version = numbers(docker_engines.docker or "")
+    text = json.dumps({"default-runtime": SHIM}).encode()
+    ours = json.dumps({"default-runtime": SHIM, "runtimes": {"a": A}}).encode()
+    live = dockerd.start(text)
+    assert live is not None
+
+    if version < (23,):
+        with pytest.raises(InstallerError, match="dockerd would die of it"):
+            route(live, File(ours), PATH, version)
+        assert dockerd.reload(ours) == "died"
+        return
+
+    assert route(live, File(ours), PATH, version) == (File(ours),)
+    assert dockerd.reload(ours) == "taken"
+    assert dockerd.serving.default == SHIM
