@@ -157,7 +157,9 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
         InstallerError: it could not end well.
     """
     facts = probe_install(host, options, ledger.held)
-    plan = plan_install(facts, options, Trials(host, facts.contents))
+    trials = Trials(host, facts.contents)
+    plan = plan_install(facts, options, trials)
+    plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
     for obstacle in plan.obstacles:
         raise obstacle
     return plan

@@ -1,5 +1,6 @@
 """A plan as people read it: unified diffs, then what else would be done."""
 
+from dataclasses import replace
 from difflib import unified_diff
 from pathlib import PurePosixPath
 
@@ -25,7 +26,9 @@ def show_plan(options: Options) -> Exit:
     host = Host.under(options.host_root, options.mounts)
     held = read_holdings(host, options.layout) or Holdings()
     facts = probe_install(host, options, held)
-    plan = plan_install(facts, options, Trials(host, facts.contents))
+    trials = Trials(host, facts.contents)
+    plan = plan_install(facts, options, trials)
+    plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
     for line in lines_of(plan):
         click.echo(line)
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK

@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
-from installer.decide.configs import ConfigChange, config_change, pristine, tree_of, untouched, withdrawn
+from installer.decide.configs import (
+    ConfigChange,
+    config_change,
+    pristine,
+    syntax_of,
+    text_of,
+    untouched,
+    withdrawn,
+)
+from installer.decide.edits import Syntax, parse
 from installer.decide.effect import Effect, Handler, disturbed
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
@@ -52,7 +61,10 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
     """
     order = dict.fromkeys((*engine.files, *sorted(texts)))
     files = {path: file for path in order if (file := texts.get(path)) is not None}
-    trees = {path: tree_of(file, path) for path, file in files.items()}
+    # Docker's config may have any name.
+    usual = syntax_of(ENGINES[engine.name].config)
+    syntax = {path: Syntax.JSON if usual is Syntax.JSON else syntax_of(path) for path in files}
+    trees = {path: parse(text_of(file, path), syntax[path], name=str(path)) for path, file in files.items()}
     return ConfigFiles(
         engine.config, engine.drop_in, trees, engine.version, engine.hook, before, engine.serving, files
     )
@@ -94,7 +106,7 @@ def install_engine(
     before = ask(engine, texts)
     if before.broken:
         raise InstallerError(
-            f"configure {engine.name} (it refuses the config it has: {before.broken})",
+            f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
             remedy="correct that config, then run again",
         )
     refusal: InstallerError | None = None

@@ -78,7 +78,7 @@ def unread(host: Host, facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator
             )
     elif facts.drop_in is not None:
         directory = path_of(cmdline, DROP_INS) or ENGINES[NAME].drop_in_dir
-        place = host.resolve(facts.drop_in)
+        place = host.resolve(facts.drop_in.parent)
         if directory is not None and not place.is_relative_to(host.resolve(directory)):
             yield InstallerError(
                 f"configure CRI-O in {facts.drop_in} (it reads the files below {directory})",

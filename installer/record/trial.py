@@ -1,12 +1,10 @@
 """What an engine would have in force with other texts: its own program says so, and no disk is written to."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
-
-import structlog
 
 from installer.decide.configs import text_of, tree_of
 from installer.decide.effect import Effect
@@ -15,14 +13,13 @@ from installer.decide.engines import ENGINES, containerd_effect
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
+from installer.decide.steps import Step, WriteConfig
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import ENVIRONMENT, Ran, run_in
 from installer.record.cmdline import CONFIG
 from installer.record.live import PATH
 from installer.record.started import Started, started, without
-
-log = structlog.get_logger()
 
 ANSWER_S: Final = 5.0
 ROOT: Final = PurePosixPath("/")
@@ -40,7 +37,15 @@ class Trials:
     def __init__(self, host: Host, contents: Texts) -> None:
         self._host = host
         self._contents = contents
+        self._unasked: dict[str, str] = {}
         self._known: dict[tuple[str, tuple[tuple[PurePosixPath, str], ...]], Effect] = {}
+
+    def unvalidated(self, steps: Iterable[Step]) -> Iterator[str]:
+        """Yield the engines that are given a text which their programs have not read, and why."""
+        written = {step.engine for step in steps if isinstance(step, WriteConfig)}
+        for name, reason in self._unasked.items():
+            if name in written:
+                yield f"the config of {name} is not validated: {reason}"
 
     def __call__(self, engine: EngineFacts, texts: Texts) -> Effect:
         """Return what ``engine`` would have in force with ``texts`` in the place of those that lie there.
@@ -64,7 +69,7 @@ class Trials:
         if ENGINES[engine.name].found_by or engine.hook is not None:
             return told
         if program is None:
-            log.warning("config not validated", engine=engine.name, reason="its program is not known here")
+            self._unasked[engine.name] = "its program is not known here"
             return told
         match engine.name:
             case "docker":
