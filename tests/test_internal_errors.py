@@ -114,7 +114,7 @@ def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site)
 
         assert child.wait(30) == 4
 
-    _asks_for_a_report(said, "decide/undo.py")
+    _asks_for_a_report(said, "decide/engine_undo.py")
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 

@@ -79,9 +79,7 @@ class Trials:
             case _:
                 ran = self._crio(program, engine, files)
         if ran is None:
-            log.warning(
-                "config not validated", engine=engine.name, reason=f"{program} cannot be run from here"
-            )
+            self._unasked[engine.name] = f"{program} cannot tell here"
             return told
         if ran.returncode and UNKNOWN_FLAG not in ran.stderr:
             return Effect({}, "", broken=f"{program}: {ran.last_line}")
