@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Kind, Meta
+from installer.host.kernel import mounts
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 AT_FDCWD: Final = -100
@@ -181,10 +182,5 @@ def _same_mount(one: Path, other: Path) -> bool:
 
 
 def mount_points() -> frozenset[str]:
-    """Return every mount point this process sees (proc(5), field 5 of mountinfo)."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return frozenset()
-    points = (line.split(" ", 5)[4] for line in lines)
-    return frozenset(point.encode().decode("unicode_escape") if "\\" in point else point for point in points)
+    """Return every mount point this process sees."""
+    return frozenset(point for point, _ in mounts())

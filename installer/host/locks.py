@@ -83,7 +83,7 @@ def _locked(fd: int, here: Path, path: PurePosixPath) -> Lock | None:
 
 
 def _holder(here: Path) -> str:
-    from installer.host.processes import lock_holder
+    from installer.host.lock_table import lock_holder
 
     holder = lock_holder(here)
     if holder is None:
