@@ -1,13 +1,17 @@
 """Whole directories: a payload installed complete or not at all, and removed."""
 
+import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
+from installer.decide.errors import LockedError
 from installer.decide.inode import Entry, Meta
 from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
 from installer.host.files import Host
@@ -20,9 +24,13 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
+from installer.host.lock_table import root_holds
 
 Label = tuple[tuple[str, bytes], ...]
 
+PRIVATE: Final = 0o700
+WAIT_S: Final = 5.0
+WAIT_POLL_S: Final = 0.01
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
@@ -53,10 +61,90 @@ def install_tree(
             shutil.rmtree(staged, ignore_errors=True)
 
 
+def create_tree(
+    host: Host, path: PurePosixPath, files: Sequence[PayloadFile], check: Callable[[], None]
+) -> None:
+    """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then.
+
+    Of several that start at once one makes it: who holds the lock on what is staged, which only root opens.
+
+    Raises:
+        InstallerError: nothing was made; or another one is at it for too long.
+    """
+    with translated("make", path):
+        here = host.here(path, last=False)
+        staged = here.with_name(f"{here.name}{STAGED}")
+        with _locked_unless_there(staged, here, check) as is_free:
+            if not is_free:
+                return
+            try:
+                _fill(staged, files, ())
+                staged.rename(here)
+                try:
+                    sync_directory(here.parent)
+                except OSError:
+                    here.rename(staged)
+                    raise
+            except OSError:
+                shutil.rmtree(staged, ignore_errors=True)
+                raise
+
+
+@contextmanager
+def _locked_unless_there(staged: Path, here: Path, check: Callable[[], None]) -> Iterator[bool]:
+    """Make the directory ``staged`` and lock it; yield False where there is something at ``here`` by then."""
+    deadline = time.monotonic() + WAIT_S
+    while not os.path.lexists(here):
+        with suppress(FileExistsError):
+            staged.mkdir(mode=PRIVATE)
+        try:
+            fd = os.open(staged, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:  # the other one was quicker
+            continue
+        try:
+            if _lock(fd, staged):
+                _empty(staged)
+                yield True
+                return
+        finally:
+            os.close(fd)
+        check()
+        if time.monotonic() > deadline:
+            raise LockedError(f"start (another instance is making {here})", remedy="stop it first")
+        time.sleep(WAIT_POLL_S)
+    yield False
+
+
+def _lock(fd: int, staged: Path) -> bool:
+    """Lock what is staged; False where another one is at it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # 0.1.0 left one for everybody to open, and so to lock, if it was killed.
+        if root_holds(fd) is False:
+            shutil.rmtree(staged, ignore_errors=True)
+        return False
+    try:
+        return os.path.samestat(os.fstat(fd), staged.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _empty(staged: Path) -> None:
+    staged.chmod(PRIVATE)
+    for left in staged.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+
+
 def _fill(staged: Path, files: Sequence[PayloadFile], label: Label) -> None:
+    """Put ``files`` into the directory ``staged``, which is made where it is not there."""
     directories = {staged, *(staged / parent for file in files for parent in file.path.parents)}
     for directory in sorted(directories):
-        directory.mkdir(mode=0o755)
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o755)
         directory.chmod(0o755)  # whatever the umask: user-namespaced pods must reach the payload
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
         list(pool.map(lambda file: _put(staged, file, label), files))
@@ -81,7 +169,9 @@ def _labelled(mode: int, label: Label) -> Meta:
 
 
 def _copy(source: Path, target: Path, size_bytes: int, meta: Meta) -> None:
-    with source.open("rb") as reader, target.open("xb") as writer:
+    # Never wider than it will be: under an umask of 0 everybody could write a program while it is copied.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with source.open("rb") as reader, os.fdopen(os.open(target, flags, 0o600), "wb") as writer:
         done = 0
         while done < size_bytes:
             step = os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
