@@ -166,7 +166,8 @@ def _process_tables(host: Host) -> tuple[Path, ...]:
 def _lock_file(directory: int) -> int | None:
     """Open the file in a directory that is locked, made where there is none; None where the disk is full."""
     try:
-        return os.open(LOCK, FLAGS, dir_fd=directory)
+        # For reading: that goes on a full disk and on one that is read-only.
+        return os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
     except FileNotFoundError:
         pass
     try:
