@@ -108,7 +108,8 @@ def _talk(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Become nobody, and begin."""
+    """Become nobody, and begin; what is meant to harm is what it does, not that it takes the processor."""
+    os.nice(19)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
