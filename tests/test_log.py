@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,9 @@ def test_a_pipe_that_nobody_empties_holds_nobody_and_what_was_lost_is_counted() 
         assert child.stdout is not None
         assert child.stderr is not None
         began = time.monotonic()
+        watchdog = threading.Timer(20, child.kill)
+        watchdog.daemon = True
+        watchdog.start()
 
         assert child.stdout.readline() == "done\n"
         took_s = time.monotonic() - began
@@ -62,6 +66,9 @@ def test_a_stop_is_obeyed_though_nobody_reads_the_log(tmp_path: Path) -> None:
         os.set_blocking(writer, True)
         environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
         with subprocess.Popen(site.command("run"), stderr=full, env=environment) as child:
+            watchdog = threading.Timer(40, child.kill)
+            watchdog.daemon = True
+            watchdog.start()
             deadline = time.monotonic() + 30
             while not (site.root / "run/nvidia/toolkit/toolkit.pid").exists() and time.monotonic() < deadline:
                 time.sleep(0.05)

@@ -103,6 +103,7 @@ def lock_pidfile(host: Host, path: PurePosixPath, inherited: Sequence[int] = ())
         here = host.here(path)
         if (fd := _inherited(inherited, here)) is not None:
             _flock(fd, here, path)
+            os.fchmod(fd, PRIVATE)  # 0.1.0 made it for everybody to read
             return _kept(Lock(fd))
         for _ in range(TRIES):
             if (lock := _new_pidfile(host, here, path)) is not None:
