@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
+    is_mount_point,
     kind_of,
     labelled_as_neighbours,
     meta_of,
-    mount_points,
     refuse,
     remove_name,
     staged_name,
@@ -39,7 +39,10 @@ class Host(Places):
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
-        return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
+        host = cls([Mount(PurePosixPath("/"), Path(root))])
+        for there, here in sorted(pairs, key=lambda pair: len(pair[0].parts)):
+            host._mounts[host.resolve(there)] = Path(here)  # a path is looked up without its links
+        return host
 
     def here(self, path: PurePosixPath, *, last: bool = True) -> Path:
         """Return where this process finds ``path``."""
@@ -98,7 +101,7 @@ class Host(Places):
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
             )
-        if stat.S_ISREG(status.st_mode) and str(here.absolute()) in mount_points():
+        if stat.S_ISREG(status.st_mode) and is_mount_point(here):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",
@@ -139,6 +142,7 @@ class Host(Places):
         with translated("remove", path):
             try:
                 with self.place(path, last=False).opened() as (directory, name):
+                    _find(name, directory)
                     os.unlink(name, dir_fd=directory)
                     os.fsync(directory)
             except (FileNotFoundError, NotADirectoryError):
@@ -163,6 +167,7 @@ class Host(Places):
         """Remove an empty directory; tell whether it is gone."""
         try:
             with self.place(path).opened() as (directory, name):
+                _find(name, directory)
                 os.rmdir(name, dir_fd=directory)
                 os.fsync(directory)
         except FileNotFoundError:
@@ -248,7 +253,7 @@ class Host(Places):
         return tuple(
             InstallerError(
                 f"install into {path} (its file system is mounted {word})",
-                remedy="choose another --install-dir, or remount it",
+                remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
             )
             for flag, word in words
             if flags & flag
@@ -262,6 +267,11 @@ class Host(Places):
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:
     return InstallerError(f"read {path} (it is {found})", remedy="put a file in its place, or move it away")
+
+
+def _find(name: str, directory: int) -> None:
+    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
+    os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def _beside(place: Place) -> Place:
@@ -280,7 +290,7 @@ def _staged(place: Place) -> Iterator[tuple[int, str]]:
         try:
             yield beside, staged
             os.rename(staged, name, src_dir_fd=beside, dst_dir_fd=directory)
-        except OSError:
+        except Exception:
             with suppress(OSError):
                 remove_name(staged, beside)
             raise

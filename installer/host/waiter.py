@@ -20,9 +20,11 @@ def main(arguments: list[str]) -> int:
     woken_by = sigwait(numbers)
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
     try:
+        for file in (__file__, *(word for word in command[:2] if word.startswith("/"))):
+            posix.stat(file)  # an interpreter without its program would end with a code of its own
         posix.execve(command[0], command, environment)
     except OSError as error:
-        reason = f"toolkit-installer: cannot start {command[0]} again ({error.strerror})"
+        reason = f"toolkit-installer: cannot start {error.filename} again ({error.strerror})"
         sys.stderr.write(f"{reason}; put it back and run uninstall\n")
     return UNDO_INCOMPLETE
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
@@ -62,7 +62,7 @@ def refuse_unknown(host: Host, facts: EngineFacts) -> None:
     if not any(units.runs(host, unit) for unit in candidates):
         raise InstallerError(
             f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
-            remedy="name the engines with --runtime, without k3s and rke2",
+            remedy=Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2"),
         )
 
 
@@ -73,7 +73,7 @@ def refuse_generated(facts: EngineFacts) -> None:
         if mark in path or mark in str(facts.socket):
             raise InstallerError(
                 f"configure the containerd of {name} (it writes {path} itself)",
-                remedy="say --runtime k3s or --runtime rke2"
+                remedy="run toolkit-installer with --runtime k3s or --runtime rke2"
                 if name == RANCHER
                 else f"configure the runtime as {name} documents it; it is not supported here yet",
             )
