@@ -24,6 +24,7 @@ LEFT = {
     "/usr/local/nvidia",
     "/usr/local/nvidia/.toolkit-installer",
     "/usr/local/nvidia/.toolkit-installer/ledger",
+    "/usr/local/nvidia/.toolkit-installer/lock",
 }
 
 
