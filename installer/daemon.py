@@ -28,7 +28,7 @@ from installer.decide.steps import Reload
 from installer.decide.undo import plan_undo
 from installer.host import systemd, waiting
 from installer.host.files import Host
-from installer.host.locks import Lock, lock_pidfile, write_pid
+from installer.host.locks import Lock, inheritable, lock_pidfile, remove_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready, successor
 from installer.record.internal import internal_errors
@@ -50,7 +50,7 @@ IN_USE_POLL_S: Final = 0.1
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
-    with opened(partial(Ledger.open, host, options.layout)) as ledger:
+    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
         _install(host, options, ledger)
     return Exit.OK
 
@@ -71,11 +71,15 @@ def run(options: Options) -> Exit:
 
 def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     """Do what ``run`` does; return whether somebody else is to carry the undo on."""
-    with opened(partial(Ledger.open, host, options.layout, woken.fds[0] if woken else None)) as ledger:
+    inherited = woken.fds if woken else ()
+    # Who comes back to undo does not heed a second signal.
+    check = never_stop if woken else signals.check
+    with opened(partial(Ledger.open, host, options.layout, inherited, check)) as ledger:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         ledger.make_directories(options.pid_file.parent)
-        pidfile = lock_pidfile(host, options.pid_file, woken.fds[1] if woken else None)
+        ready.refuse_foreign(host, options.ready_file)
+        pidfile = lock_pidfile(host, options.pid_file, inherited)
         _serve(host, options, ledger, pidfile, woken)
         with _undoing():
             return _stop(host, options, ledger)
@@ -127,7 +131,7 @@ def uninstall(options: Options) -> Exit:
 
 def _uninstall(host: Host, options: Options) -> None:
     if host.exists(options.layout.home):
-        with opened(partial(Ledger.open, host, options.layout)) as ledger:
+        with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
             _undo(host, options, ledger)
     else:
         remove_leftovers(host, options.layout)
@@ -144,7 +148,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
     if not adopted.found:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return
-    with opened(partial(Ledger.open, host, options.layout)) as ledger:
+    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
         ledger.write(replace(adopted.held, directories=ledger.held.directories))
         log.info("adopted", found=list(adopted.found))
         _undo(host, options, ledger)
@@ -176,7 +180,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         log.info("noted", note=note)
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
-        host.remove(options.ready_file)
+        ready.withdraw(host, options.ready_file)
     if plan.steps or plan.settled != ledger.held:
         site = Site(host, options.layout, ledger, options.timeout_s)
         apply(site, plan, signals.check, undo_follows=undo_follows)
@@ -204,7 +208,7 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
         if number is signal.SIGHUP:
             _reconcile(host, options, ledger)
         log.info("waiting for a signal")
-        waiting.become_waiter(signals.HANDLED, (ledger.lock.fd, pidfile.fd))
+        waiting.become_waiter(signals.HANDLED, inheritable(ledger.lock, pidfile))
         number = signals.wait()
     log.info("stop requested")
 
@@ -286,8 +290,8 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
 
 def _withdraw(host: Host, options: Options) -> None:
     """Take readiness and pidfile back; the ledger's lock keeps a second instance out meanwhile."""
-    host.remove(options.ready_file)
-    host.remove(options.pid_file)
+    ready.withdraw(host, options.ready_file)
+    remove_pidfile(host, options.pid_file)
     host.sweep(options.ready_file)
 
 

@@ -17,7 +17,7 @@ from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.files import Host
-from installer.host.processes import seems_locked
+from installer.host.lock_table import seems_locked
 from installer.record.ledger import read_holdings
 from installer.record.ready import is_ready
 

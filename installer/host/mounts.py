@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError
-from installer.host import inodes
+from installer.host import inodes, kernel
 from installer.host.files import Host
 
 ROOT: Final = PurePosixPath("/")
@@ -111,18 +111,9 @@ def _mount_of(here: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None
 
 
 def _mounts() -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Yield each mount point and what is mounted there within its file system (proc(5), mountinfo)."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        root, point = line.split(" ", 5)[3:5]
-        yield PurePosixPath(_unescaped(point)), PurePosixPath(_unescaped(root))
-
-
-def _unescaped(word: str) -> str:
-    return word.encode().decode("unicode_escape") if "\\" in word else word
+    """Yield each mount point and what is mounted there within its file system."""
+    for point, root in kernel.mounts():
+        yield PurePosixPath(point), PurePosixPath(root)
 
 
 def _same(here: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:

@@ -18,7 +18,7 @@ from installer.decide.options import Places
 from installer.host.containers import being_made
 from installer.host.files import Host
 from installer.host.inodes import changed_s
-from installer.host.processes import Peer, started_of
+from installer.host.processes import Peer, started_in
 from installer.record import units
 from installer.record.cmdline import CONFIG, DROP_INS, path_of
 
@@ -49,7 +49,7 @@ def started(host: Host, unit: str, peer: Peer | None) -> Started:
         cmdline, stat = host.read(process / "cmdline"), host.read(process / "stat")
         words = tuple(cmdline.content.decode(errors="surrogateescape").split("\0")[:-1]) if cmdline else ()
         if stat and words and PurePosixPath(words[0]).name == NAME:
-            return Started(words, booted_s + started_of(stat.content.decode(errors="replace")))
+            return Started(words, booted_s + started_in(stat.content.decode(errors="replace")))
     return Started()
 
 
