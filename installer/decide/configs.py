@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import PurePosixPath
 
-from installer.decide.edits import Edit, Key, Syntax, Tree, Want, apply, parse, undo
+from installer.decide.edits import Edit, Key, Syntax, Tree, apply, holds, parse, undo
 from installer.decide.engines.model import FileWants
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
@@ -50,11 +51,17 @@ def text_of(file: File | None, path: PurePosixPath) -> str:
     if file is None:
         return ""
     try:
-        return file.content.decode()
+        return _decoded(file.content)
     except UnicodeDecodeError as error:
         raise InstallerError(
             f"read {path} (byte {error.start} is not UTF-8)", remedy="save the file as UTF-8, then run again"
         ) from error
+
+
+@lru_cache(maxsize=2)
+def _decoded(content: bytes) -> str:
+    """Return the text of bytes that are asked for again and again, and may be megabytes, once."""
+    return content.decode()
 
 
 def tree_of(file: File | None, path: PurePosixPath) -> Tree:
@@ -100,7 +107,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
     stale = _stale(row.edits if row else (), total)
     text = text_of(now, path)
-    if not stale and _holds(text, wanted.wants, syntax, path) and now is not None:
+    if not stale and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
         return ConfigChange(None, row, original)
     if row is None or now is None or now.digest in row.ours:
         target = clean
@@ -116,11 +123,6 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         original,
         taken_back=bool(stale),
     )
-
-
-def _holds(text: str, wants: Sequence[Want], syntax: Syntax, path: PurePosixPath) -> bool:
-    _, edits = apply(text, wants, syntax, name=str(path))
-    return not edits
 
 
 def _stale(held: Sequence[Edit], total: Sequence[Edit]) -> tuple[Edit, ...]:
