@@ -11,13 +11,15 @@ from typing import Any, Final
 from installer.decide.configs import text_of
 from installer.decide.edits import undo
 from installer.decide.errors import Exit, InstallerError
+from installer.decide.integrity import damage
 from installer.decide.layout import Layout
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.files import Host
 from installer.host.processes import seems_locked
+from installer.host.trees import digests_below, entries
 from installer.record.ledger import read_holdings
 from installer.record.ready import is_ready
 
@@ -44,19 +46,20 @@ def main(argv: Sequence[str]) -> int:
             return Exit.OK if seems_locked(host.here(options.pid_file)) else Exit.FAILED
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
-        lines = list(_lines(host, options.layout, held)) if held else []
+        lines = list(_lines(host, options.layout, held, deep=arguments.deep)) if held else []
+        ready = ready and all(line.good for line in lines)
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
         return error.exit
     if arguments.ready:
-        return Exit.OK if ready and all(line.good for line in lines) else Exit.FAILED
+        return Exit.OK if ready else Exit.FAILED
     _print(lines, held, ready=ready, as_json=arguments.json)
     if held is None:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
 
 
-def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
+def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterator[Line]:
     if not held.finished:
         yield Line("last run", "did not finish: run install or uninstall again", good=False)
     if held.failed is not None:
@@ -66,6 +69,8 @@ def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
         runtime = layout.toolkit / "nvidia-container-runtime"
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
+        for name, flaw in _damage(host, layout, held.toolkit, deep=deep):
+            yield Line(str(layout.toolkit / name), f"{flaw}: install puts it right", good=False)
         file = host.read(layout.config)
         if file is not None:
             for key in edited_keys(
@@ -74,6 +79,15 @@ def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
                 yield Line(str(layout.config), f"{key} edited by an administrator")
     for row in held.configs:
         yield _config_line(host, row)
+
+
+def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
+    """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
+    if toolkit.files:
+        version = layout.version(toolkit.version)
+        with digests_below(host, version if deep else None) as digests:
+            found = entries(host, version)
+            yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
 def _config_line(host: Host, row: ConfigRow) -> Line:
@@ -134,6 +148,9 @@ def _parser() -> argparse.ArgumentParser:
         "--alive", action="store_true", help="Only tell, by exit code 0 or 1, whether run holds its pidfile."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument(
+        "--deep", action="store_true", help="Read the installed programs, and compare their digests."
+    )
     for flag in FLAGS:
         if flag.field in USED:
             action = "append" if isinstance(flag.default, tuple) else "store"

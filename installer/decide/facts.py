@@ -67,8 +67,9 @@ class ToolkitFacts:
     """What stands at ``<install-dir>/toolkit``.
 
     ``link`` is what the symlink holds; ``versions`` lists the payloads beside the ledger, file
-    by file; ``config`` is the text of the installed config.toml; ``replaced`` tells that the
-    directory of another installer stands aside.
+    by file, and ``digests`` holds the sha256 of the files of the one that the symlink leads to;
+    ``config`` is the text of the installed config.toml; ``replaced`` tells that the directory of
+    another installer stands aside.
     """
 
     kind: Kind = Kind.ABSENT
@@ -76,6 +77,7 @@ class ToolkitFacts:
     versions: Mapping[str, Mapping[PurePosixPath, Entry]] = field(default_factory=dict)
     config: str | None = None
     replaced: bool = False
+    digests: Mapping[PurePosixPath, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             *facts.notes,
             *(note for decision in decisions.values() for note in decision.notes),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
+            *(f"not as it was installed, and installed anew: {what}" for what in toolkit.damaged),
         ),
         unproven=tuple(
             engine.name

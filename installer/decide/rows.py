@@ -56,6 +56,7 @@ class ToolkitRow:
     ``version`` is in place and ``previous``, where there is one, is kept beside it. ``rendered``
     is config.toml as we wrote it, to tell an administrator's edits. ``replaced`` says that a
     directory of another installer was exchanged away, ``linked`` what a foreign symlink held.
+    ``files`` is the manifest of ``version`` (see integrity.py); ledgers of 0.1.0 have none.
     """
 
     version: str
@@ -63,6 +64,7 @@ class ToolkitRow:
     rendered: str
     replaced: bool = False
     linked: str | None = None
+    files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

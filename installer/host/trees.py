@@ -1,10 +1,11 @@
 """Whole directories: a payload installed complete or not at all, and removed."""
 
+import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
@@ -54,6 +55,8 @@ def install_tree(
 
 
 def _fill(staged: Path, files: Sequence[PayloadFile], label: Label) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
     directories = {staged, *(staged / parent for file in files for parent in file.path.parents)}
     for directory in sorted(directories):
         directory.mkdir(mode=0o755)
@@ -66,8 +69,10 @@ def _fill(staged: Path, files: Sequence[PayloadFile], label: Label) -> None:
 
 def _put(directory: Path, file: PayloadFile, label: Label) -> None:
     match file:
-        case Copy(path, source, size_bytes, _, mode):
+        case Copy(path, source, size_bytes, digest, mode):
             _copy(Path(source), directory / path, size_bytes, _labelled(mode, label))
+            if _digest(directory / path) != digest:
+                raise OSError(None, f"{source} changed while it was copied")
         case Text(path, content, mode):
             write_synced(directory / path, content.encode(), _labelled(mode, label))
         case Symlink(path, target):
@@ -129,3 +134,33 @@ def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
                 status.st_size, stat.S_IMODE(status.st_mode), link
             )
     return found
+
+
+@contextmanager
+def digests_below(host: Host, path: PurePosixPath | None) -> Iterator[Callable[[], dict[PurePosixPath, str]]]:
+    """Hash the regular files below ``path``, if one is given, while the block goes on.
+
+    What is yielded returns their sha256 in hex, "" for one that cannot be read.
+    """
+    if path is None:
+        yield dict
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    here = host.here(path)
+    files = [Path(place, name) for place, _, names in os.walk(here) for name in names]
+    with ThreadPoolExecutor() as pool:
+        hashed = {PurePosixPath(file.relative_to(here)): pool.submit(_digest, file) for file in files}
+        yield lambda: {name: digest.result() for name, digest in hashed.items()}
+
+
+def _digest(here: Path) -> str:
+    try:
+        # Not what a link leads to, and no wait for the other end of a FIFO.
+        fd = os.open(here, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor has no path
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,11 +12,13 @@ from installer.decide.engines.model import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
+from installer.decide.layout import Layout
 from installer.decide.options import Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.toolkit_plan import VERSIONS
 from installer.host.artifacts import found_artifacts, machine
 from installer.host.files import Host
-from installer.host.trees import entries
+from installer.host.trees import digests_below, entries
 from installer.record import units
 from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
@@ -33,7 +35,10 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
     # Hashing the payload and asking the engines wait for different things.
-    with found_artifacts(options.toolkit_source) as artifacts:
+    with (
+        found_artifacts(options.toolkit_source) as artifacts,
+        digests_below(host, _in_place(host, options.layout)) as digests,
+    ):
         engines, notes, overruled = _engines(host, options)
         facts = _facts(host, options, held, engines)
         live = live_containers(host, options.layout, held, engines)
@@ -64,7 +69,14 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             notes=(*notes, *driver_note(host, options)),
             live=known_to_docker(host, held, live)[0] if live else (),
             artifacts=artifacts(),
+            toolkit=replace(facts.toolkit, digests=digests()),
         )
+
+
+def _in_place(host: Host, layout: Layout) -> PurePosixPath | None:
+    """Return the directory of the version of ours that the toolkit's name leads to."""
+    link = host.link_target(layout.toolkit) or ""
+    return layout.install_dir / link if link.startswith(VERSIONS) else None
 
 
 def probe_adoption(host: Host, options: Options) -> Facts:

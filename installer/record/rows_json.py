@@ -29,6 +29,7 @@ def dumps(held: Holdings) -> bytes:
             "rendered": toolkit.rendered,
             "replaced": toolkit.replaced,
             "linked": toolkit.linked,
+            "files": dict(toolkit.files),
         },
         "engines": [
             {
@@ -71,7 +72,7 @@ def loads(text: bytes) -> Holdings:
     toolkit, failed = rows["toolkit"], rows.get("failed")
     return Holdings(
         tuple(PurePosixPath(path) for path in rows["directories"]),
-        toolkit and ToolkitRow(**toolkit),
+        toolkit and ToolkitRow(**{**toolkit, "files": tuple(toolkit.get("files", {}).items())}),
         tuple(_engine(row) for row in rows["engines"]),
         tuple(_config(row) for row in rows["configs"]),
         finished=rows["finished"],
