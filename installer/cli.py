@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
-from installer.flags import FLAGS, Flag, options_from
+from installer.flags import FLAGS, PREFIX, Flag, options_from
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -93,12 +93,19 @@ def uninstall(**values: Any) -> Exit:
 
 
 @program.command()
+@click.option(
+    "--show-secrets",
+    is_flag=True,
+    envvar=f"{PREFIX}SHOW_SECRETS",
+    show_envvar=True,
+    help="Show passwords and tokens of the configs, too.",
+)
 @_with_flags
-def plan(**values: Any) -> Exit:
+def plan(*, show_secrets: bool, **values: Any) -> Exit:
     """Print what install would change, and change nothing. Exits 10 where it would change something."""
     from installer.show import show_plan
 
-    return show_plan(_options(values))
+    return show_plan(_options(values), show_secrets=show_secrets)
 
 
 @program.command()
