@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from installer.decide.configs import text_of
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterator[Line]:
-    if not held.finished:
+    if not held.finished and not replace(held, failed=None).empty:
         yield Line("last run", "did not finish: run install or uninstall again", good=False)
     if held.failed is not None:
         yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)

@@ -24,6 +24,7 @@ from installer.host.inodes import (
     meta_of,
     mount_points,
     refuse,
+    refuse_missing_root,
     staged_beside,
     staged_name,
     sync_directory,
@@ -51,6 +52,7 @@ class Host:
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
+        refuse_missing_root(root)
         return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
 
     def _map(self, path: PurePosixPath) -> Path:
@@ -186,7 +188,9 @@ class Host:
             here = self.here(path, last=False)
             try:
                 here.unlink()
-            except (FileNotFoundError, NotADirectoryError):
+            except OSError:  # which a read-only file system raises before it looks
+                if os.path.lexists(here):
+                    raise
                 return
             sync_directory(here.parent)
 
@@ -201,13 +205,13 @@ class Host:
 
     def remove_directory(self, path: PurePosixPath) -> bool:
         """Remove an empty directory; tell whether it is gone."""
+        here = self.here(path)
         try:
-            here = self.here(path)
             here.rmdir()
             sync_directory(here.parent)
-        except FileNotFoundError:
-            return True
         except OSError as error:
+            if not os.path.lexists(here):
+                return True
             # EBUSY is a mount point: the volume of a pod, not ours to remove.
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
                 return False

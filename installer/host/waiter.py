@@ -19,10 +19,15 @@ def main(arguments: list[str]) -> int:
     command = arguments[1 + count :]
     woken_by = sigwait(numbers)
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
+    program = command[0]
     try:
-        posix.execve(command[0], command, environment)
+        # An interpreter would start without the program and fail as if nothing had been done.
+        for program in (sys.argv[0], *(word for word in command[1:2] if word.startswith("/"))):
+            posix.stat(program)
+        program = command[0]
+        posix.execve(program, command, environment)
     except OSError as error:
-        reason = f"toolkit-installer: cannot start {command[0]} again ({error.strerror})"
+        reason = f"toolkit-installer: cannot start again ({program}: {error.strerror}), so everything is kept"
         sys.stderr.write(f"{reason}; put it back and run uninstall\n")
     return UNDO_INCOMPLETE
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Edit, Key
@@ -12,6 +12,7 @@ from installer.decide.edits.tree import Branch, TextError, branch_at, opened, pr
 from installer.decide.errors import InstallerError
 
 BOM: Final = "\ufeff"
+MAX_DEPTH: Final = 100
 
 
 @dataclass(slots=True)
@@ -90,8 +91,19 @@ def loaded(text: str, grammar: Grammar, name: str) -> Branch:
 
 @lru_cache(maxsize=4)
 def _tree(text: str, grammar: Grammar) -> Branch:
-    """Return the tree of a text; it is asked for again and again, and may be megabytes."""
-    return grammar.load(text)
+    """Return the tree of a text; it is asked for again and again, and may be megabytes.
+
+    Raises:
+        RecursionError: it is nested deeper than anybody writes.
+    """
+    tree = grammar.load(text)
+    level: list[Any] = [tree]
+    for _ in range(MAX_DEPTH):
+        below = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+        level = [child for child in below if isinstance(child, dict | list)]
+        if not level:
+            return tree
+    raise RecursionError
 
 
 def _unreadable(name: str, grammar: Grammar, reason: object) -> InstallerError:
