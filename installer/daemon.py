@@ -26,6 +26,7 @@ from installer.record import ready
 from installer.record.cdi import make_device_nodes, remove_device_nodes
 from installer.record.ledger import Ledger, remove_leftovers
 from installer.record.live import live_containers
+from installer.record.lost import elsewhere, lost
 from installer.record.probe import probe_adoption, probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
 from installer.record.units import buses
@@ -60,6 +61,7 @@ def run(options: Options) -> Exit:
         ledger.make_directories(options.pid_file.parent)
         pidfile = lock_pidfile(host, options.pid_file, woken.fds[1] if woken else None)
         write_pid(pidfile)
+        ledger.write(replace(ledger.held, pid_file=options.pid_file))
         try:
             if woken is None:
                 undo_follows = options.on_exit is OnExit.UNDO
@@ -69,7 +71,7 @@ def run(options: Options) -> Exit:
         except StoppedError:
             log.info("stop requested")
         except InstallerError:
-            _withdraw(host, options)
+            _withdraw(host, options, ledger)
             raise
         _stop(host, options, ledger)
     finally:
@@ -80,7 +82,8 @@ def run(options: Options) -> Exit:
 def uninstall(options: Options) -> Exit:
     """Give back whatever the ledger holds, whoever wrote it."""
     host = Host.under(options.host_root, options.mounts)
-    if host.exists(options.layout.home):
+    options = _found(host, options)
+    if host.exists(options.layout.home) or lost(host, options):
         ledger = Ledger.open(host, options.layout)
         try:
             _undo(host, options, ledger)
@@ -109,6 +112,22 @@ def _undo_adopted(host: Host, options: Options) -> None:
         _let_go(ledger)
 
 
+def _found(host: Host, options: Options) -> Options:
+    """Return options with the install-dir that engines name, where there is nothing in the usual one."""
+    found = elsewhere(host, options)
+    if found.install_dir != options.install_dir:
+        log.info("found by what engines name", install_dir=str(found.install_dir))
+    return found
+
+
+def _recover(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write down what configs show to be ours where the ledger that knew it is lost."""
+    rows = lost(host, options) if ledger.held.empty else None
+    if rows is not None:
+        log.warning("ledger lost", found=list(rows.found), remedy="what was there before us is not known")
+        ledger.write(replace(rows.held, directories=ledger.held.directories))
+
+
 def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     """Return what is to be done.
 
@@ -122,6 +141,7 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
 
 
 def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
+    _recover(host, options, ledger)
     made = make_device_nodes(host, options, ledger)
     try:
         return _install_engines(host, options, ledger, undo_follows=undo_follows)
@@ -192,7 +212,7 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> None:
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
     elif options.on_exit is OnExit.KEEP:
-        _withdraw(host, options)
+        _withdraw(host, options, ledger)
         log.info("everything kept", reason="asked for with --on-exit keep")
     else:
         _undo(host, options, ledger)
@@ -201,7 +221,8 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> None:
 def _undo(host: Host, options: Options, ledger: Ledger) -> None:
     began = time.monotonic()
     try:
-        _withdraw(host, options)
+        _withdraw(host, options, ledger)
+        _recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
         if facts.live and options.in_use is InUse.WAIT:
             facts = _awaited(host, options, ledger, facts)
@@ -232,11 +253,16 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     return probe_undo(host, options, ledger.held)
 
 
-def _withdraw(host: Host, options: Options) -> None:
-    """Take readiness and pidfile back; the ledger's lock keeps a second instance out meanwhile."""
-    host.remove(options.ready_file)
-    host.remove(options.pid_file)
-    host.sweep(options.ready_file)
+def _withdraw(host: Host, options: Options, ledger: Ledger) -> None:
+    """Take readiness and pidfile back, also those of a run that was killed and was told another place.
+
+    The ledger's lock keeps a second instance out meanwhile.
+    """
+    pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
+    for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
+        host.remove(each.ready_file)
+        host.remove(each.pid_file)
+        host.sweep(each.ready_file)
 
 
 def _let_go(ledger: Ledger) -> None:

@@ -11,8 +11,10 @@ from typing import Any, Final
 from installer.decide.configs import text_of
 from installer.decide.edits import undo
 from installer.decide.errors import Exit, InstallerError
+from installer.decide.inode import Kind
 from installer.decide.integrity import damage
 from installer.decide.layout import Layout
+from installer.decide.options import Options
 from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
@@ -21,6 +23,7 @@ from installer.host.files import Host
 from installer.host.processes import seems_locked
 from installer.host.trees import digests_below, entries
 from installer.record.ledger import read_holdings
+from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
@@ -44,9 +47,12 @@ def main(argv: Sequence[str]) -> int:
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
             return Exit.OK if seems_locked(host.here(options.pid_file)) else Exit.FAILED
+        options = elsewhere(host, options)
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
-        lines = list(_lines(host, options.layout, held, deep=arguments.deep)) if held else []
+        lines = list(
+            _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
+        )
         ready = ready and all(line.good for line in lines)
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
@@ -54,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.ready:
         return Exit.OK if ready else Exit.FAILED
     _print(lines, held, ready=ready, as_json=arguments.json)
-    if held is None:
+    if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
 
@@ -79,6 +85,16 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
                 yield Line(str(layout.config), f"{key} edited by an administrator")
     for row in held.configs:
         yield _config_line(host, row)
+
+
+def _without(host: Host, options: Options) -> Iterator[Line]:
+    """Yield the configs that name our toolkit although there is no ledger: nobody can tell any more."""
+    if host.kind(options.layout.toolkit, last=False) is not Kind.DIRECTORY:  # else NVIDIA's
+        for path in named_toolkits(host, options.places).get(options.install_dir, ()):
+            state = (
+                f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
+            )
+            yield Line(str(path), state, good=False)
 
 
 def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
@@ -118,13 +134,14 @@ def _print(lines: Sequence[Line], held: Holdings | None, *, ready: bool, as_json
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
-    if held is None:
+    if held is None and not lines:
         sys.stdout.write("nothing is installed\n")
         return
     width = max((len(line.what) for line in lines), default=0)
     for line in lines:
         sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
-    sys.stdout.write(f"engines: {', '.join(engine.name for engine in held.engines) or 'none'}\n")
+    engines = held.engines if held else ()
+    sys.stdout.write(f"engines: {', '.join(engine.name for engine in engines) or 'none'}\n")
     sys.stdout.write(f"ready: {'yes' if ready else 'no'}\n")
 
 

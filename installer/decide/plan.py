@@ -118,6 +118,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
             }.values()
         ),
         nodes=held.nodes,
+        pid_file=held.pid_file,
         finished=True,
     )
     plan = Plan(

@@ -87,7 +87,8 @@ class Failure:
 class Holdings:
     """Everything we hold on one node.
 
-    ``nodes`` are device nodes of the driver that we had made.
+    ``nodes`` are device nodes of the driver that we had made; ``pid_file`` is that of the last ``run``,
+    and beside it stood the file of its readiness.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop.
     """
@@ -99,6 +100,7 @@ class Holdings:
     finished: bool = False
     failed: Failure | None = None
     nodes: tuple[DeviceNode, ...] = ()
+    pid_file: PurePosixPath | None = None
 
     @property
     def empty(self) -> bool:

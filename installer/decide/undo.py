@@ -66,6 +66,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
             *(row for part in specifications for row in part.rows),
         ),
         nodes=held.nodes,
+        pid_file=held.pid_file,
         finished=True,
     )
     return Plan(

@@ -1,6 +1,5 @@
 """What a node tells besides its settings: its family, driver, distribution, another install-dir of ours."""
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
@@ -13,6 +12,7 @@ from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, La
 from installer.decide.options import Options
 from installer.host.files import Host
 from installer.record import units
+from installer.record.lost import TOOLKITS
 
 RANCHER: Final = "k3s or RKE2"
 GENERATED: Final = {
@@ -22,7 +22,6 @@ GENERATED: Final = {
     "/microk8s/": "MicroK8s",
 }
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
-_TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 
 
 def is_suse(host: Host) -> bool:
@@ -35,7 +34,7 @@ def is_suse(host: Host) -> bool:
 def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
     """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
     files = [file for file in contents if file is not None]
-    found = {place for file in files for place in _TOOLKITS.findall(file.content)}
+    found = {place for file in files for place in TOOLKITS.findall(file.content)}
     for place in sorted(PurePosixPath(path.decode(errors="surrogateescape")) for path in found):
         if place != options.install_dir and host.exists(Layout(place).ledger):
             yield InstallerError(

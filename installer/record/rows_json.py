@@ -16,7 +16,7 @@ from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Hol
 
 VERSION: Final = 1
 KNOWN: Final = frozenset(
-    {"version", "finished", "failed", "directories", "nodes", "toolkit", "engines", "configs"}
+    {"version", "finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
 )
 
 
@@ -29,6 +29,7 @@ def dumps(held: Holdings) -> bytes:
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         "directories": [str(path) for path in held.directories],
         "nodes": {str(node.path): node.born for node in held.nodes},
+        "pid_file": held.pid_file and str(held.pid_file),
         "toolkit": toolkit
         and {
             "version": toolkit.version,
@@ -98,6 +99,7 @@ def _holdings(rows: Any) -> Holdings:
         nodes=tuple(
             DeviceNode(_path(path), _text(born)) for path, born in _table(rows.get("nodes", {})).items()
         ),
+        pid_file=_path(rows["pid_file"]) if rows.get("pid_file") else None,
     )
 
 

@@ -39,8 +39,8 @@ CONFIGS = st.builds(
     PATHS,
     st.none() | st.sampled_from(Syntax),
     st.none() | st.builds(Saved, DIGESTS, METAS),
-    st.lists(DIGESTS).map(tuple),
-    st.lists(EDITS).map(tuple),
+    st.lists(DIGESTS, max_size=3).map(tuple),
+    st.lists(EDITS, max_size=3).map(tuple),
     st.none() | PATHS,
 )
 ENGINES = st.builds(
@@ -62,10 +62,10 @@ TOOLKITS = st.builds(
 )
 HOLDINGS = st.builds(
     Holdings,
-    st.lists(PATHS).map(tuple),
+    st.lists(PATHS, max_size=3).map(tuple),
     st.none() | TOOLKITS,
-    st.lists(ENGINES).map(tuple),
-    st.lists(CONFIGS).map(tuple),
+    st.lists(ENGINES, max_size=2).map(tuple),
+    st.lists(CONFIGS, max_size=2).map(tuple),
     finished=st.booleans(),
     failed=st.none() | st.builds(Failure, DIGESTS, TEXTS),
     nodes=st.dictionaries(PATHS, TEXTS).map(lambda born: tuple(DeviceNode(*node) for node in born.items())),
