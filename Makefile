@@ -4,10 +4,10 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 # A path in a .pth file, where the default mode would load an import hook at every start.
-IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md constraints.txt pyproject.toml images installer tests/image -type f -not -name '*.pyc')
+IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image -type f -not -name '*.pyc')
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node pin torture mutants bench golden help clean
+.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants bench golden help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -41,6 +41,9 @@ image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, wi
 
 test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines/node
+
+lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
+	@$(BIN)/python images/lock
 
 pin:  ## write digests of the bases and sums of NVIDIA's packages, where a registry can be reached
 	@images/pin
