@@ -89,7 +89,8 @@ class Facts:
     reasons for which an install could not end well. ``targets`` tells of each config that is reached
     through a symbolic link where it is. ``live`` are the containers on our runtimes,
     ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
-    runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node.
+    runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node;
+    ``version`` is what the toolkit to be installed says of itself, if anything.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -110,3 +111,4 @@ class Facts:
     idle: tuple[str, ...] = ()
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None
+    version: tuple[int, ...] | None = None

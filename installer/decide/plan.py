@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.advisories import advice
 from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
@@ -137,6 +138,7 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         ),
         notes=(
             *facts.notes,
+            *advice(facts.version),
             *(note for decision in decisions.values() for note in decision.notes),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
             *(f"not as it was installed, and installed anew: {what}" for what in toolkit.damaged),

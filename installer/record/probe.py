@@ -16,7 +16,7 @@ from installer.decide.layout import Layout
 from installer.decide.options import Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.toolkit_plan import VERSIONS
-from installer.host.artifacts import found_artifacts, machine
+from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.files import Host
 from installer.host.trees import digests_below, entries
 from installer.record import units
@@ -37,6 +37,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     # Hashing the payload and asking the engines wait for different things.
     with (
         found_artifacts(options.toolkit_source) as artifacts,
+        asked_version(options.toolkit_source) as version,
         digests_below(host, _in_place(host, options.layout)) as digests,
     ):
         engines, notes, overruled = _engines(host, options)
@@ -69,6 +70,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             notes=(*notes, *driver_note(host, options)),
             live=known_to_docker(host, held, live)[0] if live else (),
             artifacts=artifacts(),
+            version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
         )
 
