@@ -30,7 +30,8 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 --ignore=tests/engines/node tests/engines
 
-torture: .venv/.dev mutants  ## every kill point, fault and power failure, a thousand random lives for each engine: hours
+torture: .venv/.dev mutants  ## ten minutes of spoilt input, every kill point, fault and power failure, a thousand random lives for each engine: hours
+	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian

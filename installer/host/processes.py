@@ -170,7 +170,8 @@ def unit_in(cgroup: str) -> str | None:
     A process in a container below a service is not part of it: engines that do not use systemd's cgroups hang
     containers below their own.
     """
-    paths = dict(line.split(":", 2)[1:] for line in cgroup.splitlines())
+    lines = (line.split(":", 2) for line in cgroup.split("\n"))  # a name may hold any other byte
+    paths = {line[1]: line[2] for line in lines if len(line) > 2}  # noqa: PLR2004 - id:controllers:path
     for hierarchy in ("name=systemd", ""):  # v1 (and hybrid), v2
         if found := _SERVICE.match(paths.get(hierarchy, "")):
             unit, below = found.groups()
