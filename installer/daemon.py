@@ -20,7 +20,7 @@ from installer.decide.steps import Reload
 from installer.decide.undo import plan_undo
 from installer.host import systemd, waiting
 from installer.host.files import Host
-from installer.host.locks import Lock, lock_pidfile, write_pid
+from installer.host.locks import Lock, inheritable, lock_pidfile, remove_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready
 from installer.record.cdi import make_device_nodes, remove_device_nodes
@@ -42,7 +42,7 @@ IN_USE_POLL_S: Final = 0.1
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
-    ledger = Ledger.open(host, options.layout)
+    ledger = Ledger.open(host, options.layout, check=signals.check)
     try:
         _install(host, options, ledger)
     finally:
@@ -54,12 +54,14 @@ def run(options: Options) -> Exit:
     """Install, publish readiness, wait for a signal, give everything back."""
     host = Host.under(options.host_root, options.mounts)
     woken = waiting.woken()
-    ledger = Ledger.open(host, options.layout, woken.fds[0] if woken else None)
+    inherited = woken.fds if woken else ()
+    ledger = Ledger.open(host, options.layout, inherited, signals.check)
     try:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         ledger.make_directories(options.pid_file.parent)
-        pidfile = lock_pidfile(host, options.pid_file, woken.fds[1] if woken else None)
+        ready.refuse_foreign(host, options.ready_file)
+        pidfile = lock_pidfile(host, options.pid_file, inherited)
         write_pid(pidfile)
         ledger.write(replace(ledger.held, pid_file=options.pid_file))
         try:
@@ -84,7 +86,7 @@ def uninstall(options: Options) -> Exit:
     host = Host.under(options.host_root, options.mounts)
     options = _found(host, options)
     if host.exists(options.layout.home) or lost(host, options):
-        ledger = Ledger.open(host, options.layout)
+        ledger = Ledger.open(host, options.layout, check=signals.check)
         try:
             _undo(host, options, ledger)
         finally:
@@ -103,7 +105,7 @@ def _undo_adopted(host: Host, options: Options) -> None:
     if not adopted.found:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return
-    ledger = Ledger.open(host, options.layout)
+    ledger = Ledger.open(host, options.layout, check=signals.check)
     try:
         ledger.write(replace(adopted.held, directories=ledger.held.directories))
         log.info("adopted", found=list(adopted.found))
@@ -164,7 +166,7 @@ def _install_engines(host: Host, options: Options, ledger: Ledger, *, undo_follo
         log.info("noted", note=note)
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
-        host.remove(options.ready_file)
+        ready.withdraw(host, options.ready_file)
     if plan.steps or plan.settled != ledger.held:
         site = Site(host, options.layout, ledger, options.timeout_s)
         apply(site, plan, signals.check, undo_follows=undo_follows)
@@ -192,7 +194,7 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
         if number is signal.SIGHUP:
             _reconcile(host, options, ledger)
         log.info("waiting for a signal")
-        waiting.become_waiter(signals.HANDLED, (ledger.lock.fd, pidfile.fd))
+        waiting.become_waiter(signals.HANDLED, inheritable(ledger.lock, pidfile))
         number = signals.wait()
     log.info("stop requested")
 
@@ -260,8 +262,8 @@ def _withdraw(host: Host, options: Options, ledger: Ledger) -> None:
     """
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
-        host.remove(each.ready_file)
-        host.remove(each.pid_file)
+        ready.withdraw(host, each.ready_file)
+        remove_pidfile(host, each.pid_file)
         host.sweep(each.ready_file)
 
 

@@ -1,15 +1,20 @@
 """Structured events in the past tense, to stderr: JSON lines off a terminal, readable ones on it."""
 
 import os
+import select
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from installer.decide.errors import InstallerError
+
+STDERR: Final = 2
+PATIENCE_S: Final = 0.5
 
 
 class LogFormat(StrEnum):
@@ -24,19 +29,46 @@ _readable = True
 
 
 class _Stderr:
-    """Writes whole lines; a reader that has gone away is no reason to stop."""
+    """Writes whole lines; a reader that has gone away, or reads no more, is no reason to stop or to wait.
+
+    A pipe of 64 KB that nobody empties would hold us for ever, with a stop pending. What finds no room within
+    ``PATIENCE_S`` is lost, and from then on nothing is waited for until there is room again.
+    """
+
+    def __init__(self) -> None:
+        self._lost = 0
 
     def msg(self, message: str) -> None:
+        lost = f"({self._lost} lines were lost here)\n" if self._lost else ""
+        patience_s = 0.0 if self._lost else PATIENCE_S
+        if self._write(f"{lost}{message}\n".encode(errors="backslashreplace"), patience_s):
+            self._lost = 0
+        else:
+            self._lost += 1
+
+    @staticmethod
+    def _write(line: bytes, patience_s: float) -> bool:
+        """Write in parts that fit whole where poll(2) sees room; tell whether all of it was written."""
+        until = time.monotonic() + patience_s
+        poll = select.poll()
+        poll.register(STDERR, select.POLLOUT)
         with suppress(OSError, ValueError):
-            os.write(2, f"{message}\n".encode(errors="replace"))
+            while line:
+                if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                    return False
+                line = line[os.write(STDERR, line[: select.PIPE_BUF]) :]
+        return True
 
     debug = info = warning = error = critical = log = msg
+
+
+_stderr = _Stderr()
 
 
 def say_failed(error: InstallerError) -> None:
     """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
     if _readable:
-        _Stderr().msg(f"toolkit-installer: {error}")
+        _stderr.msg(f"toolkit-installer: {error}")
     else:
         structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)
 
@@ -57,5 +89,5 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None) -> Non
             structlog.processors.JSONRenderer(),
         ]
     structlog.configure(
-        processors=processors, logger_factory=lambda *_: _Stderr(), cache_logger_on_first_use=True
+        processors=processors, logger_factory=lambda *_: _stderr, cache_logger_on_first_use=True
     )

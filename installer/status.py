@@ -19,9 +19,10 @@ from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
+from installer.host.digests import digests_below
 from installer.host.files import Host
-from installer.host.processes import seems_locked
-from installer.host.trees import digests_below, entries
+from installer.host.lock_table import seems_locked
+from installer.host.trees import entries
 from installer.record.ledger import read_holdings
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready

@@ -120,14 +120,15 @@ def test_a_node_without_its_programs_is_not_ready(site: Site) -> None:
     with site.running() as child:
         ready = site.root / "run/nvidia/toolkit/ready"
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        ready.write_text(json.dumps({"boot_id": boot_id, "pid": child.pid}))
+        said = {"boot_id": boot_id, "plan": "", "engines": [], "time": ""}
+        ready.write_text(json.dumps(said | {"pid": child.pid}))
         while_whole = site.status("--ready").returncode
         _all_real_ones_gone(site.root / TOOLKIT)
 
         broken = site.status("--ready").returncode
         child.send_signal(signal.SIGHUP)
         waits(child)
-        ready.write_text(json.dumps({"boot_id": boot_id, "pid": child.pid}))
+        ready.write_text(json.dumps(said | {"pid": child.pid}))
         mended = site.status("--ready").returncode
     assert (while_whole, broken, mended) == (0, 1, 0)
 

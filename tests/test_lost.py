@@ -133,7 +133,8 @@ def test_a_pidfile_of_a_killed_run_goes_with_an_uninstall_that_was_told_another(
     before = site.tree()
     elsewhere = site.root / "run/elsewhere/my.pid"
     with site.running("--pid-file", str(elsewhere)) as child:
-        (elsewhere.with_name("ready")).write_text("{}")
+        ready = {"boot_id": "", "pid": child.pid, "plan": "", "engines": [], "time": ""}
+        (elsewhere.with_name("ready")).write_text(json.dumps(ready))
         child.kill()
         child.wait()
     assert elsewhere.exists()

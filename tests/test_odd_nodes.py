@@ -225,10 +225,10 @@ class ReadOnly:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("unlink", "rmdir"):
-            monkeypatch.setattr(Path, name, self.refuse)
+            monkeypatch.setattr(os, name, self.refuse)
 
     @staticmethod
-    def refuse(path: Path, **_: object) -> None:
+    def refuse(path: str, **_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
 

@@ -69,7 +69,7 @@ def test_of_twenty_started_at_once_exactly_one_works(site: Site) -> None:
         pytest.param(f"{os.getpid()}\n", id="a recycled pid"),
         pytest.param("999999999\n", id="a pid that nobody has"),
         pytest.param("", id="empty"),
-        pytest.param("\0garbage", id="garbage"),
+        pytest.param("\0\0\0", id="torn by a crash"),
     ],
 )
 def test_a_pidfile_that_nobody_holds_blocks_nobody(site: Site, text: str) -> None:

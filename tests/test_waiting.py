@@ -56,6 +56,7 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
     assert sorted(str(path.relative_to(site.root)) for path in held if path.is_relative_to(site.root)) == [
         PIDFILE,
         "usr/local/nvidia/.toolkit-installer",
+        "usr/local/nvidia/.toolkit-installer/lock",
     ]
     assert (other.returncode, elsewhere.returncode) == (3, 3)
 

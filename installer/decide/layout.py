@@ -8,9 +8,10 @@ HOME: Final = ".toolkit-installer"
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
 DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
 RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
+# systemd's own socket first: only root reaches it, while anybody may fill the system bus.
 SYSTEM_BUSES: Final = (
-    PurePosixPath("/run/dbus/system_bus_socket"),
     PurePosixPath("/run/systemd/private"),
+    PurePosixPath("/run/dbus/system_bus_socket"),
 )
 # Where distributions put the driver's libraries when it is installed on the host itself.
 DRIVER_LIBRARY_DIRS: Final = tuple(

@@ -30,7 +30,7 @@ def open_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - no name to give it
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
+    # A path may have any bytes: what the terminal's encoding has no letters for is shown by its number.
     for stream in (sys.stdout, sys.stderr):
-        # A word of the command line or a name on the disk need not be UTF-8, and is shown all the same.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,7 +1,6 @@
 """What containerd or CRI-O serves to the kubelet, in the engine's own words over CRI."""
 
 import json
-import socket
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from installer.decide.errors import InstallerError
+from installer.host import http
 
 _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
@@ -26,6 +26,7 @@ _CRI_PARTS = ("io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", _CR
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
+_MAX_VARINT_BITS = 70  # ten bytes
 _FIXED = {1: 8, 5: 4}  # bytes in protobuf's wire types of a fixed size
 
 
@@ -191,7 +192,7 @@ def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
 def _understood(socket_path: Path) -> Iterator[None]:
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise InstallerError(
             f"understand what answers on {socket_path} ({error!r})",
             remedy="check that it is the engine's socket",
@@ -239,21 +240,12 @@ def _crio_handlers(config: dict[str, Any]) -> tuple[dict[str, RuntimeHandler], s
 
 
 def _http_get(path: Path, resource: str, timeout_s: float) -> str:
-    deadline = time.monotonic() + timeout_s
-    answer = b""
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(timeout_s)
-            connection.connect(str(path))
-            connection.sendall(f"GET {resource} HTTP/1.0\r\n\r\n".encode())
-            while part := connection.recv(65536):
-                answer += part
-                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        return http.get(path, resource, deadline=time.monotonic() + timeout_s).decode()
     except OSError as error:
         raise NotAnsweringError(
             f"reach the engine on {path} ({error})", remedy="check that it runs and that this is its socket"
         ) from error
-    return answer.partition(b"\r\n\r\n")[2].decode()
 
 
 def _entry(part: bytes) -> tuple[str, str]:
@@ -272,13 +264,14 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     def varint() -> int:
         nonlocal position
         value = shift = 0
-        while True:
+        while shift < _MAX_VARINT_BITS:  # without an end it would grow for hours
             byte = message[position]
             position += 1
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:  # noqa: PLR2004 - the continuation bit
                 return value
+        raise ValueError("protobuf number too long")
 
     while position < len(message):
         key = varint()

@@ -1,17 +1,15 @@
 """What the running dockerd says it can start, which is not always what daemon.json says."""
 
 import json
-import socket
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
-from typing import Any
 from urllib.parse import quote
 
 from installer.decide.errors import InstallerError
+from installer.host import http
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +39,8 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
     Raises:
         InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
     """
-    said = _get(socket_path, "/info", timeout_s)
-    try:
-        answer = said.json()
+    with _understood(socket_path, timeout_s) as deadline:
+        answer = json.loads(http.get(socket_path, "/info", deadline=deadline))
         return DockerInfo(
             runtimes={name: runtime.get("path") or "" for name, runtime in answer["Runtimes"].items()},
             default_runtime=answer["DefaultRuntime"],
@@ -51,11 +48,6 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
             live_restore=answer["LiveRestoreEnabled"],
             cdi_spec_dirs=tuple(answer.get("CDISpecDirs") or ()),  # 20.10 has none
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InstallerError(
-            f"understand what answers on {socket_path} ({error!r})",
-            remedy="check that it is dockerd's socket",
-        ) from error
 
 
 def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
@@ -69,7 +61,9 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
     """
     wanted = quote(json.dumps({"type": ["daemon"], "event": ["reload"]}))
     window = f"since={moment_s:.9f}&until={time.time():.9f}"
-    return len(_get(socket_path, f"/events?{window}&filters={wanted}", timeout_s).text.splitlines())
+    with _understood(socket_path, timeout_s) as deadline:
+        events = http.get(socket_path, f"/events?{window}&filters={wanted}", deadline=deadline)
+        return len(events.splitlines())
 
 
 def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
@@ -78,77 +72,36 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
     Raises:
         InstallerError: as ``info``.
     """
-
-    def ask(get: Callable[[str], Any]) -> tuple[DockerContainer, ...]:
-        found = []
-        for listed in get("/containers/json?all=1").json():
+    found = []
+    with _understood(socket_path, timeout_s) as deadline:
+        for listed in json.loads(http.get(socket_path, "/containers/json?all=1", deadline=deadline)):
             try:
-                said = get(f"/containers/{listed['Id']}/json").json()
-            except OSError:  # removed meanwhile
+                path = f"/containers/{quote(listed['Id'], safe='')}/json"
+                said = json.loads(http.get(socket_path, path, deadline=deadline))
+            except http.AnswerError:  # removed meanwhile
                 continue
             runtime, running = said["HostConfig"].get("Runtime") or "", bool(said["State"]["Running"])
             found.append(DockerContainer(said["Id"], said["Name"].lstrip("/"), runtime, running))
-        return tuple(found)
+    return tuple(found)
 
+
+@contextmanager
+def _understood(socket_path: Path, timeout_s: float) -> Iterator[float]:
+    """Yield the deadline for all that is asked; whatever goes wrong becomes an InstallerError."""
     try:
-        found: tuple[DockerContainer, ...] = _ask(socket_path, ask, timeout_s)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise InstallerError(
-            f"understand what answers on {socket_path} ({error!r})",
-            remedy="check that it is dockerd's socket",
-        ) from error
-    return found
-
-
-def _get(socket_path: Path, path: str, timeout_s: float) -> Any:
-    return _ask(socket_path, lambda get: get(path), timeout_s)
-
-
-def _ask(socket_path: Path, question: Callable[[Callable[[str], Any]], Any], timeout_s: float) -> Any:
-    import requests
-    from docker.transport import UnixHTTPAdapter
-
-    # The SDK's transport without its APIClient, which reads the registry passwords in ~/.docker and wants an
-    # API version: none is served by both 20.10 (up to 1.41) and 29 (from 1.44), but a path without one is.
-    def answer() -> Any:
-        # Look first: when nobody listens, its connection leaks a descriptor and wraps the error three times.
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(timeout_s)
-            probe.connect(str(socket_path))
-        with requests.Session() as session:
-            session.trust_env = False  # no proxies, no netrc
-            session.mount("http+docker://", UnixHTTPAdapter(f"http+unix://{socket_path.absolute()}"))
-
-            def get(path: str) -> Any:
-                response = session.get(f"http+docker://localhost{path}", timeout=timeout_s)
-                response.raise_for_status()
-                return response
-
-            return question(get)
-
-    try:
-        return _within(timeout_s, answer)
+        yield time.monotonic() + timeout_s
     except TimeoutError as error:
         raise InstallerError(
             f"get an answer from dockerd on {socket_path} within {timeout_s:g} s",
             remedy="check that dockerd is well",
         ) from error
-    except (OSError, ValueError) as error:  # RequestException is an OSError
+    except (OSError, http.AnswerError) as error:
         raise InstallerError(
             f"ask dockerd on {socket_path} ({error})",
             remedy="check that dockerd runs and that this is its socket",
         ) from error
-
-
-def _within(timeout_s: float, call: Callable[[], Any]) -> Any:
-    """Call in a thread: a timeout of requests is one per read, so half an answer would hold us longer."""
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised again by result()
-            outcome.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    return outcome.result(timeout_s)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise InstallerError(
+            f"understand what answers on {socket_path} ({error!r})",
+            remedy="check that it is dockerd's socket",
+        ) from error

@@ -9,9 +9,8 @@ host root must not lead into our own image.
 import errno
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -25,29 +24,18 @@ from installer.host.inodes import (
     mount_points,
     refuse,
     refuse_missing_root,
-    staged_beside,
+    remove_name,
     staged_name,
-    sync_directory,
     translated,
     write_synced,
 )
+from installer.host.places import DIRECTORY, Mount, Place, Places
 
-MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A directory of the host and where this process finds it."""
-
-    host: PurePosixPath
-    here: Path
+READ_BYTES: Final = 1 << 20
 
 
-class Host:
-    """One host, seen through the mounts of this process; the longest prefix decides."""
-
-    def __init__(self, mounts: Sequence[Mount]) -> None:
-        self._mounts = {mount.host: mount.here for mount in mounts}
+class Host(Places):
+    """What stands at the host's paths. A name is changed in the directory that was opened for it."""
 
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
@@ -55,54 +43,9 @@ class Host:
         refuse_missing_root(root)
         return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
 
-    def _map(self, path: PurePosixPath) -> Path:
-        for prefix in (path, *path.parents):
-            if prefix in self._mounts:
-                return self._mounts[prefix] / path.relative_to(prefix)
-        raise InstallerError(
-            f"find {path} (no mounted directory holds it)",
-            remedy="mount the host's root and name it with --host-root",
-        )
-
-    def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
-        """Return ``path`` without symbolic links, as the host's kernel would follow them.
-
-        With ``last`` false a link in the last place is kept. What does not exist is kept as written.
-
-        Raises:
-            InstallerError: the links go round in a circle.
-        """
-        rest = list(reversed(path.parts[1:]))
-        done = PurePosixPath("/")
-        followed = 0
-        while rest:
-            part = rest.pop()
-            if part == "..":
-                done = done.parent
-                continue
-            done /= part
-            target = None if not rest and not last else self._link_target(done)
-            if target is not None:
-                followed += 1
-                if followed > MAX_LINKS:
-                    raise InstallerError(
-                        f"follow {path} (its links go round in a circle)", remedy="correct the links"
-                    )
-                rest.extend(reversed([part for part in target.parts if part != "/"]))
-                done = PurePosixPath("/") if target.is_absolute() else done.parent
-        return done
-
-    def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
-        if path in self._mounts:
-            return None
-        try:
-            return PurePosixPath(self._map(path).readlink())
-        except OSError:
-            return None
-
     def here(self, path: PurePosixPath, *, last: bool = True) -> Path:
         """Return where this process finds ``path``."""
-        return self._map(self.resolve(path, last=last))
+        return self.place(path, last=last).here
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return what stands at ``path``."""
@@ -119,17 +62,27 @@ class Host:
         Raises:
             InstallerError: something other than a file stands there, or it cannot be read.
         """
-        kind = self.kind(path)
-        if kind is Kind.ABSENT:
-            return None
-        if kind is not Kind.FILE:
-            found = "a directory" if kind is Kind.DIRECTORY else "not a regular file"
-            raise InstallerError(
-                f"read {path} (it is {found})", remedy="put a file in its place, or move it away"
-            )
         with translated("read", path):
-            here = self.here(path)
-            return File(here.read_bytes(), meta_of(here, here.lstat()))
+            try:
+                with self.place(path).opened() as (directory, name):
+                    # Whatever it is: a FIFO is opened without waiting for somebody to write into it.
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    fd = os.open(name, flags, dir_fd=directory)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # a socket
+                    raise
+                raise _no_file(path, "not a regular file") from error
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+                    raise _no_file(path, found)
+                content = b"".join(iter(lambda: os.read(fd, READ_BYTES), b""))
+                return File(content, meta_of(fd, status))
+            finally:
+                os.close(fd)
 
     def refuse_unreplaceable(self, path: PurePosixPath) -> None:
         """Raise where a file can be read but not replaced by a rename.
@@ -162,55 +115,65 @@ class Host:
             InstallerError: it is whole as it was, or whole as wanted but not safe from a power failure.
         """
         with translated("write", path):
-            here = self.here(path)
-            with staged_beside(here) as staged:
-                write_synced(staged, file.content, labelled_as_neighbours(here, file.meta))
+            place = self.place(path)
+            with _staged(place) as (directory, name):
+                write_synced(name, file.content, labelled_as_neighbours(place.here, file.meta), directory)
 
     def stage(self, path: PurePosixPath, file: File) -> PurePosixPath:
         """Put ``file`` where ``replace`` would stage it, for somebody to look at; ``sweep`` removes it."""
         with translated("stage", path):
-            here = self.here(path)
-            staged = staged_name(here)
-            staged.unlink(missing_ok=True)
-            write_synced(staged, file.content, file.meta)
-            up = len(here.parent.parts) - len(staged.parent.parts)
-            return self.resolve(path).parents[up] / staged.name
+            place = self.place(path)
+            staged = _beside(place)
+            with staged.opened() as (directory, name):
+                remove_name(name, directory)
+                write_synced(name, file.content, file.meta, directory)
+            up = len(place.here.parts) - len(staged.here.parts)
+            return self.resolve(path).parents[up] / name
 
     def sweep(self, path: PurePosixPath) -> None:
         """Remove what a killed ``replace`` or ``link`` of ``path`` left beside it."""
-        with suppress(OSError):
-            staged_name(self.here(path, last=False)).unlink(missing_ok=True)
-            staged_name(self.here(path)).unlink(missing_ok=True)
+        for last in (False, True):
+            with suppress(OSError), _beside(self.place(path, last=last)).opened() as (directory, name):
+                remove_name(name, directory)
 
     def remove(self, path: PurePosixPath) -> None:
         """Remove a file or a link; nothing there is fine."""
         with translated("remove", path):
-            here = self.here(path, last=False)
             try:
-                here.unlink()
-            except OSError:  # which a read-only file system raises before it looks
-                if os.path.lexists(here):
-                    raise
+                with self.place(path, last=False).opened() as (directory, name):
+                    os.unlink(name, dir_fd=directory)
+                    os.fsync(directory)
+            except (FileNotFoundError, NotADirectoryError):
                 return
-            sync_directory(here.parent)
+            except OSError as error:  # a read-only file system refuses before it looks
+                if error.errno != errno.EROFS or self.exists(path):
+                    raise
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
         """Make one directory; one that is there already is fine."""
-        with translated("make the directory", path):
-            here = self.here(path)
-            if not here.is_dir():
-                here.mkdir()
-                here.chmod(mode)
-                sync_directory(here.parent)
+        with translated("make the directory", path), self.place(path).opened() as (directory, name):
+            with suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=directory)
+                made = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+                try:
+                    os.fchmod(made, mode)  # the umask may have taken something away
+                finally:
+                    os.close(made)
+                os.fsync(directory)
+                return
+            if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def remove_directory(self, path: PurePosixPath) -> bool:
         """Remove an empty directory; tell whether it is gone."""
-        here = self.here(path)
         try:
-            here.rmdir()
-            sync_directory(here.parent)
+            with self.place(path).opened() as (directory, name):
+                os.rmdir(name, dir_fd=directory)
+                os.fsync(directory)
+        except FileNotFoundError:
+            return True
         except OSError as error:
-            if not os.path.lexists(here):
+            if error.errno == errno.EROFS and not self.exists(path):
                 return True
             # EBUSY is a mount point: the volume of a pod, not ours to remove.
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
@@ -236,10 +199,8 @@ class Host:
 
     def link(self, path: PurePosixPath, target: str) -> None:
         """Let ``path`` be a symbolic link to ``target``, in one rename."""
-        with translated("link", path):
-            here = self.here(path, last=False)
-            with staged_beside(here) as staged:
-                staged.symlink_to(target)
+        with translated("link", path), _staged(self.place(path, last=False)) as (directory, name):
+            os.symlink(target, name, dir_fd=directory)
 
     def exists(self, path: PurePosixPath) -> bool:
         """Tell whether the name ``path`` is taken, by whatever it is."""
@@ -247,19 +208,25 @@ class Host:
 
     def rename(self, path: PurePosixPath, target: PurePosixPath) -> None:
         """Give what stands at ``path`` the name ``target``, which is free."""
-        with translated("rename", path):
-            here, there = self.here(path, last=False), self.here(target, last=False)
-            here.rename(there)
-            sync_directory(there.parent)
-            sync_directory(here.parent)
+        with translated("rename", path), self._both(path, target) as ((source, one), (beside, other)):
+            os.rename(one, other, src_dir_fd=source, dst_dir_fd=beside)
+            os.fsync(beside)
+            os.fsync(source)
 
     def exchange(self, one: PurePosixPath, other: PurePosixPath) -> None:
         """Let two names change places at once, whatever they are (renameat2)."""
-        with translated("exchange", one):
-            here, there = self.here(one, last=False), self.here(other, last=False)
-            exchange_names(here, there)
-            sync_directory(here.parent)
-            sync_directory(there.parent)
+        with translated("exchange", one), self._both(one, other) as ((here, name), (there, named)):
+            exchange_names(here, name, there, named)
+            os.fsync(here)
+            os.fsync(there)
+
+    @contextmanager
+    def _both(
+        self, one: PurePosixPath, other: PurePosixPath
+    ) -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
+        here, there = self.place(one, last=False), self.place(other, last=False)
+        with here.opened() as source, there.opened() as target:
+            yield source, target
 
     def build_of(self, path: PurePosixPath) -> str:
         """Return what tells one build of a program from another without reading it; "" where it is gone."""
@@ -298,3 +265,30 @@ class Host:
         standing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
         with translated("look at", standing):
             return os.statvfs(self.here(standing))
+
+
+def _no_file(path: PurePosixPath, found: str) -> InstallerError:
+    return InstallerError(f"read {path} (it is {found})", remedy="put a file in its place, or move it away")
+
+
+def _beside(place: Place) -> Place:
+    """Return where the next content of ``place`` is written."""
+    staged = staged_name(place.here)
+    if staged.is_relative_to(place.base):
+        return Place(place.base, PurePosixPath(staged.relative_to(place.base)))
+    return Place(staged.parent, PurePosixPath(staged.name))
+
+
+@contextmanager
+def _staged(place: Place) -> Iterator[tuple[int, str]]:
+    """Yield directory and name under which to make what takes its place; none stays if that fails."""
+    with place.opened() as (directory, name), _beside(place).opened() as (beside, staged):
+        remove_name(staged, beside)
+        try:
+            yield beside, staged
+            os.rename(staged, name, src_dir_fd=beside, dst_dir_fd=directory)
+        except OSError:
+            with suppress(OSError):
+                remove_name(staged, beside)
+            raise
+        os.fsync(directory)

@@ -15,9 +15,9 @@ from typing import Final, NoReturn
 
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Kind, Meta
+from installer.host.kernel import mounts
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
-AT_FDCWD: Final = -100
 STAGED: Final = ".toolkit-installer"
 LABEL: Final = "security.selinux"
 
@@ -67,26 +67,23 @@ def refuse_missing_root(root: PurePosixPath) -> None:
         )
 
 
-def sync_directory(here: Path) -> None:
-    """Make renames and new names in a directory survive a power failure."""
-    fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def exchange_names(one: Path, other: Path) -> None:
-    """Let two names change places at once, whatever they are (renameat2(2), since Linux 3.15)."""
+def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
+    """Let two names in open directories change places at once (renameat2(2), since Linux 3.15)."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(AT_FDCWD, bytes(one), AT_FDCWD, bytes(other), RENAME_EXCHANGE):
+    if libc.renameat2(one_fd, os.fsencode(one), other_fd, os.fsencode(other), RENAME_EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
-def write_synced(here: Path, content: bytes, meta: Meta) -> None:
-    """Create ``here`` with ``content`` and ``meta``, on the disk when this returns."""
-    fd = os.open(here, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+def remove_name(name: str, dir_fd: int) -> None:
+    """Remove a file or a link; nothing there is fine."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=dir_fd)
+
+
+def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
+    """Create a file in an open directory, on the disk when this returns; it is for root alone until then."""
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
     try:
         view = memoryview(content)
         while view:
@@ -120,12 +117,11 @@ def give(fd: int, meta: Meta) -> None:
             log.info("attribute not set", path=str(file), attribute=name, reason=error.strerror)
 
 
-def meta_of(here: Path, status: os.stat_result) -> Meta:
-    """Return what the file at ``here`` is apart from its content."""
+def meta_of(fd: int, status: os.stat_result) -> Meta:
+    """Return what an open file is apart from its content."""
     xattrs: tuple[tuple[str, bytes], ...] = ()
     with suppress(OSError):  # not every file system has them
-        names = sorted(os.listxattr(here, follow_symlinks=False))
-        xattrs = tuple((name, os.getxattr(here, name, follow_symlinks=False)) for name in names)
+        xattrs = tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
     return Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs)
 
 
@@ -180,30 +176,10 @@ def staged_name(here: Path) -> Path:
     return directory / f".{here.name}{STAGED}"
 
 
-@contextmanager
-def staged_beside(here: Path) -> Iterator[Path]:
-    """Yield the name under which to make what takes the place of ``here``; none stays if that fails."""
-    staged = staged_name(here)
-    staged.unlink(missing_ok=True)
-    try:
-        yield staged
-        staged.rename(here)
-    except OSError:
-        with suppress(OSError):
-            staged.unlink(missing_ok=True)
-        raise
-    sync_directory(here.parent)
-
-
 def _same_mount(one: Path, other: Path) -> bool:
     return str(one.absolute()) not in mount_points() and one.stat().st_dev == other.stat().st_dev
 
 
 def mount_points() -> frozenset[str]:
-    """Return every mount point this process sees (proc(5), field 5 of mountinfo)."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return frozenset()
-    points = (line.split(" ", 5)[4] for line in lines)
-    return frozenset(point.encode().decode("unicode_escape") if "\\" in point else point for point in points)
+    """Return every mount point this process sees."""
+    return frozenset(point for point, _ in mounts())

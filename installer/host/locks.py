@@ -1,111 +1,296 @@
-"""Locks that tell two instances apart: flock(2) on an inode that still has its name."""
+"""Locks that tell two instances apart: flock(2) on an inode that has its name, and that only root opens.
 
+Whoever may read a file may lock it. So what is locked has mode 0600, and a lock on anything wider counts only
+where a process of root's holds it.
+"""
+
+import errno
 import fcntl
 import os
+import re
+import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
+from typing import Final, NoReturn
 
-from installer.decide.errors import LockedError
+from installer.decide.errors import InstallerError, LockedError
 from installer.host.files import Host
 from installer.host.inodes import translated
+from installer.host.kernel import trusted_uids
+from installer.host.lock_table import PROC, lock_holder, root_holds
+from installer.host.processes import started_of
+
+LOCK: Final = "lock"
+PRIVATE: Final = 0o600
+MAX_PID_BYTES: Final = 64
+TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
+# A pid of ours or NVIDIA's, or what a crash has left of one.
+_PID = re.compile(rb"[0-9\s\0]*")
+FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+PIDFILE: Final = "toolkit.pid"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A held lock; it lives as long as its file descriptor, also across an exec."""
+    """A held lock; it lives as long as its file descriptor, also across an exec.
+
+    ``directory`` is open on the directory of the file, and locked too where that was free: as 0.1.0 does.
+    """
 
     fd: int
+    directory: int | None = None
 
     def release(self) -> None:
         """Let the lock go."""
         os.close(self.fd)
+        if self.directory is not None:
+            os.close(self.directory)
 
 
-def lock_directory(host: Host, path: PurePosixPath, inherited: int | None = None) -> Lock | None:
-    """Lock the directory at ``path``; None where it has gone meanwhile.
+def inheritable(home: Lock, pidfile: Lock) -> tuple[int, ...]:
+    """Return the descriptors of both locks in the order in which 0.1.0 takes up its two."""
+    return (home.fd if home.directory is None else home.directory, pidfile.fd, home.fd)
 
-    ``inherited`` is a descriptor that holds the lock since before an exec, if it still is that directory.
+
+def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = ()) -> Lock | None:
+    """Lock the directory at ``path`` by the file ``lock`` in it; None where it has gone meanwhile.
+
+    The directory itself is for everybody to read, and so to lock. 0.1.0 locked it all the same: it is taken
+    where a process of root's holds that lock, or one that is not seen while there is no file ``lock`` yet.
+
+    ``inherited`` are descriptors that held the lock before an exec, where they still are these files.
 
     Raises:
         LockedError: another process holds it.
+        InstallerError: it is no directory of root's.
     """
     with translated("lock", path):
-        here = host.here(path)
-        if inherited is not None and (lock := _locked(inherited, here, path)) is not None:
-            return lock
-        try:
-            fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
+        here = host.here(path, last=False)
+        directory = _inherited(inherited, here) or _directory(here, path)
+        if directory is None:
             return None
-        return _locked(fd, here, path)
+        lock = Lock(directory)
+        try:
+            _refuse_older(host, directory, here, path)
+            file = _inherited(inherited, here / LOCK) or _lock_file(directory)
+            if file is None:  # no room for it: as 0.1.0 did
+                _flock(directory, here, path)
+            else:
+                lock = Lock(file, directory)
+                _flock(file, here / LOCK, path)
+            still = _has_name(directory, here) and (file is None or _has_name(file, here / LOCK))
+        except BaseException:
+            lock.release()
+            raise
+        if not still:
+            lock.release()
+            return None
+        return _kept(lock)
 
 
-def lock_pidfile(host: Host, path: PurePosixPath, inherited: int | None = None) -> Lock:
+def lock_pidfile(host: Host, path: PurePosixPath, inherited: Sequence[int] = ()) -> Lock:
     """Lock the pidfile at ``path``, making it where there is none; its content is not touched.
 
     Raises:
         LockedError: another process holds it.
+        InstallerError: what is there is not a pidfile of ours.
     """
     with translated("lock", path):
         here = host.here(path)
-        if inherited is not None and (lock := _locked(inherited, here, path)) is not None:
-            return lock
-        while True:
-            lock = _locked(os.open(here, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), here, path)
-            if lock is not None:
-                return lock
+        if (fd := _inherited(inherited, here)) is not None:
+            _flock(fd, here, path)
+            os.fchmod(fd, PRIVATE)  # 0.1.0 made it for everybody to read
+            return _kept(Lock(fd))
+        for _ in range(TRIES):
+            if (lock := _new_pidfile(host, here, path)) is not None:
+                return _kept(lock)
+    raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
 
-def _locked(fd: int, here: Path, path: PurePosixPath) -> Lock | None:
-    """Lock ``fd``; None where its inode does not have the name any more: a lock on it keeps nobody out."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+def remove_pidfile(host: Host, path: PurePosixPath) -> None:
+    """Remove the pidfile if it is one of ours, and nobody else's who runs; what is not is left as it is."""
+    with translated("remove", path):
+        here = host.here(path)
+        fd = _pidfile(here)
+        if fd is None:
+            return
         os.close(fd)
-        raise LockedError(
-            f"start (another instance holds {path}{_holder(here)})",
-            remedy="stop it first, or let it finish",
-        ) from error
-    try:
-        same = os.path.samestat(os.fstat(fd), here.stat())
-    except FileNotFoundError:
-        same = False
-    if not same:
-        os.close(fd)
-        return None
-    # `run` waits in another program image.
-    os.set_inheritable(fd, True)  # noqa: FBT003 - its parameters have no names
-    return Lock(fd)
-
-
-def _holder(here: Path) -> str:
-    from installer.host.processes import lock_holder
-
-    holder = lock_holder(here)
-    if holder is None:
-        return ""
-    pid, started = holder
-    since = datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started, tz=UTC)
-    return f": pid {pid}, started {since:%Y-%m-%d %H:%M:%S} UTC"
-
-
-@contextmanager
-def lock_while(host: Host, path: PurePosixPath) -> Iterator[None]:
-    """Hold a directory's lock for the block, waiting for it: it is held for a few calls only."""
-    with translated("lock", path):
-        fd = os.open(host.here(path), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+        holder = lock_holder(here)
+        if holder is None or holder[0] == os.getpid():
+            host.remove(path)
 
 
 def write_pid(lock: Lock) -> None:
     """Write this process's pid into the locked pidfile."""
     os.ftruncate(lock.fd, 0)
     os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _directory(here: Path, path: PurePosixPath) -> int | None:
+    try:
+        fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            raise
+        raise InstallerError(
+            f"use {path} (it is not a directory but a link or a file)", remedy="move it away, then run again"
+        ) from error
+    if os.fstat(fd).st_uid not in trusted_uids():
+        os.close(fd)
+        raise InstallerError(
+            f"use {path} (it belongs to another user)", remedy="move it away, then run again"
+        )
+    return fd
+
+
+def _refuse_older(host: Host, directory: int, here: Path, path: PurePosixPath) -> None:
+    """Lock the directory as 0.1.0 does, and raise where 0.1.0 may have done so."""
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        held = root_holds(directory, _process_tables(host))
+        if held or (held is None and not (here / LOCK).exists()):
+            _refuse(here, path, error)
+
+
+def _process_tables(host: Host) -> tuple[Path, ...]:
+    """Return our own /proc and the host's: one that is mounted from there shows the host's processes."""
+    return tuple({PROC, host.here(PurePosixPath(PROC))})
+
+
+def _lock_file(directory: int) -> int | None:
+    """Open the file in a directory that is locked, made where there is none; None where the disk is full."""
+    try:
+        # For reading: that goes on a full disk and on one that is read-only.
+        return os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    try:
+        return os.open(LOCK, FLAGS | os.O_CREAT, PRIVATE, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        return None
+
+
+def _inherited(fds: Sequence[int], here: Path) -> int | None:
+    """Return the one of ``fds`` that is open on what has the name ``here``."""
+    return next((fd for fd in fds if _has_name(fd, here)), None)
+
+
+def _flock(fd: int, here: Path, path: PurePosixPath) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        _refuse(here, path, error)
+
+
+def _has_name(fd: int, here: Path) -> bool:
+    """Tell whether an open inode still has its name: a lock on one that lost it keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(fd), here.lstat())
+    except OSError:
+        return False
+
+
+def _kept(lock: Lock) -> Lock:
+    """Return ``lock`` so that it outlives an exec: `run` waits in another program image."""
+    for fd in (lock.fd, lock.directory):
+        if fd is not None:
+            os.set_inheritable(fd, True)  # noqa: FBT003 - its parameters have no names
+    return lock
+
+
+def _new_pidfile(host: Host, here: Path, path: PurePosixPath) -> Lock | None:
+    """Lock the pidfile that is there, or a new one; None where its name was lost meanwhile."""
+    try:
+        fd = os.open(here, FLAGS | os.O_CREAT | os.O_EXCL, PRIVATE)
+    except FileExistsError:
+        found = _pidfile(here)
+        if found is None:
+            if os.path.lexists(here):
+                _refuse_foreign(path)
+            return None
+        fd = found
+    lock = Lock(fd)
+    try:
+        if _taken_by_a_neighbour(host, fd):
+            if _has_name(fd, here):
+                here.unlink()
+        else:
+            _flock(fd, here, path)
+            if _has_name(fd, here):
+                os.fchmod(fd, PRIVATE)  # 0.1.0 made it for everybody to read
+                return lock
+    except BaseException:
+        lock.release()
+        raise
+    lock.release()
+    return None
+
+
+def _pidfile(here: Path) -> int | None:
+    """Open the pidfile of ours that stands there; None where there is none, or something else."""
+    try:
+        fd = os.open(here, FLAGS)
+    except OSError:
+        return None
+    status = os.fstat(fd)
+    ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid in trusted_uids()
+    text = os.pread(fd, MAX_PID_BYTES + 1, 0) if ours else b""
+    if not ours or len(text) > MAX_PID_BYTES or not _PID.fullmatch(text) or _is_another(here, status, text):
+        os.close(fd)
+        return None
+    return fd
+
+
+def _is_another(here: Path, status: os.stat_result, text: bytes) -> bool:
+    """Tell whether it is the pidfile of another program, which runs and has written it.
+
+    Not where the pid is that of a later process: numbers are given again. Nor where the mode or the name says
+    that it is ours or NVIDIA's, whose pid may be of another namespace.
+    """
+    pid = text.strip(b"\0 \n")
+    if stat.S_IMODE(status.st_mode) == PRIVATE or here.name == PIDFILE or not pid.isdigit():
+        return False
+    started = started_of(int(pid), PROC)
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return started is not None and booted + started <= status.st_mtime
+
+
+def _taken_by_a_neighbour(host: Host, fd: int) -> bool:
+    """Tell whether somebody who is not root holds a lock on a pidfile that an older version made."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return root_holds(fd, _process_tables(host)) is False
+    return False
+
+
+def _refuse_foreign(path: PurePosixPath) -> NoReturn:
+    raise InstallerError(
+        f"use {path} as the pidfile (what is there is not a pidfile of root's)",
+        remedy="move it away, or choose another --pid-file",
+    )
+
+
+def _refuse(here: Path, path: PurePosixPath, error: OSError) -> NoReturn:
+    raise LockedError(
+        f"start (another instance holds {path}{_holder(here)})",
+        remedy="stop it first, or let it finish",
+    ) from error
+
+
+def _holder(here: Path) -> str:
+    holder = lock_holder(here)
+    if holder is None:
+        return ""
+    pid, started = holder
+    since = datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started, tz=UTC)
+    return f": pid {pid}, started {since:%Y-%m-%d %H:%M:%S} UTC"

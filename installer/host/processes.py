@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from installer.decide.errors import InstallerError
+from installer.host.kernel import text_of, trusted_uids
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
 """Makes dockerd answer."""
@@ -22,7 +23,6 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 
 _PROC = Path("/proc")
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
-_FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
 _SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
@@ -68,6 +68,7 @@ def peer_of(
 
     The credentials are those of the answer (SCM_CREDENTIALS): the ones of the socket (SO_PEERCRED) name
     whoever called listen(2), which under socket activation is systemd. (Connecting then starts the service.)
+    Only a process of root's is believed: what it says it was started with decides which files are written.
 
     Raises:
         InstallerError: the socket may not be connected to.
@@ -94,7 +95,10 @@ def peer_of(
             ) from error
     if not answer:
         return Silent("the connection was closed without an answer")
-    return _seen(_sender(ancillary), proc) or Unseen()
+    pid, uid = _sender(ancillary)
+    if uid not in trusted_uids():
+        return Silent(f"a process of uid {uid} answers, and only one of root is believed to be an engine")
+    return _seen(pid, proc) or Unseen()
 
 
 def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
@@ -120,48 +124,9 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
         ) from error
 
 
-def lock_holder(path: Path, *, proc: Path = _PROC) -> tuple[int, float] | None:
-    """Return pid and start (as in Peer) of the process that holds an flock on ``path``.
-
-    None if there is none, if it is in a pid namespace that we cannot see into, or if the file system gives
-    its files another device number than its locks (btrfs, overlayfs).
-
-    Raises:
-        InstallerError: ``path`` or the table of locks cannot be read.
-    """
-    try:
-        file = path.stat()
-        table = (proc / "locks").read_text()
-    except OSError as error:
-        raise InstallerError(
-            f"look up who locks {path} ({error.strerror or error})", remedy="mount /proc and run as root"
-        ) from error
-    wanted = (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
-    for pid, major, minor, inode in _FLOCK.findall(table):
-        if (int(major, 16), int(minor, 16), int(inode)) == wanted:
-            started = _started(int(pid), proc)
-            return None if started is None else (int(pid), started)
-    return None
-
-
-def seems_locked(path: Path, *, proc: Path = _PROC) -> bool:
-    """Tell whether somebody in sight holds an flock on a file; where nobody can know, it seems so.
-
-    By inode alone: some file systems give their files another device number than their locks.
-    """
-    if not path.exists():
-        return False
-    try:
-        inode = path.stat().st_ino
-        table = (proc / "locks").read_text()
-    except OSError:
-        return True
-    return any(int(found) == inode for _, _, _, found in _FLOCK.findall(table))
-
-
 def is_running(pid: int, started: float, *, proc: Path = _PROC) -> bool:
     """Tell whether the process that began at ``started`` (as in Peer) still runs; a zombie does not."""
-    return _started(pid, proc) == started
+    return started_of(pid, proc) == started
 
 
 def unit_in(cgroup: str) -> str | None:
@@ -179,12 +144,13 @@ def unit_in(cgroup: str) -> str | None:
     return None
 
 
-def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
+    """Return pid and uid of whoever sent the answer; uid -1 where the kernel does not tell."""
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            pid: int = _UCRED.unpack_from(content)[0]
-            return pid
-    return 0
+            pid, uid, _ = _UCRED.unpack_from(content)
+            return pid, uid
+    return 0, -1
 
 
 def _seen(pid: int, proc: Path) -> Peer | None:
@@ -193,10 +159,10 @@ def _seen(pid: int, proc: Path) -> Peer | None:
         # A /proc of another namespace (the host's, mounted) has other processes under our numbers.
         if pid <= 0 or int((proc / "self").readlink().name) != os.getpid():
             return None
-        started = _started(pid, proc)
+        started = started_of(pid, proc)
         name = _name(pid, proc)
-        cmdline = (proc / f"{pid}/cmdline").read_bytes().decode(errors="surrogateescape")
-        unit = unit_in((proc / f"{pid}/cgroup").read_text())
+        cmdline = text_of(proc / f"{pid}/cmdline")
+        unit = unit_in(text_of(proc / f"{pid}/cgroup"))
     except OSError:  # it ended meanwhile
         return None
     if started is None:
@@ -204,17 +170,18 @@ def _seen(pid: int, proc: Path) -> Peer | None:
     return Peer(pid, name, _exe(pid, proc), tuple(cmdline.split("\0")[:-1]), unit, started)
 
 
-def _started(pid: int, proc: Path) -> float | None:
+def started_of(pid: int, proc: Path) -> float | None:
+    """Return the start of a process, as in Peer; None if it has ended."""
     try:
-        stat = (proc / f"{pid}/stat").read_text(errors="surrogateescape")
-    except OSError:
+        stat = text_of(proc / f"{pid}/stat")
+        fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
+        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError, OverflowError):
         return None
-    fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
-    return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _name(pid: int, proc: Path) -> str:
-    return (proc / f"{pid}/comm").read_text(errors="surrogateescape").rstrip("\n")
+    return text_of(proc / f"{pid}/comm").removesuffix("\n")
 
 
 def _exe(pid: int, proc: Path) -> str | None:
@@ -226,7 +193,7 @@ def _exe(pid: int, proc: Path) -> str | None:
 
 def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
     name = _name(peer.pid, proc)
-    if name not in expected or _started(peer.pid, proc) != peer.started:
+    if name not in expected or started_of(peer.pid, proc) != peer.started:
         raise InstallerError(
             f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
             remedy="try again; if a proxy serves the engine's socket, name the engine's own",

@@ -9,7 +9,8 @@ from installer.host.systemd import NoBusError, UnitState
 
 # Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
-PROPERTIES: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload", "Job")
+NEEDED: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload")
+MORE: Final = ("Job", "InvocationID", "Result")  # not of every unit
 
 
 def restart(root: Path, unit: str, *, timeout_s: float) -> None:
@@ -38,12 +39,13 @@ def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
     Raises:
         InstallerError: as ``restart``.
     """
-    done = _systemctl(root, ["show", f"--property={','.join(PROPERTIES)}", unit], timeout_s)
-    said = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    done = _systemctl(root, ["show", f"--property={','.join((*NEEDED, *MORE))}", unit], timeout_s)
+    said = dict(line.split("=", 1) for line in done.stdout.split("\n") if "=" in line)
     try:
-        load, active, sub, main_pid, can_reload = (said[name] for name in PROPERTIES[:-1])
-        job = int(said.get(PROPERTIES[-1]) or 0)
-        return UnitState(load, active, sub, int(main_pid), can_reload == "yes", job)
+        load, active, sub, main_pid, can_reload = (said[name] for name in NEEDED)
+        job, invocation, result = (said.get(name, "") for name in MORE)
+        running, reloads = int(main_pid), can_reload == "yes"
+        return UnitState(load, active, sub, running, reloads, int(job or 0), invocation, result)
     except (KeyError, ValueError) as error:
         raise InstallerError(
             f"look at {unit} ({done.last_line})", remedy="check the unit on the node"

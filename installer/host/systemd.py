@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from installer.decide.errors import InstallerError
-from installer.host.dbus import MANAGER, ROOT, SYSTEMD, Bus
+from installer.host.dbus import MALFORMED, MANAGER, ROOT, SYSTEMD, Bus
 
 _UNIT = f"{SYSTEMD}.Unit"
 _SERVICE = f"{SYSTEMD}.Service"
@@ -24,7 +24,9 @@ class NoBusError(InstallerError):
 class UnitState:
     """A unit as systemd sees it, in its words.
 
-    ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it.
+    ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it;
+    ``invocation`` is another one after each start; ``result`` is how the last run of a service ended,
+    "success" while it runs well.
     """
 
     load: str
@@ -33,6 +35,8 @@ class UnitState:
     main_pid: int
     can_reload: bool
     job: int = 0
+    invocation: str = ""
+    result: str = ""
 
 
 def restart_unit(
@@ -43,7 +47,7 @@ def restart_unit(
     systemd's count of recent starts is reset before: a few quick restarts otherwise leave the unit dead.
 
     Args:
-        buses: sockets of the system bus or of systemd itself (``private``), the preferred first.
+        buses: sockets of systemd itself (``private``) or of the system bus, the preferred first.
         unit: its full name, such as ``containerd.service``.
         timeout_s: for everything together; the restart goes on when it is over.
         check: called now and then while waiting; what it raises ends the wait, the restart goes on.
@@ -77,14 +81,15 @@ def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
 
 
 def _do(bus: Bus, method: str, unit: str, path: str, purpose: str) -> None:
-    """Queue a job for a unit and wait for its end."""
-    bus.listen("JobRemoved")
+    """Queue a job for a unit, wait for its end, and look at what has become of the unit."""
+    bus.listen()
     job = bus.call(ROOT, MANAGER, method, "ss", (unit, "replace"))[0]
-    result = bus.removed(job)
-    if result != "done":
-        state = _state(bus, path, unit)
+    ended = bus.ended(job)
+    state = _state(bus, path, unit)
+    if ended not in {"done", ""} or state.active != "active":
+        found = f"job {ended or 'gone'}, unit {state.active}/{state.sub}, {state.result or 'no result'}"
         raise InstallerError(
-            f"{purpose} (job {result}, unit {state.active}/{state.sub})",
+            f"{purpose} ({found})",
             remedy=f"see journalctl -u {unit} on the node",
         )
 
@@ -135,13 +140,16 @@ def _forget_failures(bus: Bus, unit: str) -> None:
 
 
 def _state(bus: Bus, path: str, unit: str) -> UnitState:
+    is_service = unit.endswith(".service")
     return UnitState(
-        load=bus.get(path, _UNIT, "LoadState"),
-        active=bus.get(path, _UNIT, "ActiveState"),
-        sub=bus.get(path, _UNIT, "SubState"),
-        main_pid=bus.get(path, _SERVICE, "MainPID") if unit.endswith(".service") else 0,
-        can_reload=bus.get(path, _UNIT, "CanReload"),
-        job=bus.get(path, _UNIT, "Job")[0],
+        load=str(bus.get(path, _UNIT, "LoadState")),
+        active=str(bus.get(path, _UNIT, "ActiveState")),
+        sub=str(bus.get(path, _UNIT, "SubState")),
+        main_pid=int(bus.get(path, _SERVICE, "MainPID")) if is_service else 0,
+        can_reload=bool(bus.get(path, _UNIT, "CanReload")),
+        job=int(bus.get(path, _UNIT, "Job")[0]),
+        invocation=bytes(bus.get(path, _UNIT, "InvocationID")).hex(),
+        result=str(bus.get(path, _SERVICE, "Result")) if is_service else "",
     )
 
 
@@ -161,22 +169,31 @@ def _ask(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, t
                 f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
                 remedy="see systemctl list-jobs on the node",
             ) from error
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise InstallerError(
                 f"{purpose} (lost the connection to systemd: {error})", remedy="try again"
+            ) from error
+        except MALFORMED as error:
+            raise InstallerError(
+                f"{purpose} (what answers is not systemd: {error!r})", remedy="check the node's system bus"
             ) from error
 
 
 @contextmanager
 def _connected(buses: Sequence[Path], deadline: float) -> Iterator[Bus]:
+    from jeepney import DBusErrorResponse
+
     failures = []
     for index, path in enumerate(buses):
         # A bus that hangs leaves time for the next one.
         share_s = (deadline - time.monotonic()) / (len(buses) - index)
         try:
             bus = Bus(path, timeout_s=share_s)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             failures.append(f"{path}: {error}")
+            continue
+        except (DBusErrorResponse, *MALFORMED) as error:
+            failures.append(f"{path}: what answers is not systemd: {error!r}")
             continue
         bus.deadline = deadline
         try:

@@ -1,29 +1,37 @@
 """Whole directories: a payload installed complete or not at all, and removed."""
 
-import hashlib
+import fcntl
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
+from installer.decide.errors import LockedError
 from installer.decide.inode import Entry, Meta
 from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
+from installer.host.digests import digest_of
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
     exchange_names,
     give,
     label_of,
-    sync_directory,
     translated,
     write_synced,
 )
+from installer.host.lock_table import root_holds
+from installer.host.places import DIRECTORY
 
 Label = tuple[tuple[str, bytes], ...]
 
+PRIVATE: Final = 0o700
+WIDE: Final = 0o755
+WAIT_S: Final = 5.0
+WAIT_POLL_S: Final = 0.01
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
@@ -37,46 +45,148 @@ def install_tree(
     Raises:
         InstallerError: nothing is at ``path`` that was not there before.
     """
-    with translated("install", path):
-        here = host.here(path)
-        staged = here.with_name(f"{here.name}{STAGED}")
-        shutil.rmtree(staged, ignore_errors=True)
+    with translated("install", path), host.place(path).opened() as (directory, name):
+        staged = f"{name}{STAGED}"
+        _remove(staged, directory)
         try:
-            _fill(staged, files, label_of(host.here(like)) if like else ())
-            switch = exchange_names if here.is_dir() else Path.rename
-            switch(staged, here)
+            os.mkdir(staged, WIDE, dir_fd=directory)
+            _fill(staged, directory, files, label_of(host.here(like)) if like else ())
+            switch = exchange_names if _is_directory(name, directory) else _rename
+            switch(directory, staged, directory, name)
             try:
-                sync_directory(here.parent)
+                os.fsync(directory)
             except OSError:
-                switch(here, staged)
+                switch(directory, name, directory, staged)
                 raise
         finally:
-            shutil.rmtree(staged, ignore_errors=True)
+            _remove(staged, directory)
 
 
-def _fill(staged: Path, files: Sequence[PayloadFile], label: Label) -> None:
+def _rename(one_fd: int, one: str, other_fd: int, other: str) -> None:
+    os.rename(one, other, src_dir_fd=one_fd, dst_dir_fd=other_fd)
+
+
+def create_tree(
+    host: Host, path: PurePosixPath, files: Sequence[PayloadFile], check: Callable[[], None]
+) -> None:
+    """Make ``path`` a directory of ``files`` as ``install_tree`` does, unless it is there by then.
+
+    Of several that start at once one makes it: who holds the lock on what is staged, which only root opens.
+
+    Raises:
+        InstallerError: nothing was made; or another one is at it for too long.
+    """
+    with translated("make", path), host.place(path, last=False).opened() as (directory, name):
+        staged = f"{name}{STAGED}"
+        with _locked_unless_there(staged, name, directory, check) as is_free:
+            if not is_free:
+                return
+            try:
+                _fill(staged, directory, files, ())
+                _rename(directory, staged, directory, name)
+                try:
+                    os.fsync(directory)
+                except OSError:
+                    _rename(directory, name, directory, staged)
+                    raise
+            except OSError:
+                _remove(staged, directory)
+                raise
+
+
+@contextmanager
+def _locked_unless_there(staged: str, name: str, directory: int, check: Callable[[], None]) -> Iterator[bool]:
+    """Make the directory ``staged`` and lock it; yield False where ``name`` is taken by then."""
+    deadline = time.monotonic() + WAIT_S
+    while _status(name, directory) is None:
+        with suppress(FileExistsError):
+            os.mkdir(staged, PRIVATE, dir_fd=directory)
+        try:
+            fd = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+        except FileNotFoundError:  # the other one was quicker
+            continue
+        try:
+            if _lock(fd, staged, directory):
+                os.fchmod(fd, PRIVATE)
+                for left in os.listdir(fd):  # noqa: PTH208 - a Path has no descriptor
+                    _remove(left, fd)
+                yield True
+                return
+        finally:
+            os.close(fd)
+        check()
+        if time.monotonic() > deadline:
+            raise LockedError(f"start (another instance is making {name})", remedy="stop it first")
+        time.sleep(WAIT_POLL_S)
+    yield False
+
+
+def _lock(fd: int, staged: str, directory: int) -> bool:
+    """Lock what is staged; False where another one is at it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        # 0.1.0 left one for everybody to open, and so to lock, if it was killed.
+        if root_holds(fd) is False:
+            _remove(staged, directory)
+        return False
+    status = _status(staged, directory)
+    return status is not None and os.path.samestat(os.fstat(fd), status)
+
+
+def _status(name: str, directory: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _is_directory(name: str, directory: int) -> bool:
+    status = _status(name, directory)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _remove(name: str, directory: int) -> None:
+    """Remove a directory with all below it, or a file, as far as that can be done; no link is followed."""
+    if _is_directory(name, directory):
+        shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
+    else:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+
+
+def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Label) -> None:
+    """Put ``files`` into the directory ``staged``."""
+    top = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     from concurrent.futures import ThreadPoolExecutor
 
-    directories = {staged, *(staged / parent for file in files for parent in file.path.parents)}
-    for directory in sorted(directories):
-        directory.mkdir(mode=0o755)
-        directory.chmod(0o755)  # whatever the umask: user-namespaced pods must reach the payload
-    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-        list(pool.map(lambda file: _put(staged, file, label), files))
-    for directory in directories:
-        sync_directory(directory)
+    try:
+        below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
+        for each in below:
+            os.mkdir(each, WIDE, dir_fd=top)
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            list(pool.map(lambda file: _put(top, file, label), files))
+        for each in (*below, "."):
+            made = os.open(each, DIRECTORY, dir_fd=top)
+            try:
+                os.fchmod(made, WIDE)  # whatever the umask: user-namespaced pods must reach the payload
+                os.fsync(made)
+            finally:
+                os.close(made)
+    finally:
+        os.close(top)
 
 
-def _put(directory: Path, file: PayloadFile, label: Label) -> None:
+def _put(top: int, file: PayloadFile, label: Label) -> None:
     match file:
         case Copy(path, source, size_bytes, digest, mode):
-            _copy(Path(source), directory / path, size_bytes, _labelled(mode, label))
-            if _digest(directory / path) != digest:
+            _copy(Path(source), str(path), top, size_bytes, _labelled(mode, label))
+            if digest_of(str(path), top) != digest:
                 raise OSError(None, f"{source} changed while it was copied")
         case Text(path, content, mode):
-            write_synced(directory / path, content.encode(), _labelled(mode, label))
+            write_synced(str(path), content.encode(), _labelled(mode, label), top)
         case Symlink(path, target):
-            (directory / path).symlink_to(target)
+            os.symlink(target, str(path), dir_fd=top)
         case _:
             assert_never(file)
 
@@ -85,8 +195,10 @@ def _labelled(mode: int, label: Label) -> Meta:
     return Meta(mode, xattrs=label if mode & stat.S_IXUSR else ())
 
 
-def _copy(source: Path, target: Path, size_bytes: int, meta: Meta) -> None:
-    with source.open("rb") as reader, target.open("xb") as writer:
+def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> None:
+    # Never wider than it will be: under an umask of 0 everybody could write a program while it is copied.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with source.open("rb") as reader, os.fdopen(os.open(target, flags, 0o600, dir_fd=top), "wb") as writer:
         done = 0
         while done < size_bytes:
             step = os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
@@ -101,9 +213,12 @@ def _copy(source: Path, target: Path, size_bytes: int, meta: Meta) -> None:
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
     """Remove what a killed ``install_tree`` or ``remove_tree`` of ``path`` left beside it."""
-    with translated("remove", path):
-        here = host.here(path, last=False)
-        shutil.rmtree(here.with_name(f"{here.name}{STAGED}"), ignore_errors=True)
+    with (
+        translated("remove", path),
+        suppress(FileNotFoundError, NotADirectoryError),
+        host.place(path, last=False).opened() as (directory, name),
+    ):
+        _remove(f"{name}{STAGED}", directory)
 
 
 def remove_tree(host: Host, path: PurePosixPath) -> None:
@@ -111,14 +226,17 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
 
     It is renamed first, so that a half-removed one never carries the name of a complete one.
     """
-    with translated("remove", path):
-        here = host.here(path, last=False)
-        staged = here.with_name(f"{here.name}{STAGED}")
-        shutil.rmtree(staged, ignore_errors=True)
-        if here.exists():
-            here.rename(staged)
-            sync_directory(here.parent)
-            shutil.rmtree(staged)
+    with (
+        translated("remove", path),
+        suppress(FileNotFoundError, NotADirectoryError),
+        host.place(path, last=False).opened() as (directory, name),
+    ):
+        staged = f"{name}{STAGED}"
+        _remove(staged, directory)
+        if _is_directory(name, directory):
+            _rename(directory, name, directory, staged)
+            os.fsync(directory)
+            shutil.rmtree(staged, dir_fd=directory)
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
@@ -134,33 +252,3 @@ def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
                 status.st_size, stat.S_IMODE(status.st_mode), link
             )
     return found
-
-
-@contextmanager
-def digests_below(host: Host, path: PurePosixPath | None) -> Iterator[Callable[[], dict[PurePosixPath, str]]]:
-    """Hash the regular files below ``path``, if one is given, while the block goes on.
-
-    What is yielded returns their sha256 in hex, "" for one that cannot be read.
-    """
-    if path is None:
-        yield dict
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    here = host.here(path)
-    files = [Path(place, name) for place, _, names in os.walk(here) for name in names]
-    with ThreadPoolExecutor() as pool:
-        hashed = {PurePosixPath(file.relative_to(here)): pool.submit(_digest, file) for file in files}
-        yield lambda: {name: digest.result() for name, digest in hashed.items()}
-
-
-def _digest(here: Path) -> str:
-    try:
-        # Not what a link leads to, and no wait for the other end of a FIFO.
-        fd = os.open(here, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor has no path
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,20 +1,21 @@
 """The ledger: what we hold on this node, on the host's disk before each step that makes it true."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, LockedError
 from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
 from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.toolkit import Text
 from installer.host.files import Host
-from installer.host.locks import Lock, lock_directory, lock_while
-from installer.host.trees import install_tree, remove_staged, remove_tree
+from installer.host.locks import LOCK, Lock, lock_directory
+from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.record.rows_json import dumps, loads
 
+TRIES: Final = 100  # a directory that goes and comes more often than this does so on purpose
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
 
 
@@ -51,21 +52,33 @@ class Ledger:
         self.gone = False
 
     @classmethod
-    def open(cls, host: Host, layout: Layout, inherited: int | None = None) -> "Ledger":
+    def open(
+        cls,
+        host: Host,
+        layout: Layout,
+        inherited: Sequence[int] = (),
+        check: Callable[[], None] = lambda: None,
+    ) -> "Ledger":
         """Lock the ledger, making its directory where there is none.
 
-        ``inherited`` is the descriptor of the lock that this process held before an exec.
+        ``inherited`` are the descriptors of the locks that this process held before an exec; ``check`` is
+        called before each try and may raise.
 
         Raises:
             LockedError: another instance holds it.
             InstallerError: the directory cannot be made, or the ledger cannot be understood.
         """
-        while True:
-            _make_home(host, layout)
+        for _ in range(TRIES):
+            check()
+            _make_home(host, layout, check)
             lock = lock_directory(host, layout.home, inherited)
-            inherited = None
+            inherited = ()
             if lock is not None:
                 break
+        else:
+            raise LockedError(
+                f"start (somebody makes and removes {layout.home} all the time)", remedy="stop that first"
+            )
         try:
             held = read_holdings(host, layout)
             ledger = cls(host, layout, lock, held or Holdings())
@@ -134,7 +147,7 @@ class Ledger:
         """
         layout = self._layout
         self._host.remove_directory(layout.versions)
-        own = {layout.ledger.name, layout.backups.name}
+        own = {layout.ledger.name, layout.backups.name, LOCK}
         if self._host.link_target(layout.replaced) is not None:
             own.add(layout.replaced.name)
         others = [name for name in self._host.names(layout.home) if name not in own]
@@ -179,16 +192,13 @@ def remove_leftovers(host: Host, layout: Layout) -> None:
             remove_staged(host, path)
 
 
-def _make_home(host: Host, layout: Layout) -> None:
+def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
     """Make the ledger's directory, and what is missing above it, with a first ledger in it, in one rename."""
     missing = [path for path in (layout.home, *layout.home.parents) if not host.exists(path)]
     if not missing:
         return
     first = missing[-1]
-    # Two that start at once must agree on who made which directory.
-    with lock_while(host, first.parent):
-        if host.exists(first):
-            return
-        held = Holdings(directories=tuple(reversed(missing[1:])))
-        ledger = Text(layout.ledger.relative_to(first), dumps(held).decode(), PRIVATE.mode)
-        install_tree(host, first, [ledger])
+    held = Holdings(directories=tuple(reversed(missing[1:])))
+    ledger = Text(layout.ledger.relative_to(first), dumps(held).decode(), PRIVATE.mode)
+    lock = Text(layout.home.relative_to(first) / LOCK, "", PRIVATE.mode)
+    create_tree(host, first, [ledger, lock], check)

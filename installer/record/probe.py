@@ -17,8 +17,9 @@ from installer.decide.options import Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.toolkit_plan import VERSIONS
 from installer.host.artifacts import asked_version, found_artifacts, machine
+from installer.host.digests import digests_below
 from installer.host.files import Host
-from installer.host.trees import digests_below, entries
+from installer.host.trees import entries
 from installer.record import units
 from installer.record.cdi import specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of

@@ -4,12 +4,17 @@ import hashlib
 import json
 import time
 from pathlib import PurePosixPath
+from typing import Final
 
-from installer.decide.inode import File
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File, Kind
 from installer.decide.rows import Holdings
 from installer.host.boot import boot_id, own_pid, runs
 from installer.host.files import Host
+from installer.host.kernel import trusted_uids
 from installer.record.rows_json import dumps
+
+OURS: Final = frozenset({"boot_id", "pid", "plan", "engines", "time"})
 
 
 def publish(host: Host, path: PurePosixPath, held: Holdings) -> None:
@@ -26,13 +31,44 @@ def publish(host: Host, path: PurePosixPath, held: Holdings) -> None:
     host.replace(path, File(text.encode() + b"\n"))
 
 
+def withdraw(host: Host, path: PurePosixPath) -> None:
+    """Say that nothing is proven any more; a file of somebody else's with that name stays."""
+    if _is_ours(host, path):
+        host.remove(path)
+
+
+def refuse_foreign(host: Host, path: PurePosixPath) -> None:
+    """Raise where readiness could only be published over something of somebody else's.
+
+    Raises:
+        InstallerError: what has that name is not a readiness file.
+    """
+    if host.exists(path) and not _is_ours(host, path):
+        raise InstallerError(
+            f"publish readiness in {path} (what is there is not from us)",
+            remedy="move it away, or choose a --pid-file in another directory",
+        )
+
+
+def _is_ours(host: Host, path: PurePosixPath) -> bool:
+    if host.kind(path, last=False) is not Kind.FILE:
+        return False
+    file = host.read(path)
+    if file is None or file.meta.uid not in trusted_uids():
+        return False
+    try:
+        return OURS.issubset(json.loads(file.content))
+    except (RecursionError, TypeError, ValueError):
+        return False
+
+
 def is_ready(host: Host, path: PurePosixPath) -> bool:
     """Tell whether somebody has published readiness in this boot and still runs."""
     file = host.read(path)
-    if file is None:
+    if file is None or file.meta.uid not in trusted_uids():
         return False
     try:
         said = json.loads(file.content)
         return said["boot_id"] == boot_id() and runs(said["pid"])
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         return False

@@ -61,9 +61,11 @@ def restart(host: Host, unit: str, *, timeout_s: float, check: Callable[[], None
             raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy) from error
         raise
     after = state(host, unit)
-    if after.main_pid and after.main_pid == before.main_pid:
+    # Not by what was said of the job: the unit itself tells whether it was started anew.
+    same_pid = after.main_pid and after.main_pid == before.main_pid
+    if same_pid or (after.invocation and after.invocation == before.invocation):
         raise InstallerError(
-            f"restart {unit} (pid {after.main_pid} still runs as before)",
+            f"restart {unit} (it still runs as before, pid {after.main_pid})",
             remedy=f"see systemctl status {unit} on the node",
         )
 

@@ -178,7 +178,7 @@ class Disk:
 
     def _learn(self, call: Call) -> None:  # noqa: C901, PLR0912 - a closed set matched to the end
         paths = [self._inside(path) for path in _paths(call)]
-        if not paths or paths[0 if call.name != "symlink" else -1] is None:
+        if not paths or paths[0 if not call.name.startswith("symlink") else -1] is None:
             return
         first = paths[0] or ()
         match call.name:
@@ -207,7 +207,7 @@ class Disk:
                 self._create(
                     first, Inode(int(re.findall(r"\b0[0-7]+", call.arguments)[-1], 8) & ~self._mask, {})
                 )
-            case "symlink":
+            case "symlink" | "symlinkat":
                 self._create(paths[-1] or (), Inode(0o777, call.strings[0].decode()))
             case "unlink" | "unlinkat" | "rmdir":
                 directory = self._find(first[:-1])

@@ -25,6 +25,16 @@ def service(node: Node) -> Node:
     return node
 
 
+def test_the_unit_has_no_more_rights_than_the_work_needs(bare_node: Node) -> None:
+    bare_node.write(f"/etc/systemd/system/{UNIT}", FILE.read_text())
+    path = f"/etc/systemd/system/{UNIT}"
+
+    # In tenths: fails above 5.0, of 10.
+    said = bare_node.run(["systemd-analyze", "security", "--offline=true", "--threshold=50", path]).stdout
+
+    assert "Overall exposure level" in said
+
+
 def test_the_unit_installs_outlives_a_reboot_and_gives_back_when_stopped(service: Node) -> None:
     node, files, before = service, snapshot(service), served(service)
     node.run(["systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}"])

@@ -2,12 +2,14 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+OWNER, STRANGER, BUS = ":1.0", ":1.99", "org.freedesktop.DBus"
 
 
 @contextmanager
@@ -155,12 +157,19 @@ class FakeUnit:
     result: str = "done"
     starts: int = 0
 
+    @property
+    def invocation(self) -> bytes:
+        return bytes([self.starts]) * 16
+
 
 @dataclass
 class FakeSystemd:
     """Stands in for systemd, behind a bus or on its own socket: counts starts, and tells only who subscribed.
 
-    Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it.
+    Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it. Behind a bus each message
+    comes with the sender that dbus-daemon writes into it (seen with 1.14.10); ``strangers`` are signals that a
+    local user sends us alone, between a question and its answer. ``changed`` are properties that are not as they
+    should be, and ``tells`` says whether the end of a job is told at all.
     """
 
     units: dict[str, FakeUnit] = field(default_factory=dict)
@@ -168,6 +177,9 @@ class FakeSystemd:
     behind_bus: bool = True
     silent_on: str = ""
     calls: list[str] = field(default_factory=list)
+    strangers: Callable[[str], Iterable[Any]] = lambda _: ()
+    changed: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    tells: bool = True
 
     START_LIMIT = 5
 
@@ -185,9 +197,15 @@ class FakeSystemd:
                 if member == self.silent_on:
                     continue
                 listening.add(member)
+                for stranger in self.strangers(member):
+                    stranger.header.fields[HeaderFields.sender] = STRANGER
+                    connection.sendall(stranger.serialise(serial=1))
+                sender = BUS if member in {"Hello", "AddMatch", "GetNameOwner"} else OWNER
                 for serial, message in enumerate(
                     self._answers(request, member, listening), len(self.calls) * 10
                 ):
+                    if self.behind_bus:
+                        message.header.fields[HeaderFields.sender] = sender
                     connection.sendall(message.serialise(serial=serial))
 
     def _authenticate(self, connection: socket.socket) -> bool:
@@ -212,6 +230,8 @@ class FakeSystemd:
             case "Hello", _:
                 assert self.behind_bus, "systemd's own socket knows no Hello"
                 yield new_method_return(request, "s", (":1.7",))
+            case "GetNameOwner", ("org.freedesktop.systemd1",):
+                yield new_method_return(request, "s", (OWNER,))
             case "AddMatch" | "Subscribe", _:
                 yield new_method_return(request)
             case "LoadUnit", (name,) if "." not in name:
@@ -233,6 +253,11 @@ class FakeSystemd:
                     yield new_method_return(request)
             case "RestartUnit", (name, "replace"):
                 yield from self._restart(request, name, listening)
+            case "Get", ("org.freedesktop.systemd1.Job", "State"):
+                said = (
+                    "Unknown object '/org/freedesktop/systemd1/job/7'."  # in systemd's words, once it is done
+                )
+                yield new_error(request, "org.freedesktop.DBus.Error.UnknownObject", "s", (said,))
             case "Get", (_, key):
                 yield new_method_return(request, "v", (self._property(request, key),))
             case unknown:
@@ -253,7 +278,7 @@ class FakeSystemd:
         ]
         yield ended[0]
         yield new_method_return(request, "o", ("/job/7",))
-        yield from ended[1:] if needed <= listening else ()
+        yield from ended[1:] if needed <= listening and self.tells else ()
 
     def _property(self, request: Any, key: str) -> tuple[str, Any]:
         from jeepney import HeaderFields
@@ -262,6 +287,8 @@ class FakeSystemd:
         absent = FakeUnit(load="not-found", active="inactive", sub="dead", main_pid=0)
         unit = next((unit for name, unit in self.units.items() if _path(name) == path), absent)
         return {
+            "InvocationID": ("ay", unit.invocation),
+            "Result": ("s", "success" if unit.active != "failed" else "exit-code"),
             "Version": ("s", "252"),
             "SystemState": ("s", self.state),
             "LoadState": ("s", unit.load),
@@ -270,6 +297,7 @@ class FakeSystemd:
             "MainPID": ("u", unit.main_pid),
             "CanReload": ("b", unit.can_reload),
             "Job": ("(uo)", (0, "/")),
+            **self.changed,
         }[key]
 
 

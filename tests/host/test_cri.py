@@ -1,5 +1,6 @@
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -133,6 +134,34 @@ def test_a_crio_that_does_not_tell_its_config_is_an_error(tmp_path: Path, http: 
         engine(tmp_path / "grpc.sock", OLDER_CRIO) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
         pytest.raises(InstallerError, match="understand what answers"),
+    ):
+        status(crio, timeout_s=5)
+
+
+def test_a_number_without_an_end_is_an_error_at_once(tmp_path: Path) -> None:
+    started = time.monotonic()
+
+    with (
+        engine(tmp_path / "cri.sock", {**CONTAINERD, f"{CRI}Status": b"\xff" * (1 << 20)}) as containerd,
+        pytest.raises(InstallerError, match="number too long"),
+    ):
+        status(containerd, timeout_s=5)
+
+    assert time.monotonic() - started < 3
+
+
+def test_an_endless_config_of_a_crio_is_left(tmp_path: Path) -> None:
+    def endless(connection: socket.socket) -> None:
+        if connection.recv(3, socket.MSG_PEEK) == b"GET":
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b"#" * 100_000)
+        either(b"", tmp_path / "grpc.sock")(connection)
+
+    with (
+        engine(tmp_path / "grpc.sock", OLDER_CRIO),
+        serving(tmp_path / "crio.sock", endless) as crio,
+        pytest.raises(InstallerError, match="more than 16 MB"),
     ):
         status(crio, timeout_s=5)
 

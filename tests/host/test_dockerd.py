@@ -1,4 +1,6 @@
 import json
+import resource
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -65,11 +67,9 @@ def test_what_dockerd_serves_is_what_it_says(
 
 
 def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     asked: list[bytes] = []
-    (tmp_path / "netrc").write_text("default login me password secret\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
     def remember(connection: Any) -> None:
         asked.append(connection.recv(65536))
@@ -78,16 +78,16 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
     with serving(tmp_path / "docker.sock", remember) as docker:
         info(docker, timeout_s=5)
 
-    (said,) = filter(None, asked)  # the look at who listens says nothing
-    assert said.startswith(b"GET /info HTTP/1.1\r\n")
-    assert b"Authorization" not in said
+    assert asked == [b"GET /info HTTP/1.0\r\n\r\n"]
 
 
 @pytest.mark.parametrize(
     ("behave", "words"),
     [
         pytest.param(hang_up, "ask dockerd on .*docker.sock", id="hangs up"),
-        pytest.param(answer(http(b"oops", "500 Internal Server Error")), "500 Server Error", id="error"),
+        pytest.param(
+            answer(http(b"oops", "500 Internal Server Error")), r"500 Internal Server Error\)", id="error"
+        ),
         pytest.param(answer(http(b"{")), "understand what answers", id="not json"),
         pytest.param(answer(http(b"[]")), "understand what answers", id="not an object"),
         pytest.param(answer(http(b"{}")), "understand what answers on .*'Runtimes'", id="not dockerd"),
@@ -123,6 +123,36 @@ def test_a_daemon_that_drips_is_left_at_the_deadline(tmp_path: Path) -> None:
         over.set()
 
     assert took_s < 0.8
+
+
+def endless(connection: socket.socket) -> None:
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[")
+    while True:
+        connection.sendall(b"0," * 50_000)
+
+
+def endless_headers(connection: socket.socket) -> None:
+    connection.recv(65536)
+    while True:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+@pytest.mark.parametrize("behave", [endless, endless_headers], ids=["body", "headers"])
+def test_an_endless_answer_is_left_and_not_kept(
+    tmp_path: Path, behave: Callable[[socket.socket], None]
+) -> None:
+    info_of_another(tmp_path)
+    before, threads = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, threading.active_count()
+
+    with (
+        serving(tmp_path / "docker.sock", behave) as docker,
+        pytest.raises(InstallerError, match=r"more than 16 MB|within 1 s"),
+    ):
+        info(docker, timeout_s=1)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # in KB
+    assert threading.active_count() == threads
 
 
 def info_of_another(tmp_path: Path) -> None:

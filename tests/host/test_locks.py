@@ -1,12 +1,18 @@
 import fcntl
 import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import LockedError
+from installer.decide.errors import InstallerError, LockedError, StoppedError
 from installer.host.files import Host
-from installer.host.locks import lock_directory, lock_pidfile, write_pid
+from installer.host.locks import lock_directory, lock_pidfile, remove_pidfile, write_pid
+from installer.host.trees import create_tree
 
 HOME = PurePosixPath("/home")
 PIDFILE = PurePosixPath("/toolkit.pid")
@@ -19,14 +25,16 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_a_lock_on_a_directory_that_has_lost_its_name_is_none(host: Host, tmp_path: Path) -> None:
-    stale = os.open(tmp_path / "home", os.O_RDONLY)
+    former = lock_directory(host, HOME)
+    assert former is not None
+    assert former.directory is not None
     (tmp_path / "home").rename(tmp_path / "former")
     (tmp_path / "home").mkdir()
 
-    lock = lock_directory(host, HOME, inherited=stale)
+    lock = lock_directory(host, HOME, inherited=[former.directory, former.fd])
 
     assert lock is not None
-    assert os.path.samestat(os.fstat(lock.fd), (tmp_path / "home").stat())
+    assert os.path.samestat(os.fstat(lock.fd), (tmp_path / "home/lock").stat())
     lock.release()
 
 
@@ -57,10 +65,194 @@ def test_a_pidfile_that_another_holds_keeps_its_text(host: Host, tmp_path: Path)
 
 
 def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "toolkit.pid").write_text("999999999 and more\n")
+    (tmp_path / "toolkit.pid").write_text("999999999 99999\n")
 
     lock = lock_pidfile(host, PIDFILE)
     write_pid(lock)
 
     assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
     lock.release()
+
+
+LOCKER = """
+import fcntl, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY)
+os.setresuid(*[int(sys.argv[2])] * 3)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def locking(path: Path, uid: int) -> Iterator[None]:
+    """Let a process of ``uid`` hold a lock on what it may read, as 0.1.0 did, and as anybody can."""
+    command = [sys.executable, "-I", "-S", "-c", LOCKER, str(path), str(uid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        try:
+            yield
+        finally:
+            locker.kill()
+
+
+NOBODY = 65534
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+@only_as_root
+@pytest.mark.parametrize("older", [True, False], ids=["made by 0.1.0", "made by us"])
+def test_a_lock_of_a_neighbours_on_the_directory_keeps_nobody_out(
+    host: Host, tmp_path: Path, *, older: bool
+) -> None:
+    if not older:
+        (tmp_path / "home/lock").touch(0o600)
+
+    with locking(tmp_path / "home", NOBODY):
+        lock = lock_directory(host, HOME)
+
+    assert lock is not None
+    assert stat.S_IMODE((tmp_path / "home/lock").stat().st_mode) == 0o600
+    lock.release()
+
+
+def test_a_running_0_1_0_which_locks_the_directory_keeps_us_out(host: Host, tmp_path: Path) -> None:
+    with locking(tmp_path / "home", os.geteuid()), pytest.raises(LockedError, match=r": pid \d+, started "):
+        lock_directory(host, HOME)
+
+    assert not (tmp_path / "home/lock").exists()
+
+
+def test_0_1_0_is_kept_out_while_we_run(host: Host, tmp_path: Path) -> None:
+    lock = lock_directory(host, HOME)
+    assert lock is not None
+    theirs = os.open(tmp_path / "home", os.O_RDONLY)
+
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    lock.release()
+    os.close(theirs)
+
+
+def test_the_locks_of_0_1_0_are_taken_over_from_an_exec(host: Host, tmp_path: Path) -> None:
+    inherited = os.open(tmp_path / "home", os.O_RDONLY)
+    fcntl.flock(inherited, fcntl.LOCK_EX)
+
+    lock = lock_directory(host, HOME, inherited=[inherited, 999])
+
+    assert lock is not None
+    assert lock.directory == inherited
+    lock.release()
+
+
+@pytest.mark.parametrize("target", ["nowhere", "home"])
+def test_a_link_in_the_place_of_the_directory_is_refused(host: Host, tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(target)
+
+    with pytest.raises(InstallerError, match="is not a directory but a link"):
+        lock_directory(host, PurePosixPath("/link"))
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _hard_link(path: Path) -> None:
+    path.with_name("kept").write_text("1\n")
+    path.hardlink_to(path.with_name("kept"))
+
+
+def _pid_of_another(path: Path) -> None:
+    path.write_text(f"{os.getpid()}\n")
+
+
+FOREIGN = [
+    pytest.param(lambda path: path.write_text("root = true\n"), id="a config"),
+    pytest.param(lambda path: path.write_text("1" * 1000), id="too long"),
+    pytest.param(_pid_of_another, id="pidfile of a program that runs"),
+    pytest.param(_fifo, id="a FIFO"),
+    pytest.param(_hard_link, id="a hard link"),
+    pytest.param(Path.mkdir, id="a directory"),
+]
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+def test_what_is_not_a_pidfile_of_ours_is_neither_taken_nor_removed(
+    host: Host, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / "theirs.pid")
+    before = _seen(tmp_path)
+
+    with pytest.raises(InstallerError, match=r"cannot use /theirs.pid as the pidfile"):
+        lock_pidfile(host, PurePosixPath("/theirs.pid"))
+    remove_pidfile(host, PurePosixPath("/theirs.pid"))
+
+    assert _seen(tmp_path) == before
+
+
+def _seen(directory: Path) -> dict[str, tuple[int, int, float, bytes]]:
+    found = {}
+    for path in directory.iterdir():
+        status = path.lstat()
+        content = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+        found[path.name] = (status.st_mode, status.st_ino, status.st_mtime, content)
+    return found
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_pidfile_is_for_root_alone_whatever_the_umask(host: Host, tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    lock = lock_pidfile(host, PIDFILE)
+    os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / "toolkit.pid").stat().st_mode) == 0o600
+    lock.release()
+
+
+@only_as_root
+def test_a_neighbours_lock_on_an_old_pidfile_keeps_nobody_out(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "toolkit.pid").write_text("7\n")
+    (tmp_path / "toolkit.pid").chmod(0o644)
+
+    with locking(tmp_path / "toolkit.pid", NOBODY):
+        lock = lock_pidfile(host, PIDFILE)
+
+    write_pid(lock)
+    assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
+    lock.release()
+
+
+def test_a_pidfile_that_is_held_by_another_process_is_not_removed(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "toolkit.pid").write_text("7\n")
+
+    with locking(tmp_path / "toolkit.pid", os.geteuid()):
+        remove_pidfile(host, PIDFILE)
+
+    assert (tmp_path / "toolkit.pid").exists()
+
+
+def test_who_makes_a_directory_waits_for_another_one_and_stops_when_told(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "new.toolkit-installer").mkdir(0o700)
+
+    def stop() -> None:
+        raise StoppedError
+
+    with locking(tmp_path / "new.toolkit-installer", os.geteuid()), pytest.raises(StoppedError):
+        create_tree(host, PurePosixPath("/new"), [], stop)
+    create_tree(host, PurePosixPath("/new"), [], lambda: None)
+
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755
+
+
+@only_as_root
+def test_a_neighbours_lock_on_what_a_killed_0_1_0_left_is_no_reason_to_wait(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "new.toolkit-installer").mkdir(0o755)
+
+    with locking(tmp_path / "new.toolkit-installer", NOBODY):
+        create_tree(host, PurePosixPath("/new"), [], lambda: None)
+
+    assert (tmp_path / "new").is_dir()

@@ -1,5 +1,4 @@
 import errno
-import fcntl
 import os
 import signal as signals
 import socket
@@ -21,18 +20,17 @@ from installer.host.processes import (
     Silent,
     Unseen,
     is_running,
-    lock_holder,
     peer_of,
-    seems_locked,
     signal,
     unit_in,
 )
 from tests.host.servers import answer, hang, hang_up, serving
 
 DOCKERD = """
-import signal, socket, sys
+import os, signal, socket, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may stand above us
 open("/proc/self/comm", "w").write("dockerd")
+os.setresuid(*[int(sys.argv[2])] * 3)
 listener = socket.socket(fileno=int(sys.argv[1]))
 while True:
     connection, _ = listener.accept()
@@ -42,13 +40,17 @@ while True:
 """
 
 
+NOBODY = 65534
+STRANGE = (os.fsdecode(b"\xff \x85"), "\x0b\u2028")
+
+
 @contextmanager
-def dockerd(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def dockerd(path: Path, uid: int = os.geteuid()) -> Iterator[subprocess.Popen[bytes]]:
     """Run a stand-in under socket activation: we listen, it answers."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        command = [sys.executable, "-c", DOCKERD, str(listener.fileno())]
+        command = [sys.executable, "-c", DOCKERD, str(listener.fileno()), str(uid), *STRANGE]
         engine = subprocess.Popen(command, pass_fds=[listener.fileno()])
         try:
             yield engine
@@ -69,6 +71,17 @@ def test_the_peer_is_who_answers_not_who_listens(tmp_path: Path) -> None:
 
     assert (peer.pid, peer.name, peer.exe) == (engine.pid, "dockerd", str(Path(sys.executable).resolve()))
     assert peer.cmdline[1] == "-c"
+    assert peer.cmdline[-2:] == STRANGE, "any bytes"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_only_a_process_of_root_is_believed_to_be_an_engine(tmp_path: Path) -> None:
+    with dockerd(tmp_path / "docker.sock", NOBODY):
+        peer = peer_of(tmp_path / "docker.sock", greeting=HTTP_PING, timeout_s=5)
+
+    assert peer == Silent(
+        f"a process of uid {NOBODY} answers, and only one of root is believed to be an engine"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,69 +189,6 @@ def test_the_start_is_counted_in_seconds_from_boot(tmp_path: Path) -> None:
     assert now - 60 < peer.started < now + 1
 
 
-def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
-    (tmp_path / "other").touch()
-    with (tmp_path / "pidfile").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-        pid, started = lock_holder(tmp_path / "pidfile") or (0, 0.0)
-        nobody = lock_holder(tmp_path / "other")
-
-    assert pid == os.getpid()
-    assert is_running(pid, started)
-    assert nobody is None
-
-
-@pytest.mark.parametrize(
-    ("table", "seems"),
-    [
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", True, id="held"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", True, id="held, on btrfs"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 {device}:1 0 EOF", False, id="another file is held"),
-        pytest.param("1: -> FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", False, id="only waited for"),
-        pytest.param("", False, id="not held"),
-        pytest.param(None, True, id="nobody can know"),
-    ],
-)
-def test_what_cannot_be_known_to_be_free_seems_locked(
-    tmp_path: Path, table: str | None, *, seems: bool
-) -> None:
-    pidfile = tmp_path / "pidfile"
-    pidfile.touch()
-    stat = pidfile.stat()
-    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
-    if table is not None:
-        (tmp_path / "locks").write_text(table.format(device=device, inode=stat.st_ino) + "\n")
-
-    assert seems_locked(pidfile, proc=tmp_path) is seems
-
-
-def test_a_file_that_is_not_there_is_not_locked(tmp_path: Path) -> None:
-    assert not seems_locked(tmp_path / "absent")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param("1: FLOCK  ADVISORY  WRITE 0 {} 0 EOF", id="another pid namespace"),
-        pytest.param("1: OFDLCK ADVISORY  WRITE -1 {} 0 EOF", id="not an flock"),
-        pytest.param("1: -> FLOCK  ADVISORY  WRITE 1 {} 0 EOF", id="only waiting for it"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 1 00:00:1 0 EOF", id="another file"),
-    ],
-)
-def test_what_is_no_visible_holder_is_not_named(tmp_path: Path, line: str) -> None:
-    stat = tmp_path.stat()
-    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-    (tmp_path / "locks").write_text(line.format(device) + "\n")
-
-    assert lock_holder(tmp_path, proc=tmp_path) is None
-
-
-def test_a_lock_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InstallerError, match="absent"):
-        lock_holder(tmp_path / "absent")
-
-
 @pytest.mark.parametrize(
     ("cgroup", "unit"),
     [
@@ -264,6 +214,11 @@ def test_a_lock_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         pytest.param("0::/user.slice/user-0.slice/session-1.scope", None, id="a shell"),
         pytest.param("0::/\n", None, id="no cgroup"),
         pytest.param("", None, id="empty"),
+        pytest.param(
+            "0::/system.slice/a\x85b\u2028\udcff.service\n", "a\x85b\u2028\udcff.service", id="any bytes"
+        ),
+        pytest.param("0::/a.service\x0b0::/b.service\n", "b.service", id="only a newline ends a line"),
+        pytest.param("garbage\n\n", None, id="garbage"),
     ],
 )
 def test_the_unit_is_the_innermost_service(cgroup: str, unit: str | None) -> None:

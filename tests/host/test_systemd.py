@@ -1,6 +1,9 @@
+import socket
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +85,103 @@ def test_systemds_own_socket_serves_when_the_bus_is_down(tmp_path: Path) -> None
     assert systemd.units[CONTAINERD].starts == 1
 
 
+def forged(member: str) -> list[Any]:
+    """Return what a local user sends us alone while we wait: the default policy of a system bus lets it pass."""
+    from jeepney import (  # type: ignore[import-untyped]  # ships no types
+        DBusAddress,
+        HeaderFields,
+        MessageType,
+        new_signal,
+    )
+
+    manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
+    if member != "RestartUnit":
+        return []
+    strange = new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", CONTAINERD, "failed"))
+    strange.header.message_type = MessageType.method_return
+    strange.header.fields[HeaderFields.reply_serial] = 7
+    return [
+        new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", CONTAINERD, "failed")),
+        new_signal(manager, "JobRemoved"),
+        new_signal(manager, "JobRemoved", "s", ("/job/7",)),
+        new_signal(manager, "JobRemoved", "u", (7,)),
+        strange,
+    ]
+
+
+def test_forged_signals_decide_nothing(tmp_path: Path) -> None:
+    systemd = node(containerd=FakeUnit())
+    systemd.strangers = forged
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        restart_unit([bus], CONTAINERD, timeout_s=5)
+
+    assert systemd.units[CONTAINERD].starts == 1
+
+
+def test_a_flood_of_signals_is_read_past(tmp_path: Path) -> None:
+    systemd = node(containerd=FakeUnit())
+    systemd.strangers = lambda member: forged("RestartUnit") * (400 if member == "RestartUnit" else 10)
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        restart_unit([bus], CONTAINERD, timeout_s=5)
+
+    assert systemd.units[CONTAINERD].starts == 1
+
+
+@pytest.mark.parametrize("result", ["done", "failed"])
+def test_the_end_of_a_job_is_found_out_without_its_signal(tmp_path: Path, result: str) -> None:
+    systemd = node(containerd=FakeUnit(result=result))
+    systemd.tells = False
+
+    with serving(tmp_path / "bus", systemd) as bus:
+        outcome = pytest.raises(InstallerError, match="job gone, unit failed/failed, exit-code")
+        with outcome if result == "failed" else nullcontext():
+            restart_unit([bus], CONTAINERD, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"Job": ("s", "no tuple")}, id="Job"),
+        pytest.param({"InvocationID": ("s", "no bytes")}, id="InvocationID"),
+        pytest.param({"MainPID": ("as", ["1"])}, id="MainPID"),
+    ],
+)
+def test_a_property_of_another_shape_is_an_error_and_no_traceback(
+    tmp_path: Path, changed: dict[str, tuple[str, Any]]
+) -> None:
+    systemd = node(containerd=FakeUnit())
+    systemd.changed = changed
+
+    with (
+        serving(tmp_path / "bus", systemd) as bus,
+        pytest.raises(InstallerError, match=r"look at containerd.service \(what answers is not systemd"),
+    ):
+        unit_state([bus], CONTAINERD, timeout_s=5)
+
+
+def drivel(connection: socket.socket) -> None:
+    """Say OK, then bytes without end."""
+    connection.recv(65536)
+    connection.sendall(b"OK 0123456789abcdef\r\n")
+    while True:
+        connection.sendall(b"l" + bytes(3) + b"\xff\xff\xff\x00" * 16384)
+
+
+@pytest.mark.parametrize("name", ["bus", "private"])
+def test_a_bus_that_never_comes_to_an_end_is_left(tmp_path: Path, name: str) -> None:
+    started = time.monotonic()
+
+    with (
+        serving(tmp_path / name, drivel) as bus,
+        pytest.raises(NoBusError, match="what answers is not systemd"),
+    ):
+        system_state([bus], timeout_s=0.5)
+
+    assert time.monotonic() - started < 2
+
+
 def test_a_bus_that_hangs_leaves_time_for_the_next(tmp_path: Path) -> None:
     systemd = node()
 
@@ -98,8 +198,9 @@ def test_the_state_of_a_unit_is_told_in_systemds_words(tmp_path: Path) -> None:
         docker = unit_state([bus], "docker.service", timeout_s=5)
         target = unit_state([bus], "basic.target", timeout_s=5)
 
-    assert docker == UnitState(load="loaded", active="active", sub="running", main_pid=64, can_reload=True)
-    assert target == UnitState(load="not-found", active="inactive", sub="dead", main_pid=0, can_reload=False)
+    never, well = bytes(16).hex(), "success"
+    assert docker == UnitState("loaded", "active", "running", 64, True, 0, never, well)
+    assert target == UnitState("not-found", "inactive", "dead", 0, False, 0, never)
 
 
 def test_a_node_that_goes_down_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Who holds a lock, by the kernel's own table (/proc/locks)."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from installer.decide.errors import InstallerError
+from installer.host.kernel import text_of, trusted_uids
+from installer.host.processes import started_of
+
+PROC: Final = Path("/proc")
+_FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+_EFFECTIVE_UID = re.compile(r"^Uid:\s+\d+\s+(\d+)", re.MULTILINE)
+
+
+def lock_holder(path: Path, *, proc: Path = PROC) -> tuple[int, float] | None:
+    """Return pid and start (as in Peer) of the process that holds an flock on ``path``.
+
+    None if there is none, if it is in a pid namespace that we cannot see into, or if the file system gives
+    its files another device number than its locks (btrfs, overlayfs).
+
+    Raises:
+        InstallerError: ``path`` or the table of locks cannot be read.
+    """
+    try:
+        file = path.stat()
+        table = text_of(proc / "locks")
+    except OSError as error:
+        raise InstallerError(
+            f"look up who locks {path} ({error.strerror or error})", remedy="mount /proc and run as root"
+        ) from error
+    wanted = (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
+    for pid, major, minor, inode in _FLOCK.findall(table):
+        if (int(major, 16), int(minor, 16), int(inode)) == wanted:
+            started = started_of(int(pid), proc)
+            return None if started is None else (int(pid), started)
+    return None
+
+
+def seems_locked(path: Path, *, proc: Path = PROC) -> bool:
+    """Tell whether somebody in sight holds an flock on a file; where nobody can know, it seems so.
+
+    By inode alone: some file systems give their files another device number than their locks.
+    """
+    if not path.exists():
+        return False
+    try:
+        inode = path.stat().st_ino
+        table = text_of(proc / "locks")
+    except OSError:
+        return True
+    return any(int(found) == inode for _, _, _, found in _FLOCK.findall(table))
+
+
+def root_holds(fd: int, procs: Sequence[Path] = (PROC,)) -> bool | None:
+    """Tell whether it is a process of root's that holds a lock on an open file; None where it is not seen.
+
+    Everybody may lock what he may read: a lock that a neighbour could take proves no second instance.
+    The table names the process that took it, which must still have the file open: numbers are given again.
+
+    Args:
+        fd: an open file, which somebody holds a lock on.
+        procs: where a table of processes may be: our own, and the host's where it is mounted.
+    """
+    file = os.fstat(fd)
+    seen = [_is_root(pid, proc) for proc in procs for pid in _holders(file, proc)]
+    return any(seen) if seen else None
+
+
+def _holders(file: os.stat_result, proc: Path) -> Iterator[int]:
+    """Yield the processes that have ``file`` open and took a lock on a file with its inode number."""
+    try:
+        table = text_of(proc / "locks")
+    except OSError:
+        return
+    for pid, _, _, inode in _FLOCK.findall(table):
+        if int(inode) == file.st_ino and any(os.path.samestat(file, each) for each in _open_files(pid, proc)):
+            yield int(pid)
+
+
+def _open_files(pid: str, proc: Path) -> Iterable[os.stat_result]:
+    try:
+        for link in (proc / pid / "fd").iterdir():
+            try:
+                yield link.stat()
+            except OSError:  # closed meanwhile
+                continue
+    except OSError:  # it has ended
+        return
+
+
+def _is_root(pid: int, proc: Path) -> bool:
+    try:
+        # Not the owner of /proc/PID: that is root for whoever forbids to be traced.
+        found = _EFFECTIVE_UID.search(text_of(proc / f"{pid}/status"))
+    except OSError:
+        return False
+    return found is not None and int(found[1]) in trusted_uids()

@@ -1,0 +1,147 @@
+"""From a path of the host to where it is here: links are followed as the host would, but only root's.
+
+It is done by hand, step by step, and not with openat2(RESOLVE_IN_ROOT): that follows anybody's links, and
+knows nothing of directories that are mounted somewhere else. What comes out has no link any more, and is
+opened without following one: what was looked at is what is used, or an error.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from installer.decide.errors import InstallerError
+from installer.host.kernel import trusted_uids
+
+MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
+ROOT: Final = PurePosixPath("/")
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the host and where this process finds it."""
+
+    host: PurePosixPath
+    here: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Something at ``below``, which holds no links, under a directory that the operator named."""
+
+    base: Path
+    below: PurePosixPath
+
+    @property
+    def here(self) -> Path:
+        """The path, for this process."""
+        return self.base / self.below
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[int, str]]:
+        """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
+
+        Raises:
+            OSError: a part of the way is gone, or is a link by now (ENOTDIR).
+        """
+        fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
+        try:
+            for part in self.below.parts[:-1]:
+                fd = _next(fd, part, STEP)
+            fd = _next(fd, ".", DIRECTORY)  # a directory that is only a step cannot be synced
+            yield fd, self.below.name
+        finally:
+            os.close(fd)
+
+
+def _next(fd: int, part: str, flags: int) -> int:
+    """Return the descriptor of ``part`` in the directory ``fd``, in the place of that."""
+    following = os.open(part, flags, dir_fd=fd)
+    os.close(fd)
+    return following
+
+
+class Places:
+    """One host, seen through the mounts of this process; the longest prefix decides."""
+
+    def __init__(self, mounts: Sequence[Mount]) -> None:
+        self._mounts = {mount.host: mount.here for mount in mounts}
+
+    def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
+        """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
+        return self._mapped(self.resolve(path, last=last))
+
+    def _mapped(self, path: PurePosixPath) -> Place:
+        for prefix in (path, *path.parents):
+            if prefix in self._mounts:
+                base, below = self._mounts[prefix], path.relative_to(prefix)
+                if below.parts or base == Path(ROOT):
+                    return Place(base, below)
+                return Place(base.parent, PurePosixPath(base.name))
+        raise InstallerError(
+            f"find {path} (no mounted directory holds it)",
+            remedy="mount the host's root and name it with --host-root",
+        )
+
+    def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
+        """Return ``path`` without symbolic links, as the host's kernel would follow them.
+
+        With ``last`` false a link in the last place is kept. What does not exist is kept as written.
+
+        Raises:
+            InstallerError: the links go round in a circle, or a stranger could have placed one.
+        """
+        rest = list(reversed(path.parts[1:]))
+        done = ROOT
+        followed = 0
+        while rest:
+            part = rest.pop()
+            if part == "..":
+                done = done.parent
+                continue
+            above, done = done, done / part
+            target = None if not rest and not last else self._link_target(above, done)
+            if target is not None:
+                followed += 1
+                if followed > MAX_LINKS:
+                    raise InstallerError(
+                        f"follow {path} (its links go round in a circle)", remedy="correct the links"
+                    )
+                rest.extend(reversed([part for part in target.parts if part != "/"]))
+                done = ROOT if target.is_absolute() else above
+        return done
+
+    def _link_target(self, above: PurePosixPath, path: PurePosixPath) -> PurePosixPath | None:
+        if path in self._mounts:
+            return None
+        here = self._mapped(path).here
+        try:
+            status = os.lstat(here)
+            if not stat.S_ISLNK(status.st_mode):
+                return None
+            directory, target = os.lstat(here.parent), os.readlink(here)  # noqa: PTH115 - here as a Path costs more
+        except OSError:
+            return None
+        if not _placed_by_root(directory, status):
+            raise InstallerError(
+                f"follow the link {path} (somebody who is not root could have placed it)",
+                remedy=f"remove it, or let root alone write {above}",
+            )
+        return PurePosixPath(target)
+
+
+def _placed_by_root(directory: os.stat_result, link: os.stat_result) -> bool:
+    """Tell whether root alone can have put a link into a directory (as protected_symlinks in proc(5)).
+
+    A group that may write a directory of root's was given that by root (``staff`` in Debian's /usr/local).
+    """
+    if directory.st_uid not in trusted_uids():
+        return False
+    if not directory.st_mode & stat.S_IWOTH:
+        return True
+    return bool(directory.st_mode & stat.S_ISVTX) and link.st_uid in trusted_uids()

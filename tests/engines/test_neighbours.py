@@ -1,0 +1,103 @@
+"""Nobody without root can stop, mislead or hang us: the same outcome with such a neighbour as without."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.engines import neighbour
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.told import sentence, served
+
+SOURCE = ("--toolkit-source", ARTIFACTS)
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+# A mount point may have any bytes, and whoever has fusermount3 makes one.
+MOUNT_POINT = os.fsdecode(b"/mnt/a b\\\t\xff\x85\xe2\x80\xa8")
+# As in a pod that is given the bus alone.
+WITHOUT_PRIVATE = "mount --bind /dev/null /run/systemd/private && exec "
+
+
+@contextmanager
+def _harm(node: Node) -> Iterator[None]:
+    """Let the neighbour work, and a mount point have a name that is no text."""
+    (node.root / MOUNT_POINT.lstrip("/")).mkdir(parents=True)
+    node.run(["mount", "-t", "tmpfs", "none", MOUNT_POINT])
+    node.write("/run/neighbour.py", Path(neighbour.__file__).read_text())
+    process = node.start([PYTHON, "/run/neighbour.py"])
+    process.wait_for("at work")
+    try:
+        yield
+        assert process.running, process.log
+    finally:
+        process.kill()
+        process.wait()
+        node.run(["umount", MOUNT_POINT])
+
+
+def _life(node: Node, before: tuple[set[str], str], *, over_the_bus: bool) -> tuple[float, int]:
+    """Install, uninstall, run and stop; return the seconds it took and how often the engine was started."""
+    program = [PYTHON, "-m", "installer"]
+    if over_the_bus:
+        program = ["unshare", "--mount", "sh", "-c", f'{WITHOUT_PRIVATE} "$@"', "sh", *program]
+    pids = [node.pid_of(f"{node.engine}.service")]
+    began = time.monotonic()
+
+    install = node.run([*program, "install", *SOURCE], check=False)
+    pids.append(node.pid_of(f"{node.engine}.service"))
+    assert install.returncode == 0, install.stderr
+    assert served(node)[0] == before[0] | OURS
+    uninstall = node.run([*program, "uninstall"], check=False)
+    pids.append(node.pid_of(f"{node.engine}.service"))
+    assert uninstall.returncode == 0, uninstall.stderr
+    assert served(node) == before
+    process = node.start([*program, "run", *SOURCE])
+    process.wait_for("waiting for a signal")
+    pids.append(node.pid_of(f"{node.engine}.service"))
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert served(node) == before
+
+    assert int(node.show(f"{node.engine}.service", "NRestarts")) == 0
+    pids.append(node.pid_of(f"{node.engine}.service"))
+    return time.monotonic() - began, len(set(pids))
+
+
+@pytest.mark.parametrize("over_the_bus", [False, True], ids=["by systemd's socket", "by the bus"])
+def test_a_neighbour_without_root_changes_nothing(
+    node: Node, record_row: Callable[[str], None], *, over_the_bus: bool
+) -> None:
+    files, before = snapshot(node), served(node)
+    alone_s, starts = _life(node, before, over_the_bus=over_the_bus)
+
+    with _harm(node):
+        harmed_s, starts_then = _life(node, before, over_the_bus=over_the_bus)
+
+    way = "the bus" if over_the_bus else "systemd's socket"
+    record_row(
+        f"{node.engines} by {way}: {harmed_s:.1f} s with a neighbour who means harm,"
+        f" {alone_s:.1f} s without: {harmed_s / alone_s:.2f} x"
+    )
+    assert starts_then == starts
+    assert snapshot(node) == files
+    assert served(node) == before
+
+
+def test_an_engine_that_is_not_roots_is_not_believed(containerd_node: Node) -> None:
+    node = containerd_node
+    files = snapshot(node)
+    began = time.monotonic()
+
+    with _harm(node):
+        done = node.installer(
+            "install", *SOURCE, "--runtime", "containerd", "--socket", f"containerd={neighbour.SOCKET}"
+        )
+
+    assert done.returncode == 1
+    assert "only one of root is believed to be an engine" in sentence(done.stderr)
+    assert time.monotonic() - began < 20
+    assert snapshot(node) == files

@@ -1,0 +1,145 @@
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File, Kind
+from installer.host.files import Host
+from installer.host.trees import remove_tree
+
+NOBODY = 65534
+OURS = File(b"ours")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/daemon.json").write_text("theirs")
+    (tmp_path / "etc/daemon.json").chmod(0o640)
+    return Host.under(PurePosixPath(tmp_path))
+
+
+def sticky(directory: Path) -> None:
+    directory.chmod(0o1777)
+
+
+def for_all(directory: Path) -> None:
+    directory.chmod(0o777)
+
+
+def of_nobody(directory: Path) -> None:
+    os.chown(directory, NOBODY, NOBODY)
+
+
+def link_of_nobody(directory: Path) -> None:
+    os.chown(directory / "link", NOBODY, NOBODY, follow_symlinks=False)
+
+
+def sticky_and_link_of_nobody(directory: Path) -> None:
+    sticky(directory)
+    link_of_nobody(directory)
+
+
+only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give something to somebody else")
+
+
+@only_as_root
+@pytest.mark.parametrize(
+    ("make", "followed"),
+    [
+        pytest.param(lambda _: None, True, id="root's directory"),
+        pytest.param(lambda directory: directory.chmod(0o2775), True, id="root's and a group's"),
+        pytest.param(link_of_nobody, True, id="another's link in root's directory: root put it there"),
+        pytest.param(sticky, True, id="root's link in a sticky directory"),
+        pytest.param(sticky_and_link_of_nobody, False, id="another's link in a sticky directory"),
+        pytest.param(for_all, False, id="a directory that everybody may write"),
+        pytest.param(of_nobody, False, id="another's directory"),
+    ],
+)
+def test_only_a_link_that_root_placed_is_followed(
+    host: Host, tmp_path: Path, make: Callable[[Path], None], *, followed: bool
+) -> None:
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/link").symlink_to("/etc")
+    make(tmp_path / "some")
+    path = PurePosixPath("/some/link/daemon.json")
+
+    if followed:
+        host.replace(path, OURS)
+    else:
+        for act in (host.read, host.remove, host.make_directory, lambda path: host.replace(path, OURS)):
+            with pytest.raises(InstallerError, match=r"cannot follow the link /some/link .*root"):
+                act(path)
+
+    assert (tmp_path / "etc/daemon.json").read_bytes() == (b"ours" if followed else b"theirs")
+    assert host.read(PurePosixPath("/etc/daemon.json")) is not None
+
+
+@pytest.mark.parametrize("act", ["replace", "remove", "link", "make_directory", "remove_tree"])
+def test_a_directory_that_becomes_a_link_after_the_look_leads_nowhere(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/daemon.json").write_text("another's")
+    resolve = Host.resolve
+
+    def switched(self: Host, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
+        done = resolve(self, path, last=last)
+        (tmp_path / "etc").rename(tmp_path / "former")
+        (tmp_path / "etc").symlink_to("other")
+        return done
+
+    monkeypatch.setattr(Host, "resolve", switched)
+    path = PurePosixPath("/etc/daemon.json" if act != "make_directory" else "/etc/new")
+    acts: dict[str, Callable[[], object]] = {
+        "replace": lambda: host.replace(path, OURS),
+        "remove": lambda: host.remove(path),
+        "link": lambda: host.link(path, "x"),
+        "make_directory": lambda: host.make_directory(path),
+        "remove_tree": lambda: remove_tree(host, path),
+    }
+    try:
+        acts[act]()
+    except InstallerError as error:
+        assert "make every part of the path above it a directory" in str(error)
+
+    assert [(each.name, each.read_text()) for each in (tmp_path / "other").iterdir()] == [
+        ("daemon.json", "another's")
+    ]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_directory_is_never_wider_than_it_will_be(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, umask: int
+) -> None:
+    seen: list[int] = []
+    mkdir = os.mkdir
+
+    def watched(name: str, *arguments: int, dir_fd: int) -> None:
+        mkdir(name, *arguments, dir_fd=dir_fd)
+        seen.append(stat.S_IMODE(os.stat(name, dir_fd=dir_fd).st_mode))
+
+    monkeypatch.setattr(os, "mkdir", watched)
+    before = os.umask(umask)
+    host.make_directory(PurePosixPath("/new"), mode)
+    os.umask(before)
+
+    assert [each & ~mode for each in seen] == [0]
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: os.mknod(path, stat.S_IFSOCK)], ids=["FIFO", "socket"]
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    host: Host, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "etc/strange")
+
+    with pytest.raises(InstallerError, match=r"cannot read /etc/strange \(it is not a regular file\)"):
+        host.read(PurePosixPath("/etc/strange"))
+    assert host.kind(PurePosixPath("/etc/strange")) is Kind.OTHER

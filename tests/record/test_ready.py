@@ -1,0 +1,48 @@
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.errors import InstallerError
+from installer.decide.rows import Holdings
+from installer.host.files import Host
+from installer.record import ready
+
+READY = PurePosixPath("/ready")
+
+
+def test_readiness_is_published_and_withdrawn(tmp_path: Path) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+
+    ready.refuse_foreign(host, READY)
+    ready.publish(host, READY, Holdings())
+    ready.refuse_foreign(host, READY)
+    assert ready.is_ready(host, READY)
+    ready.withdraw(host, READY)
+
+    assert not (tmp_path / "ready").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "on\n", "{}", '{"pid": 1}', "[" * 100_000, "7", '["boot_id"]'], ids=range(7)
+)
+def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    (tmp_path / "ready").write_text(text)
+
+    with pytest.raises(InstallerError, match="publish readiness in /ready"):
+        ready.refuse_foreign(host, READY)
+    ready.withdraw(host, READY)
+
+    assert not ready.is_ready(host, READY)
+    assert (tmp_path / "ready").read_text() == text
+
+
+def test_a_link_is_not_from_us(tmp_path: Path) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    (tmp_path / "ready").symlink_to("elsewhere")
+
+    with pytest.raises(InstallerError, match="publish readiness in /ready"):
+        ready.refuse_foreign(host, READY)
+    ready.withdraw(host, READY)
+
+    assert (tmp_path / "ready").is_symlink()

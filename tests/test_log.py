@@ -1,0 +1,101 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.test_verbs import PROJECT, Site
+
+TALK = """
+import structlog
+from installer import log
+log.configure(log.LogFormat.JSON)
+for number in range(5000):
+    structlog.get_logger().info("said", number=number, path="x" * 200)
+print("done", flush=True)
+input()
+structlog.get_logger().info("said again", path=chr(0xDCFF))
+"""
+
+
+def test_a_pipe_that_nobody_empties_holds_nobody_and_what_was_lost_is_counted() -> None:
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", TALK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        began = time.monotonic()
+        watchdog = threading.Timer(20, child.kill)
+        watchdog.daemon = True
+        watchdog.start()
+
+        assert child.stdout.readline() == "done\n"
+        took_s = time.monotonic() - began
+        read = [child.stderr.readline()]
+        child.stdin.write("\n")
+        child.stdin.flush()
+        lines = read + child.stderr.readlines()
+
+        assert child.wait(10) == 0
+    said = [line for line in lines if line.startswith("{") and line.endswith("}\n")]
+    (lost,) = [line for line in lines if line.startswith("(")]
+    assert took_s < 10
+    assert json.loads(said[-1])["event"] == "said again"
+    assert int(lost.strip("(").split()[0]) > 1000
+
+
+def test_a_stop_is_obeyed_though_nobody_reads_the_log(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+    reader, writer = os.pipe()
+    with open(writer, "wb", buffering=0) as full:  # noqa: PTH123 - it has a number and no path
+        os.set_blocking(writer, False)
+        with suppress(BlockingIOError):
+            while os.write(writer, b"x" * 4096):
+                pass
+        os.set_blocking(writer, True)
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+        with subprocess.Popen(site.command("run"), stderr=full, env=environment) as child:
+            watchdog = threading.Timer(40, child.kill)
+            watchdog.daemon = True
+            watchdog.start()
+            deadline = time.monotonic() + 30
+            while not (site.root / "run/nvidia/toolkit/toolkit.pid").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(1)
+            child.terminate()
+
+            assert child.wait(30) == 0
+    os.close(reader)
+    assert site.tree() == before
+
+
+def test_a_path_that_is_no_utf_8_is_printed_and_used(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+    strange = os.fsdecode(b"/etc/docker/\xff \xc3\xa9.json")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    plan = site.call("plan", "--config", f"docker={site.root}{strange}", env=plain)
+    install = site.call(
+        "install", "--config", f"docker={site.root}{strange}", "--log-format", "text", env=plain
+    )
+    status = site.status()
+    uninstall = site.call("uninstall", env=plain)
+
+    assert plan.returncode == 10, plan.stderr
+    assert "+++ b/etc/docker/" in plan.stdout
+    assert install.returncode == 0, install.stderr
+    assert "\\udcff" in status.stdout, status.stderr
+    assert uninstall.returncode == 0, uninstall.stderr
+    assert site.tree() == before

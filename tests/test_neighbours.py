@@ -1,0 +1,125 @@
+"""What a neighbour without root leaves in our way, as the real program meets it."""
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.toolkit import Copy
+from installer.host.files import Host
+from installer.host.trees import install_tree
+from tests.host.test_locks import NOBODY, locking, only_as_root
+from tests.test_verbs import PIDFILE, Site, sentence
+
+HOME = "usr/local/nvidia/.toolkit-installer"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def _directories(root: Path) -> Iterator[Path]:
+    yield from (path for path in (root, *root.rglob("*")) if path.is_dir() and not path.is_symlink())
+
+
+@only_as_root
+def test_locks_that_a_neighbour_holds_on_every_directory_change_nothing(site: Site) -> None:
+    (site.root / "usr/local").mkdir(parents=True)
+    before = site.tree()
+    began = time.monotonic()
+
+    for verb in ("install", "uninstall"):
+        with ExitStack() as stack:
+            for directory in _directories(site.root):
+                stack.enter_context(locking(directory, NOBODY))
+            done = site.call(verb)
+        assert done.returncode == 0, done.stderr
+
+    assert time.monotonic() - began < 60
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall", "run"])
+@pytest.mark.parametrize("target", ["nowhere", "/etc"])
+def test_a_link_in_the_place_of_our_directory_is_refused_at_once(site: Site, verb: str, target: str) -> None:
+    (site.root / HOME).parent.mkdir(parents=True)
+    (site.root / HOME).symlink_to(target)
+    before = site.tree()
+
+    done = site.call(verb)
+
+    assert done.returncode == 1
+    assert sentence(done).startswith(f"cannot use /{HOME} (it is not a directory but a link or a file)")
+    assert site.tree() == before
+
+
+def test_a_pidfile_that_is_not_ours_is_refused_and_left(site: Site) -> None:
+    (site.root / "etc/hostname").write_text("node1\n")
+    before = site.tree()
+
+    run = site.call("run", "--pid-file", str(site.root / "etc/hostname"))
+    uninstall = site.call("uninstall", "--pid-file", str(site.root / "etc/hostname"))
+
+    assert run.returncode == 1
+    assert sentence(run).startswith("cannot use /etc/hostname as the pidfile (what is there is not a pidfile")
+    assert uninstall.returncode == 0
+    assert site.tree() == before
+
+
+def test_a_neighbour_that_is_called_ready_is_left(site: Site) -> None:
+    (site.root / PIDFILE).parent.mkdir(parents=True)
+    (site.root / PIDFILE).with_name("ready").write_text("yes\n")
+    before = site.tree()
+
+    run = site.call("run")
+    uninstall = site.call("uninstall")
+
+    assert run.returncode == 1
+    assert sentence(run).startswith("cannot publish readiness in /run/nvidia/toolkit/ready")
+    assert uninstall.returncode == 0
+    assert site.tree() == before
+
+
+@only_as_root
+def test_a_link_of_a_neighbours_on_the_way_to_the_pidfile_is_not_followed(site: Site) -> None:
+    (site.root / "tmp").mkdir()
+    (site.root / "tmp").chmod(0o1777)
+    (site.root / "tmp/run").symlink_to("/etc")
+    os.chown(site.root / "tmp/run", NOBODY, NOBODY, follow_symlinks=False)
+    before = site.tree()
+
+    done = site.call("run", "--pid-file", str(site.root / "tmp/run/toolkit.pid"))
+
+    assert done.returncode == 1
+    assert "cannot follow the link /tmp/run" in sentence(done)
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_program_is_for_root_alone_while_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    source = Path(sys.executable).resolve()
+    seen: list[int] = []
+    sendfile = os.sendfile
+
+    def watched(out: int, *arguments: int) -> int:
+        seen.append(stat.S_IMODE(os.fstat(out).st_mode))
+        return sendfile(out, *arguments)
+
+    monkeypatch.setattr(os, "sendfile", watched)
+    path, size_bytes = PurePosixPath("bin/program"), source.stat().st_size
+    before = os.umask(umask)
+    copy = Copy(path, PurePosixPath(source), size_bytes, "", 0o755)
+    install_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [copy])
+    os.umask(before)
+
+    assert set(seen) == {0o600}
+    assert stat.S_IMODE((tmp_path / "new/bin/program").stat().st_mode) == 0o755
+    assert {stat.S_IMODE(each.stat().st_mode) for each in _directories(tmp_path / "new")} == {0o755}
