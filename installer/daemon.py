@@ -55,7 +55,8 @@ def run(options: Options) -> Exit:
     host = Host.under(options.host_root, options.mounts)
     woken = waiting.woken()
     inherited = woken.fds if woken else ()
-    ledger = Ledger.open(host, options.layout, inherited, signals.check)
+    # Who comes back to undo does not heed a second signal.
+    ledger = Ledger.open(host, options.layout, inherited, never_stop if woken else signals.check)
     try:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
@@ -256,10 +257,7 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
 
 
 def _withdraw(host: Host, options: Options, ledger: Ledger) -> None:
-    """Take readiness and pidfile back, also those of a run that was killed and was told another place.
-
-    The ledger's lock keeps a second instance out meanwhile.
-    """
+    """Take readiness and pidfile back, also those of a killed run; the ledger's lock keeps others out."""
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
         ready.withdraw(host, each.ready_file)
