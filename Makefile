@@ -4,7 +4,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 # A path in a .pth file, where the default mode would load an import hook at every start.
-IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image -type f -not -name '*.pyc')
+IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
 EDITABLE := --config-settings editable_mode=compat --editable
 
 .PHONY: demo test format lint types unit engines image test-node lock pin torture mutants bench golden help clean

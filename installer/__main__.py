@@ -1,21 +1,36 @@
 """The entry point: signals first, then the verb."""
 
+import os
 import sys
 
 from installer import signals
+from installer.decide.errors import Exit
 from installer.host.boot import open_standard_streams
+from installer.host.waiter import WOKEN_BY
 
 
 def main() -> None:
     """Run one verb and exit with its code."""
     signals.block()
     open_standard_streams()
+    woken = WOKEN_BY in os.environb
+    try:
+        code = _verb()
+    except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
+        # Who comes back from the wait has installed: its host is not as before.
+        code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
+        reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
+        sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if woken else 'it again'}\n")
+    sys.exit(code)
+
+
+def _verb() -> int:
     if sys.argv[1:2] == ["status"]:
         # A probe calls this every few seconds: nothing beyond the standard library is loaded.
         from installer.status import main as verb
     else:
         from installer.cli import main as verb
-    sys.exit(verb(sys.argv[1:]))
+    return verb(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.flags import FLAGS, PREFIX, Flag, options_from
+from installer.record.internal import internal_errors
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -68,7 +69,7 @@ def _options(values: dict[str, Any]) -> Options:
 @program.command()
 @_with_flags
 def run(**values: Any) -> Exit:
-    """Install, configure, prove, publish readiness, wait; TERM or INT gives everything back."""
+    """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT gives everything back."""
     from installer import daemon
 
     return daemon.run(_options(values))
@@ -125,13 +126,19 @@ def main(argv: Sequence[str]) -> int:
     """Run one verb; return its exit code."""
     logging.configure(logging.LogFormat.AUTO)
     try:
-        return int(program.main(list(argv), prog_name="toolkit-installer", standalone_mode=False) or Exit.OK)
+        with internal_errors():
+            return _called(list(argv))
+    except InstallerError as error:
+        logging.say_failed(error)
+        return error.exit
+
+
+def _called(argv: list[str]) -> int:
+    try:
+        return int(program.main(argv, prog_name="toolkit-installer", standalone_mode=False) or Exit.OK)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return Exit.USAGE
     except click.ClickException as error:
         error.show()
         return Exit.USAGE
-    except InstallerError as error:
-        logging.say_failed(error)
-        return error.exit

@@ -10,11 +10,12 @@ import structlog
 from installer import log as logging
 from installer import signals
 from installer.compat_options import RESTART, options_from
-from installer.compat_words import Asked, read, rows
+from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.host.boot import open_standard_streams
+from installer.record.internal import internal_errors
 
 NAME: Final = "nvidia-ctk-installer"
 # Scripts wait for this line.
@@ -32,21 +33,26 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
-    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN)
+    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN, spelling=spelt)
     try:
-        asked = read(arguments, environment)
-        if asked.special:
-            sys.stdout.write(_usage() if asked.special == "help" else f"{NAME} version {_version()}\n")
-            return Exit.OK
-        options = options_from(asked)
-        for warning in (*asked.warnings, *_warnings(asked, options)):
-            log.warning("noted", note=warning)
-        from installer import daemon
-
-        return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
+        with internal_errors():
+            return _run(arguments, environment)
     except InstallerError as error:
         logging.say_failed(error)
         return Exit.FAILED
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    asked = read(arguments, environment)
+    if asked.special:
+        sys.stdout.write(_usage() if asked.special == "help" else f"{NAME} version {_version()}\n")
+        return Exit.OK
+    options = options_from(asked)
+    for warning in (*asked.warnings, *_warnings(asked, options)):
+        log.warning("noted", note=warning)
+    from installer import daemon
+
+    return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
 
 
 def _warnings(asked: Asked, options: Options) -> Iterator[str]:

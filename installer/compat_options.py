@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -12,7 +13,15 @@ from installer.decide.engines.model import Extras
 from installer.decide.errors import InstallerError, UsageError
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.toolkit_config import ToolkitConfig
-from installer.host.mounts import host_directory, package_kind, resolved, root_here
+from installer.host.mounts import (
+    brought_by_root,
+    followed,
+    host_path,
+    is_mount_point,
+    package_kind,
+    resolved,
+    root_here,
+)
 
 ROOT: Final = PurePosixPath("/")
 OPERATORS: Final = PurePosixPath("/runtime")  # where the GPU Operator mounts what belongs to an engine
@@ -36,8 +45,8 @@ def options_from(asked: Asked) -> Options:
     view = _View.of(asked)
     prefixes = asked["nvidia-container-runtime-modes.cdi.annotation-prefixes"]
     # Each of these may tell of a mount, so the mounts are known after them.
-    install_dir = view.directory(PurePosixPath(asked["toolkit-install-dir"]))
-    pid_file, hook = view.file(PurePosixPath(asked["pid-file"])), _hook(asked, view)
+    install_dir = view.directory(asked["toolkit-install-dir"])
+    pid_file, hook = view.file(asked["pid-file"]), _hook(asked, view)
     places, cdi = _places(asked, view), _cdi(asked, view)
     return Options(
         runtimes=() if files_only else tuple(places),
@@ -61,6 +70,8 @@ def options_from(asked: Asked) -> Options:
         crio_hook=hook,
         restart_mode=_restart_mode(asked),
         pid_file=pid_file,
+        timeout_s=float(asked["timeout"]),
+        retry=asked["retry"],
     )
 
 
@@ -73,38 +84,55 @@ class _View:
 
     @classmethod
     def of(cls, asked: Asked) -> "_View":
-        view = cls(root_here(PurePosixPath(asked["host-root"] or "/")), {})
-        driver, here = (PurePosixPath(asked[name] or "/") for name in ("driver-root", "driver-root-ctr-path"))
-        if ROOT not in {driver, view.root} and driver != here:
-            view.mounts[driver] = here
+        view = cls(root_here(followed(_absolute(asked["host-root"] or "/"))), {})
+        for there, here in (("driver-root", "driver-root-ctr-path"), ("dev-root", "dev-root-ctr-path")):
+            view.told(asked[there] or asked["driver-root"], asked[here] or asked["driver-root-ctr-path"])
         return view
 
-    def file(self, here: PurePosixPath, *guesses: PurePosixPath) -> PurePosixPath:
-        """Return the host's path of a file: its directory is what is mounted."""
-        _refuse_relative(here)
-        return self.directory(here.parent, *(guess.parent for guess in guesses)) / here.name
+    def told(self, there: str, here: str) -> None:
+        """Note that a directory of the host is found somewhere else, if its root does not bring it anyway."""
+        path = PurePosixPath(there or "/")
+        if ROOT not in {self.root, path}:
+            local = followed(_absolute(here or "/"), self.root)
+            if not local.is_relative_to(self.root) and path != local:
+                self.mounts[resolved(path, self.root)] = local
 
-    def directory(self, here: PurePosixPath, *guesses: PurePosixPath) -> PurePosixPath:
-        """Return the host's path of a directory; what no mount has brought is the host's path already."""
-        _refuse_relative(here)
+    def file(self, here: str, *guesses: PurePosixPath) -> PurePosixPath:
+        """Return the host's path of a file: it is mounted by itself, or its directory is."""
+        path = _absolute(here)
+        if self.root != ROOT and is_mount_point(path):
+            found = host_path(path, self.root, guesses) or path
+            # A file that is mounted by itself cannot be replaced: only through its directory.
+            return found if brought_by_root(path, found, self.root) else self._mapped(path, guesses)
+        return self._mapped(path.parent, [guess.parent for guess in guesses]) / path.name
+
+    def directory(self, here: str) -> PurePosixPath:
+        """Return the host's path of a directory."""
+        return self._mapped(_absolute(here), ())
+
+    def _mapped(self, here: PurePosixPath, guesses: Sequence[PurePosixPath]) -> PurePosixPath:
+        """Return the host's path of ``here``; what no mount has brought is the host's path already."""
+        real = followed(here, self.root) if self.root != ROOT else followed(here)
         if self.root == ROOT:
             # Without the host's root nothing can be compared: the operator's mounts are known by their place.
-            found = guesses[0] if guesses and here.is_relative_to(OPERATORS) else here
-        elif here.is_relative_to(self.root):
-            return ROOT / here.relative_to(self.root)
+            found = guesses[0] if guesses and real.is_relative_to(OPERATORS) else here
+        elif real.is_relative_to(self.root):
+            return ROOT / real.relative_to(self.root)
         else:
-            mounted = host_directory(here, self.root, guesses)
+            mounted = host_path(here, self.root, guesses)
             if mounted is None:
                 return here
             found = mounted
         if found != here or self.root != ROOT:
-            self.mounts[resolved(found, self.root)] = here
+            self.mounts[resolved(found, self.root)] = real
         return found
 
 
-def _refuse_relative(path: PurePosixPath) -> None:
+def _absolute(text: str) -> PurePosixPath:
+    path = PurePosixPath(text)
     if not path.is_absolute():
-        raise UsageError(f"use the path {path}", remedy="give an absolute path")
+        raise UsageError(f"use the path {text}", remedy="give an absolute path")
+    return path
 
 
 def _check(asked: Asked) -> None:
@@ -177,7 +205,7 @@ def _cdi(asked: Asked, view: _View) -> Cdi | None:
         return None
     driver, here = asked["driver-root"] or "/", asked["driver-root-ctr-path"] or "/"
     return Cdi(
-        directory=view.directory(PurePosixPath(asked["cdi-output-dir"])),
+        directory=view.directory(asked["cdi-output-dir"]),
         kind=asked["cdi-kind"],
         driver_root=driver,
         driver_here=here,
@@ -212,13 +240,13 @@ def _places(asked: Asked, view: _View) -> dict[str, Places]:
     """
     engine = asked["runtime"]
     row = ENGINES[engine]
-    config = view.file(PurePosixPath(asked["config"] or row.config), row.config)
+    config = view.file(asked["config"] or str(row.config), row.config)
     if engine == "containerd" and ("/rancher/" in str(config) or "/k3s/" in asked["socket"]):
         names = [name for name, each in ENGINES.items() if each.found_by]
         usual = ENGINES[names[0]].socket
-        here = PurePosixPath(asked["socket"]) if asked.given("socket") and asked["socket"] else usual
+        here = asked["socket"] if asked.given("socket") and asked["socket"] else str(usual)
         return dict.fromkeys(names, Places(None, None, view.file(here, usual)))
-    socket = view.file(PurePosixPath(asked["socket"] or row.socket), row.socket)
+    socket = view.file(asked["socket"] or str(row.socket), row.socket)
     return {engine: Places(config, _drop_in(asked, engine, view), socket)}
 
 
@@ -227,13 +255,13 @@ def _drop_in(asked: Asked, engine: str, view: _View) -> PurePosixPath | None:
         return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(engine)
     guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
-    return view.file(PurePosixPath(asked["drop-in-config"]), *guesses)
+    return view.file(asked["drop-in-config"], *guesses)
 
 
 def _hook(asked: Asked, view: _View) -> PurePosixPath | None:
     if asked["runtime"] != "crio" or asked["config-mode"] != "hook":
         return None
-    return view.file(PurePosixPath(asked["hooks-dir"], asked["hook-filename"]))
+    return view.file(str(PurePosixPath(asked["hooks-dir"], asked["hook-filename"])))
 
 
 def _restart_mode(asked: Asked) -> RestartMode:

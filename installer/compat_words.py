@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from installer.decide.errors import UsageError
+from installer.decide.errors import Option, UsageError
 
 DATA: Final = "compat.toml"
 TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -31,7 +31,7 @@ SPECIAL: Final = {"h": "help", "help": "help", "v": "version", "version": "versi
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One flag of compat.toml."""
+    """One flag of compat.toml; ``own`` is its name on our own command line, where that is another one."""
 
     names: tuple[str, ...]
     env: tuple[str, ...]
@@ -41,6 +41,7 @@ class Row:
     choices: tuple[str, ...] = ()
     short: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     ours: str = ""
+    own: str = ""
 
     @property
     def name(self) -> str:
@@ -87,6 +88,15 @@ def rows() -> tuple[Row, ...]:
     return tuple(found)
 
 
+def spelt(option: Option) -> str:
+    """Return an option of a remedy as it is said here: by a flag, which beats all else, or a variable."""
+    row = next((row for row in rows() if option.name in {row.own, *row.names}), None)
+    if row is None:
+        return f"toolkit-installer's {option}"
+    value = f"={option.value}" if option.value else ""
+    return f"--{row.name}{value} ({row.env[0]})"
+
+
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     """Return what a command line and an environment ask for.
 
@@ -110,15 +120,29 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
         old = old.then(_Line.of(_split(name, text), row.short.get(engine, {})))
     said = {row.name: _resolved(row, engine, line, old, environment) for row in rows()}
     warnings = [*_hidden(said, environment), *_misspelt(environment)]
-    if line.rest and line.rest[0].startswith("/"):
-        if said["toolkit-install-dir"].by.startswith("-"):
-            warnings.append(
-                f"{line.rest[0]} is ignored: {said['toolkit-install-dir'].by} says where to install"
-            )
-        else:
-            said["toolkit-install-dir"] = Said(line.rest[0], "the first argument")
-    warnings += [f"the argument {word} is ignored" for word in line.rest if not word.startswith("/")]
+    # What follows a flag that takes no word, as in --no-runtime-config false (compat.md 1).
+    bools = [word for word in line.rest if word in TRUE | FALSE]
+    warnings += [f"the argument {word} is ignored" for word in bools]
+    directory = _directory([word for word in line.rest if word not in bools])
+    if directory and said["toolkit-install-dir"].by.startswith("-"):
+        warnings.append(f"{directory} is ignored: {said['toolkit-install-dir'].by} says where to install")
+    elif directory:
+        said["toolkit-install-dir"] = Said(directory, "the first argument")
     return Asked(said, tuple(warnings))
+
+
+def _directory(words: Sequence[str]) -> str:
+    """Return the one argument of the form of 2021, the directory to install into; "" where there is none."""
+    if len(words) > 1:
+        raise UsageError(
+            f"take the argument {words[1]!r} (one directory is all there can be)",
+            remedy="give all else as flags, see --help",
+        )
+    if words and not words[0].startswith("/"):
+        raise UsageError(
+            f"install into {words[0]!r} (it is not an absolute path)", remedy="give an absolute path"
+        )
+    return words[0] if words else ""
 
 
 @dataclass(frozen=True, slots=True)

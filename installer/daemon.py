@@ -1,9 +1,9 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import signal
-import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -12,7 +12,14 @@ import structlog
 
 from installer import signals
 from installer.decide.adopt import adoption
-from installer.decide.errors import Exit, InstallerError, StoppedError, UndoIncompleteError
+from installer.decide.errors import (
+    Exit,
+    InstallerError,
+    InternalError,
+    LockedError,
+    StoppedError,
+    UndoIncompleteError,
+)
 from installer.decide.facts import Facts, names_of
 from installer.decide.options import InUse, OnExit, Options
 from installer.decide.plan import Plan, plan_install
@@ -23,10 +30,10 @@ from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, remove_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready
-from installer.record.cdi import make_device_nodes, remove_device_nodes
-from installer.record.ledger import Ledger, remove_leftovers
+from installer.record.internal import internal_errors
+from installer.record.ledger import Ledger, opened, remove_leftovers
 from installer.record.live import live_containers
-from installer.record.lost import elsewhere, lost
+from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_install, probe_undo
 from installer.record.transaction import Site, apply, carry_out, never_stop
 from installer.record.units import buses
@@ -42,93 +49,99 @@ IN_USE_POLL_S: Final = 0.1
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
-    ledger = Ledger.open(host, options.layout, check=signals.check)
-    try:
+    with opened(host, options.layout, check=signals.check) as ledger:
         _install(host, options, ledger)
-    finally:
-        _let_go(ledger)
     return Exit.OK
 
 
 def run(options: Options) -> Exit:
     """Install, publish readiness, wait for a signal, give everything back."""
     host = Host.under(options.host_root, options.mounts)
-    woken = waiting.woken()
+    with internal_errors():
+        woken = waiting.woken()
+    # Who comes back from the wait has installed: its host is not as before until all is undone.
+    with _undoing() if woken else nullcontext():
+        _run(host, options, woken)
+    return Exit.OK
+
+
+def _run(host: Host, options: Options, woken: Woken | None) -> None:
     inherited = woken.fds if woken else ()
     # Who comes back to undo does not heed a second signal.
-    ledger = Ledger.open(host, options.layout, inherited, never_stop if woken else signals.check)
-    try:
+    check = never_stop if woken else signals.check
+    with opened(host, options.layout, inherited, check) as ledger:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         ledger.make_directories(options.pid_file.parent)
         ready.refuse_foreign(host, options.ready_file)
         pidfile = lock_pidfile(host, options.pid_file, inherited)
-        write_pid(pidfile)
-        ledger.write(replace(ledger.held, pid_file=options.pid_file))
-        try:
-            if woken is None:
+        _serve(host, options, ledger, pidfile, woken)
+        with _undoing():
+            _stop(host, options, ledger)
+
+
+def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
+    """Install, publish readiness and wait, until a stop is asked for.
+
+    Raises:
+        InstallerError: the host is as it was before.
+        UndoIncompleteError: it is not, and the ledger is kept.
+    """
+    installed = woken is not None
+    try:
+        with internal_errors():
+            write_pid(pidfile, options.pid_file)
+            ledger.write(replace(ledger.held, pid_file=options.pid_file))
+            if not installed:
                 undo_follows = options.on_exit is OnExit.UNDO
                 plan = _install(host, options, ledger, undo_follows=undo_follows)
+                installed = True
                 _publish(host, options, ledger, plan)
             _wait(host, options, ledger, pidfile, woken)
-        except StoppedError:
-            log.info("stop requested")
-        except InstallerError:
+    except StoppedError:
+        log.info("stop requested")
+    except InstallerError as error:
+        with _undoing():
             _withdraw(host, options, ledger)
-            raise
-        _stop(host, options, ledger)
-    finally:
-        _let_go(ledger)
-    return Exit.OK
+        if installed:  # and serving: the next run finds it in place, and restarts nothing
+            raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+        raise
 
 
 def uninstall(options: Options) -> Exit:
     """Give back whatever the ledger holds, whoever wrote it."""
-    host = Host.under(options.host_root, options.mounts)
-    options = _found(host, options)
+    try:
+        with internal_errors():
+            _uninstall(Host.under(options.host_root, options.mounts), options)
+    except InternalError as error:
+        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+    return Exit.OK
+
+
+def _uninstall(host: Host, options: Options) -> None:
+    options = elsewhere(host, options)
     if host.exists(options.layout.home) or lost(host, options):
-        ledger = Ledger.open(host, options.layout, check=signals.check)
-        try:
+        with opened(host, options.layout, check=signals.check) as ledger:
             _undo(host, options, ledger)
-        finally:
-            _let_go(ledger)
     else:
         remove_leftovers(host, options.layout)
         log.info("nothing to undo", install_dir=str(options.install_dir))
     if options.adopt:
         _undo_adopted(host, options)
-    return Exit.OK
 
 
 def _undo_adopted(host: Host, options: Options) -> None:
     """Take back what NVIDIA's own installer left, as if it were ours."""
     adopted = adoption(probe_adoption(host, options), options)
+    for runtime in adopted.left:
+        log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
     if not adopted.found:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return
-    ledger = Ledger.open(host, options.layout, check=signals.check)
-    try:
+    with opened(host, options.layout, check=signals.check) as ledger:
         ledger.write(replace(adopted.held, directories=ledger.held.directories))
         log.info("adopted", found=list(adopted.found))
         _undo(host, options, ledger)
-    finally:
-        _let_go(ledger)
-
-
-def _found(host: Host, options: Options) -> Options:
-    """Return options with the install-dir that engines name, where there is nothing in the usual one."""
-    found = elsewhere(host, options)
-    if found.install_dir != options.install_dir:
-        log.info("found by what engines name", install_dir=str(found.install_dir))
-    return found
-
-
-def _recover(host: Host, options: Options, ledger: Ledger) -> None:
-    """Write down what configs show to be ours where the ledger that knew it is lost."""
-    rows = lost(host, options) if ledger.held.empty else None
-    if rows is not None:
-        log.warning("ledger lost", found=list(rows.found), remedy="what was there before us is not known")
-        ledger.write(replace(rows.held, directories=ledger.held.directories))
 
 
 def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
@@ -144,19 +157,7 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
 
 
 def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
-    _recover(host, options, ledger)
-    made = make_device_nodes(host, options, ledger)
-    try:
-        return _install_engines(host, options, ledger, undo_follows=undo_follows)
-    except UndoIncompleteError:
-        raise
-    except InstallerError as error:
-        if not (undo_follows and isinstance(error, StoppedError)):
-            remove_device_nodes(host, ledger, made)
-        raise
-
-
-def _install_engines(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool) -> Plan:
+    recover(host, options, ledger)
     plan = _planned(host, options, ledger)
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
@@ -202,8 +203,9 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
 
 def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     try:
-        undo_follows = options.on_exit is OnExit.UNDO
-        _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
+        with internal_errors():
+            undo_follows = options.on_exit is OnExit.UNDO
+            _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
     except StoppedError:
         raise
     except InstallerError as error:
@@ -223,9 +225,9 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> None:
 
 def _undo(host: Host, options: Options, ledger: Ledger) -> None:
     began = time.monotonic()
-    try:
+    with _undoing():
         _withdraw(host, options, ledger)
-        _recover(host, options, ledger)
+        recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
         if facts.live and options.in_use is InUse.WAIT:
             facts = _awaited(host, options, ledger, facts)
@@ -237,14 +239,24 @@ def _undo(host: Host, options: Options, ledger: Ledger) -> None:
         left_s = max(1.0, UNDO_S - (time.monotonic() - began))
         timeout_s = min(options.timeout_s, left_s / max(1, len(plan.engines)))
         carry_out(Site(host, options.layout, ledger, timeout_s), plan, never_stop)
-    except InstallerError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
     if plan.in_use:
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
             remedy="run uninstall again when that has ended",
         )
     log.info("everything given back", steps=len(plan.steps))
+
+
+@contextmanager
+def _undoing() -> Iterator[None]:
+    """Let whatever goes wrong in the block be told as an undo that is incomplete."""
+    try:
+        with internal_errors():
+            yield
+    except (UndoIncompleteError, LockedError):
+        raise
+    except InstallerError as error:
+        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
 
 
 def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:
@@ -265,31 +277,11 @@ def _withdraw(host: Host, options: Options, ledger: Ledger) -> None:
         host.sweep(each.ready_file)
 
 
-def _let_go(ledger: Ledger) -> None:
-    """Unlock; a ledger that holds nothing leaves no trace.
-
-    Raises:
-        UndoIncompleteError: it could not be removed.
-    """
-    failure = sys.exception()
-    try:
-        # What has its name by now may be the ledger of the next instance.
-        if ledger.held.empty and not ledger.gone:
-            ledger.remove()
-    except InstallerError as error:
-        reason = f" after a failure ({failure})" if failure else ""
-        if not isinstance(failure, UndoIncompleteError):
-            raise UndoIncompleteError(
-                f"remove the empty ledger{reason}: {error.problem}", remedy=error.remedy
-            ) from error
-    finally:
-        ledger.lock.release()
-
-
 def _node_stops(host: Host) -> bool:
     """Tell whether systemd is shutting the node down, so that what is installed must outlive us."""
     try:
-        return systemd.system_state(buses(host), timeout_s=1.0) == "stopping"
+        with internal_errors():
+            return systemd.system_state(buses(host), timeout_s=1.0) == "stopping"
     except InstallerError:
         # The last processes are told to stop when systemd has already given way to its own last program.
         with suppress(InstallerError):

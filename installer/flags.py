@@ -9,9 +9,13 @@ from installer.decide.engines import ENGINES
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
 from installer.decide.options import AUTO, DEFAULT_SOURCE, InUse, OnExit, Options, Places, RestartMode
+from installer.decide.toolkit_config import ToolkitConfig
+from installer.host.mounts import followed
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
 PID_FILE: Final = RUN_DIR / "toolkit.pid"
+ENVVAR_WHEN_UNPRIVILEGED: Final = "accept_nvidia_visible_devices_envvar_when_unprivileged"
+AS_VOLUME_MOUNTS: Final = "accept_nvidia_visible_devices_as_volume_mounts"
 DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
 
 
@@ -57,6 +61,16 @@ FLAGS: Final = (
     Flag(
         "--restart-mode", "How an engine is brought to read its config.", "auto", tuple(map(str, RestartMode))
     ),
+    Flag(
+        "--accept-nvidia-visible-devices-envvar-when-unprivileged",
+        "Let an unprivileged container choose GPUs by NVIDIA_VISIBLE_DEVICES in its environment.",
+        default=True,
+    ),
+    Flag(
+        "--accept-nvidia-visible-devices-as-volume-mounts",
+        "Let a container choose GPUs by volume mounts, as NVIDIA's device plugin can hand them out.",
+        default=False,
+    ),
     Flag("--pid-file", "Pidfile of run, as this process sees it.", str(PID_FILE)),
     Flag("--timeout", "Seconds until an engine must serve what its config says.", 20.0, metavar="SECONDS"),
     Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
@@ -91,6 +105,10 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         host_root=host_root,
         mounts=mounts,
         driver_root=values["driver_root"],
+        toolkit=ToolkitConfig(
+            accept_envvar_when_unprivileged=values[ENVVAR_WHEN_UNPRIVILEGED],
+            accept_volume_mounts=values[AS_VOLUME_MOUNTS],
+        ),
         runtime_name=values["runtime_name"],
         set_as_default=values["set_as_default"],
         places={
@@ -122,10 +140,14 @@ class _View:
             return None
         if not here.is_absolute():
             raise UsageError(f"use the path {here}", remedy="give an absolute path")
-        pairs = sorted(self.mounts, key=lambda pair: -len(pair[1].parts))
-        for host, mounted in (*pairs, (PurePosixPath("/"), self.host_root)):
-            if here.is_relative_to(mounted):
-                return host / here.relative_to(mounted)
+        places = [(host, followed(mounted)) for host, mounted in self.mounts]
+        places.sort(key=lambda pair: -len(pair[1].parts))
+        root = followed(self.host_root)
+        # Links of the host are not followed here: the host follows them.
+        real = followed(here, root, *(mounted for _, mounted in places))
+        for host, mounted in (*places, (PurePosixPath("/"), root)):
+            if real.is_relative_to(mounted):
+                return host / real.relative_to(mounted)
         raise UsageError(
             f"use {here} (it is outside the host's root {self.host_root})",
             remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",

@@ -4,14 +4,14 @@ import os
 import select
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
 import structlog
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Remedy, Spelling
 
 STDERR: Final = 2
 PATIENCE_S: Final = 0.5
@@ -26,6 +26,7 @@ class LogFormat(StrEnum):
 
 
 _readable = True
+_spelling: Spelling = str
 
 
 class _Stderr:
@@ -67,18 +68,30 @@ _stderr = _Stderr()
 
 def say_failed(error: InstallerError) -> None:
     """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
+    remedy = error.remedy_spelt(_spelling)
     if _readable:
-        _stderr.msg(f"toolkit-installer: {error}")
+        _stderr.msg(f"toolkit-installer: cannot {error.problem}; {remedy}")
     else:
-        structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)
+        structlog.get_logger().error("failed", problem=error.problem, remedy=remedy)
 
 
-def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None) -> None:
-    """Choose how events look from here on; ``spoken`` gives some of them other words."""
-    global _readable  # noqa: PLW0603 - a process has one stderr
+def _errors_spelt(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Turn errors, and the remedies of errors, into text."""
+    for name, value in event.items():
+        if isinstance(value, InstallerError):
+            event[name] = f"cannot {value.problem}; {value.remedy_spelt(_spelling)}"
+        elif isinstance(value, Remedy):
+            event[name] = value.spelt(_spelling)
+    return event
+
+
+def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
+    """Choose how events look from here on; ``spoken`` and ``spelling`` give them and options other words."""
+    global _readable, _spelling  # noqa: PLW0603 - a process has one stderr
+    _spelling = spelling
     terminal = sys.stderr.isatty()
     _readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
-    processors: list[Any] = [structlog.processors.add_log_level]
+    processors: list[Any] = [structlog.processors.add_log_level, _errors_spelt]
     if spoken:
         processors.append(lambda _, __, event: event | {"event": spoken.get(event["event"], event["event"])})
     if _readable:

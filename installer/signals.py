@@ -11,12 +11,13 @@ from typing import Final
 
 from installer.decide.errors import StoppedError
 
-STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+# QUIT as NVIDIA's installer takes it: it is the stop signal of some images.
+STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 HANDLED: Final = STOP | {signal.SIGHUP}
 
 
 def block() -> None:
-    """Keep TERM, INT and HUP pending from here on, in every thread that is started later."""
+    """Keep TERM, INT, QUIT and HUP pending from here on, in every thread that is started later."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
 
 
@@ -39,12 +40,12 @@ def check() -> None:
     """Raise where a stop is pending.
 
     Raises:
-        StoppedError: TERM or INT has come.
+        StoppedError: TERM, INT or QUIT has come.
     """
     if stop_requested():
         raise StoppedError
 
 
 def wait() -> signal.Signals:
-    """Wait for the next of TERM, INT and HUP, and take it."""
+    """Wait for the next of TERM, INT, QUIT and HUP, and take it."""
     return signal.Signals(signal.sigwait(HANDLED))

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
             return Exit.OK if seems_locked(host.here(options.pid_file)) else Exit.FAILED
-        options = elsewhere(host, options)
+        options = elsewhere(host, options, tell=False)
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
         lines = list(

@@ -1,4 +1,4 @@
-"""A test that holds a defect of compat.toml may not be skipped where everything can run."""
+"""A test that holds a row of compat.toml may not be skipped where everything can run."""
 
 import os
 import tomllib
@@ -14,14 +14,23 @@ _skipped: set[str] = set()
 @cache
 def defects() -> list[dict[str, Any]]:
     """Return the rows of compat.toml about what NVIDIA's tool gets wrong."""
-    data = tomllib.loads((Path(__file__).parents[1] / "installer/compat.toml").read_text())
-    return list(data["defect"])
+    return list(_data()["defect"])
+
+
+def differences() -> list[dict[str, Any]]:
+    """Return the rows of compat.toml about what else is not as NVIDIA's tool does it."""
+    return list(_data()["difference"])
+
+
+def _data() -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parents[1] / "installer/compat.toml").read_text())
 
 
 @cache
 def named_tests() -> frozenset[str]:
-    """Return the tests that hold a defect."""
-    return frozenset(name for defect in defects() for name in defect.get("tests", ()))
+    """Return the tests that hold a row."""
+    rows = (*defects(), *differences())
+    return frozenset(name for row in rows for name in row.get("tests", ()))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -36,4 +45,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name in sorted(_skipped):
-        terminalreporter.write_line(f"SKIPPED, although it holds a defect of compat.toml: {name}")
+        terminalreporter.write_line(f"SKIPPED, although it holds a row of compat.toml: {name}")

@@ -19,7 +19,7 @@ from installer.host.files import Host
 from installer.host.waiting import LOCKS, WOKEN_BY
 from installer.record.cmdline import overruling, path_of
 from tests.test_verbs import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
-from tests.test_waiting import _until_it_sleeps
+from tests.test_waiting import until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"
 
@@ -147,7 +147,7 @@ def test_a_waiter_whose_program_is_gone_says_so_and_keeps_everything(site: Site,
     command = site.command("run")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd="/") as child:
         waits(child)
-        _until_it_sleeps(child.pid)
+        until_it_sleeps(child.pid)
         while Path(f"/proc/{child.pid}/syscall").read_text().split()[0] not in {"128", "137"}:
             time.sleep(0.01)  # rt_sigtimedwait on x86_64 and aarch64
         during = site.tree()

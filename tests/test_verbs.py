@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +92,9 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=["TERM", "INT", "QUIT"]
+)
 def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
     before = site.tree()
 
@@ -230,13 +233,38 @@ def test_a_symlinked_config_is_edited_at_its_target_below_the_root(site: Site, t
     assert site.tree() == before
 
 
-@pytest.mark.parametrize("flaw", ["missing", "other machine", "no ELF"])
+ACCEPT = "accept-nvidia-visible-devices"
+
+
+@pytest.mark.parametrize("form", ["flags", "variables"])
+def test_who_may_choose_gpus_is_told_by_flags_and_variables(site: Site, form: str) -> None:
+    flags = [f"--no-{ACCEPT}-envvar-when-unprivileged", f"--{ACCEPT}-as-volume-mounts"]
+    name = f"TOOLKIT_INSTALLER_{ACCEPT.upper().replace('-', '_')}"
+    variables = {f"{name}_ENVVAR_WHEN_UNPRIVILEGED": "false", f"{name}_AS_VOLUME_MOUNTS": "true"}
+    config = site.root / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+
+    assert site.call("install").returncode == 0
+    by_default = tomllib.loads(config.read_text())
+    done = site.call(
+        "install", *(flags if form == "flags" else ()), env=variables if form == "variables" else {}
+    )
+
+    assert done.returncode == 0, done.stderr
+    said = tomllib.loads(config.read_text())
+    keys = (f"{ACCEPT}-envvar-when-unprivileged", f"{ACCEPT}-as-volume-mounts")
+    assert [by_default[key] for key in keys] == [True, False], "as NVIDIA's"
+    assert [said[key] for key in keys] == [False, True]
+
+
+@pytest.mark.parametrize("flaw", ["missing", "other machine", "no program", "no interpreter"])
 def test_a_payload_that_cannot_run_here_is_refused_before_anything_changes(site: Site, flaw: str) -> None:
     program = site.source / "usr/local/sbin/nvidia-container-runtime"
     content = program.read_bytes()
     if flaw == "missing":
         program.unlink()
-    elif flaw == "no ELF":
+    elif flaw == "no program":
+        program.write_text("exit 0\n")
+    elif flaw == "no interpreter":
         program.write_text("#!/bin/sh\n")
     else:
         program.write_bytes(content[:18] + (8).to_bytes(2, "little") + content[20:])

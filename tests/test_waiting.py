@@ -32,16 +32,21 @@ def _open_files(pid: int) -> list[Path]:
     return found
 
 
-def _until_it_sleeps(pid: int) -> None:
+def _asleep(pid: int) -> bool:
+    """Tell whether the interpreter has come to its wait: only there it sleeps with its script closed."""
+    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+def until_it_sleeps(pid: int) -> None:
     deadline = time.monotonic() + 10
-    while "waiter.py" not in "".join(_command_line(pid)):
+    while "waiter.py" not in "".join(_command_line(pid)) or not _asleep(pid):
         assert time.monotonic() < deadline, _command_line(pid)
         time.sleep(0.01)
 
 
 def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site: Site) -> None:
     with site.running() as child:
-        _until_it_sleeps(child.pid)
+        until_it_sleeps(child.pid)
 
         words = _command_line(child.pid)
         held = _open_files(child.pid)
@@ -65,13 +70,26 @@ def test_every_hangup_finds_the_full_program_again(site: Site) -> None:
     before = site.tree()
     with site.running() as child:
         for _ in range(3):
-            _until_it_sleeps(child.pid)
+            until_it_sleeps(child.pid)
             (site.root / DAEMON_JSON).write_text("{}\n")
             child.send_signal(signal.SIGHUP)
             waits(child)
             assert "nvidia" in (site.root / DAEMON_JSON).read_text()
         assert (site.root / PIDFILE).read_text() == f"{child.pid}\n"
         (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_broken_pipe_is_no_reason_to_end(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        child.send_signal(signal.SIGPIPE)
+        time.sleep(0.2)
+        assert child.poll() is None
         child.terminate()
 
         assert child.wait(30) == 0
@@ -95,7 +113,7 @@ def test_a_program_that_is_gone_when_it_is_needed_is_said_and_uninstall_finishes
     command = [str(python), *site.command("run")[1:]]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=packages) as child:
         waits(child)
-        _until_it_sleeps(child.pid)
+        until_it_sleeps(child.pid)
         python.unlink()
         child.terminate()
         assert child.stderr is not None

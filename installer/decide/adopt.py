@@ -1,7 +1,7 @@
 """What NVIDIA's own installer left on a node, as rows of a ledger: so an undo takes it back like our own."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 from installer.decide.configs import syntax_of, tree_of
 from installer.decide.edits import Edit, Key, Tree, Value
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import OUR_BINARIES, leaves
+from installer.decide.engines.model import OUR_BINARIES, is_ours, leaves
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import Kind
 from installer.decide.options import Options
@@ -24,17 +24,19 @@ OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The rows, and for the owner a line for each thing that they take back."""
+    """The rows, and for the owner a line for each thing that they take back; ``left`` is others'."""
 
     held: Holdings
     found: tuple[str, ...]
+    left: tuple[str, ...] = ()
 
 
 def adoption(facts: Facts, options: Options) -> Adopted:
     """Return what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory."""
-    engines, configs, found = [], [], []
+    engines, configs, found, left = [], [], [], []
     for engine in facts.engines:
         runtimes: dict[str, PurePosixPath] = {}
+        wholes = frozenset(_drop_ins(engine, facts, options.layout.toolkit))
         for path in engine.files:
             file = facts.contents[path]
             if file is None:
@@ -42,8 +44,9 @@ def adoption(facts: Facts, options: Options) -> Adopted:
             tree = tree_of(file, path)
             theirs = dict(_runtimes(tree, options.layout.toolkit))
             runtimes |= {key[-1]: binary for key, binary in theirs.items()}
-            whole = bool(theirs) and path.stem == DROP_IN
-            edits = () if whole else tuple(_edits(engine, tree, tuple(theirs)))
+            whole = path in wholes
+            edits = () if whole else tuple(_edits(engine, tree, tuple(theirs), wholes))
+            left += [f"{name} in {path}: it starts {binary}" for name, binary in _packages(tree, theirs)]
             if not whole and not edits:
                 continue
             ours = (file.digest,) if whole else ()
@@ -60,7 +63,23 @@ def adoption(facts: Facts, options: Options) -> Adopted:
         toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
     elif engines:
         toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
-    return Adopted(Holdings(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs)), tuple(found))
+    held = Holdings(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs))
+    return Adopted(held, tuple(found), tuple(left))
+
+
+def _drop_ins(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the drop-ins that are NVIDIA's as a whole; nvidia-ctk writes others to the same path."""
+    for path in engine.files:
+        file = facts.contents[path]
+        if file is not None and path.stem == DROP_IN and any(_runtimes(tree_of(file, path), toolkit)):
+            yield path
+
+
+def _packages(tree: Tree, theirs: Mapping[Key, PurePosixPath]) -> Iterator[tuple[str, str]]:
+    """Yield the runtimes that start NVIDIA's binaries elsewhere, as nvidia-ctk sets them up for packages."""
+    for key, value in leaves(tree):
+        if is_ours(value) and RUNTIMES in key and not any(key[: len(their)] == their for their in theirs):
+            yield key[key.index(RUNTIMES) + 1], str(value)
 
 
 def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
@@ -73,7 +92,9 @@ def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePos
                 yield key[: place + 2], binary
 
 
-def _edits(engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
+def _edits(
+    engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...], wholes: Collection[PurePosixPath]
+) -> Iterator[Edit]:
     """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
     for parent in {key[:depth] for key in theirs for depth in range(1, len(key))}:
         yield Edit(parent, None, "{}")
@@ -90,14 +111,14 @@ def _edits(engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...]) -> Iterator
     imports = tree.get("imports")
     if engine.name == "containerd" and isinstance(imports, list):
         for pattern in imports:
-            if isinstance(pattern, str) and _only_theirs(engine, PurePosixPath(pattern)):
+            if isinstance(pattern, str) and _only_theirs(engine, PurePosixPath(pattern), wholes):
                 yield Edit(("imports",), None, json.dumps(pattern), member=True)
 
 
-def _only_theirs(engine: EngineFacts, pattern: PurePosixPath) -> bool:
+def _only_theirs(engine: EngineFacts, pattern: PurePosixPath, wholes: Collection[PurePosixPath]) -> bool:
     """Tell whether an import is NVIDIA's and takes no file but NVIDIA's drop-in."""
     taken = [path for path in engine.files if path.parent == pattern.parent and path != engine.config]
-    return pattern.name in {MANY, OURS} and bool(taken) and all(path.stem == DROP_IN for path in taken)
+    return pattern.name in {MANY, OURS} and bool(taken) and all(path in wholes for path in taken)
 
 
 def _at(tree: Tree, key: Key) -> Value:

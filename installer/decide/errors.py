@@ -1,6 +1,10 @@
 """An error is one sentence with a remedy, and knows the exit code it ends in."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import PurePosixPath
+from typing import Self, TypeAlias
 
 
 class Exit(IntEnum):
@@ -13,6 +17,42 @@ class Exit(IntEnum):
     NOTHING_INSTALLED = 3
     UNDO_INCOMPLETE = 4
     WOULD_CHANGE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that a remedy names: our own flag without the dashes, and what it should be given.
+
+    Its text is that of our own command line; another entry point has a word of its own for it.
+    """
+
+    name: str
+    value: str = ""
+    engine: str = ""
+
+    def __str__(self) -> str:
+        of_engine = f"{self.engine}=" if self.engine else ""
+        return f"--{self.name} {of_engine}{self.value}".rstrip()
+
+
+Spelling: TypeAlias = Callable[[Option], str]
+
+
+class Remedy(str):
+    """A remedy that names options; as a text it is in the words of our own command line."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str | Option, ...]
+
+    def __new__(cls, *parts: str | Option) -> Self:
+        """Join ``parts``."""
+        text = super().__new__(cls, "".join(map(str, parts)))
+        text.parts = parts
+        return text
+
+    def spelt(self, spelling: Spelling) -> str:
+        """Return the text with each option as another entry point spells it."""
+        return "".join(part if isinstance(part, str) else spelling(part) for part in self.parts)
 
 
 class InstallerError(Exception):
@@ -31,6 +71,10 @@ class InstallerError(Exception):
 
     def __str__(self) -> str:
         return f"cannot {self.problem}; {self.remedy}"
+
+    def remedy_spelt(self, spelling: Spelling) -> str:
+        """Return the remedy in the words of an entry point."""
+        return self.remedy.spelt(spelling) if isinstance(self.remedy, Remedy) else self.remedy
 
 
 class UsageError(InstallerError):
@@ -56,6 +100,31 @@ class UndoIncompleteError(InstallerError):
     """Something of ours is still on the node; the ledger is kept."""
 
     exit = Exit.UNDO_INCOMPLETE
+
+
+class InternalError(InstallerError):
+    """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
+
+    What the exception says is left out but for an OSError's: it may quote a config.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
+        self.frames = tuple(_frames(error))
+        where = f" in {self.frames[-1]}" if self.frames else ""
+        super().__init__(
+            f"finish (internal error: {self.kind}{where})",
+            remedy="report it with this log, as docs/troubleshooting.md says",
+        )
+
+
+def _frames(error: Exception) -> Iterator[str]:
+    """Yield the file and line of each call that the exception went through, the innermost last."""
+    link = error.__traceback__
+    while link is not None:
+        file = PurePosixPath(link.tb_frame.f_code.co_filename)
+        yield f"{file.parent.name}/{file.name}:{link.tb_lineno}"
+        link = link.tb_next
 
 
 class ConflictError(InstallerError):

@@ -8,7 +8,7 @@ from typing import Final
 from installer.decide.engines.model import Serving
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
-from installer.decide.rows import Holdings
+from installer.decide.rows import DeviceNode, Holdings
 from installer.decide.toolkit import Artifact
 
 NAMED: Final = 8
@@ -89,8 +89,10 @@ class Facts:
     reasons for which an install could not end well. ``targets`` tells of each config that is reached
     through a symbolic link where it is. ``live`` are the containers on our runtimes,
     ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
-    runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node;
-    ``version`` is what the toolkit to be installed says of itself, if anything.
+    runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
+    None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
+    ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
+    lacks. ``version`` is what the toolkit to be installed says of itself, if anything.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -111,4 +113,7 @@ class Facts:
     idle: tuple[str, ...] = ()
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None
+    absent_nodes: tuple[DeviceNode, ...] = ()
+    held_nodes: tuple[DeviceNode, ...] = ()
+    absent_interpreters: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None

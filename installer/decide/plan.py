@@ -11,15 +11,17 @@ from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import config_change, pristine, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
-from installer.decide.errors import InstallerError, UndoIncompleteError
+from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
-from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig
+from installer.decide.steps import MakeDirectory, Preflight, Reload, Step, WriteConfig, WriteSpecification
 from installer.decide.toolkit_plan import plan_toolkit
 
+NAME: Final = Option("runtime-name")
+UNPROVEN: Final = Option("restart-mode", "none")
 MODES: Final = ("", ".cdi", ".legacy")
 
 
@@ -93,9 +95,9 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         )
         for engine in facts.engines
     ]
-    cdi = plan_cdi(facts, options.cdi)
+    cdi = plan_cdi(facts, options)
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
-    steps: list[Step] = [*toolkit.steps, *(MakeDirectory(path) for path in directories), *cdi.writes]
+    steps: list[Step] = [*cdi.nodes_made, *toolkit.steps, *map(MakeDirectory, directories), *cdi.writes]
     for part in parts:
         if part.reload and part.writes:
             texts = tuple((write.path, write.after) for write in part.writes if write.after is not None)
@@ -104,21 +106,14 @@ def plan_install(facts: Facts, options: Options) -> Plan:
         steps += [*part.writes, *part.reload]
     steps += toolkit.afterwards
     held = facts.held
+    others = (row for row in held.configs if row.engine != OWNER)
+    rows = (*others, *(row for part in parts for row in part.configs), *cdi.rows)
     settled = Holdings(
         directories=tuple(dict.fromkeys((*held.directories, *directories))),
         toolkit=toolkit.row,
         engines=tuple({row.name: row for row in (*held.engines, *(part.row for part in parts))}.values()),
-        configs=tuple(
-            {
-                row.path: row
-                for row in (
-                    *(row for row in held.configs if row.engine != OWNER),
-                    *(row for part in parts for row in part.configs),
-                    *cdi.rows,
-                )
-            }.values()
-        ),
-        nodes=held.nodes,
+        configs=tuple({row.path: row for row in rows}.values()),
+        nodes=cdi.nodes,
         pid_file=held.pid_file,
         finished=True,
     )
@@ -198,8 +193,14 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
         return ()
     problem = f"configure again what failed before ({failed.problem})"
     if not held.finished and held.toolkit is not None:
-        return (UndoIncompleteError(problem, remedy="say uninstall: the roll-back of it did not end well"),)
-    remedy = "change the config, the payload, the engine or the options, or try once more with --retry"
+        return (
+            UndoIncompleteError(
+                problem, remedy="run toolkit-installer uninstall: the roll-back of it did not end well"
+            ),
+        )
+    remedy = Remedy(
+        "change the config, the payload, the engine or the options, or try once more with ", Option("retry")
+    )
     return (InstallerError(problem, remedy=remedy),)
 
 
@@ -254,7 +255,9 @@ def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerE
             used = [each for each in facts.live if (each.engine, each.binary) == (row.name, binary)]
             if name not in names and used:
                 problem = f"take the runtime {name} away from {row.name} (it runs {names_of(used)})"
-                return (InstallerError(problem, remedy="stop them first, or keep --runtime-name as it was"),)
+                return (
+                    InstallerError(problem, remedy=Remedy("stop them first, or keep ", NAME, " as it was")),
+                )
     return ()
 
 
@@ -266,16 +269,18 @@ def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterat
             problem = (
                 f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)"
             )
-            yield InstallerError(problem, remedy="leave --install-dir as it is")
+            yield InstallerError(problem, remedy=Remedy("leave ", Option("install-dir"), " as it is"))
         if found_by and options.runtime_name != found_by:
             problem = f"name the runtime {options.runtime_name} ({engine.name} names it {found_by} by itself)"
-            yield InstallerError(problem, remedy="leave --runtime-name as it is")
+            yield InstallerError(problem, remedy=Remedy("leave ", NAME, " as it is"))
         if found_by and options.set_as_default:
             problem = f"make the runtime the default of {engine.name} (it writes its config itself)"
             yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {found_by}")
 
 
-def _directories(facts: Facts, writes: Iterable[WriteConfig]) -> tuple[PurePosixPath, ...]:
+def _directories(
+    facts: Facts, writes: Iterable[WriteConfig | WriteSpecification]
+) -> tuple[PurePosixPath, ...]:
     needed = {parent for write in writes for parent in write.path.parents} & facts.missing
     return tuple(sorted(needed, key=lambda path: len(path.parts)))
 
@@ -286,7 +291,7 @@ def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[Installer
     return tuple(
         InstallerError(
             f"prove that {engine.name} serves our runtimes ({engine.silence})",
-            remedy=f"start {engine.name}, or configure it unproven with --restart-mode none",
+            remedy=Remedy(f"start {engine.name}, or configure it unproven with ", UNPROVEN),
         )
         for engine in engines
         if engine.serving is None and engine.hook is None

@@ -1,11 +1,13 @@
 """A step is one change to the host, as plain data: what is there before it and what after."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeAlias, assert_never
 
 from installer.decide.engines.model import RuntimeEntry, Serving
 from installer.decide.inode import File
+from installer.decide.options import Cdi
 from installer.decide.rows import DeviceNode
 from installer.decide.toolkit import PayloadFile
 
@@ -102,10 +104,36 @@ class RemoveToolkit:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveDeviceNode:
-    """Remove a device node of the driver that we had made, if it still is that one."""
+class MakeDeviceNodes:
+    """Let the toolkit's nvidia-ctk, from ``source``, make the driver's device nodes that are absent."""
 
-    node: DeviceNode
+    nodes: tuple[DeviceNode, ...]
+    cdi: Cdi
+    source: PurePosixPath
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveDeviceNodes:
+    """Remove device nodes of the driver that we had made, each if it still is that one."""
+
+    nodes: tuple[DeviceNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpecification:
+    """Write the CDI specification that the toolkit's nvidia-ctk generates once the device nodes are there.
+
+    It is carried out as a ``WriteConfig``, once its text is known.
+    """
+
+    cdi: Cdi
+    source: PurePosixPath
+    before: File | None
+
+    @property
+    def path(self) -> PurePosixPath:
+        """The file."""
+        return self.cdi.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +141,7 @@ class ProveUnused:
     """Go on only if no container has been started on our runtimes since the host was looked at."""
 
 
-Step: TypeAlias = (
+ConcreteStep: TypeAlias = (
     MakeDirectory
     | RemoveDirectory
     | Preflight
@@ -123,18 +151,18 @@ Step: TypeAlias = (
     | SwitchToolkit
     | Reload
     | RemoveToolkit
-    | RemoveDeviceNode
+    | MakeDeviceNodes
+    | RemoveDeviceNodes
     | ProveUnused
 )
+Step: TypeAlias = ConcreteStep | WriteSpecification
 
 
 def describe(step: Step) -> str:
     """Return the step as a line for people, in the imperative."""
     match step:
-        case MakeDirectory(path):
-            return f"make the directory {path}"
-        case RemoveDirectory(path):
-            return f"remove the directory {path}"
+        case MakeDirectory(path) | RemoveDirectory(path):
+            return f"{'make' if isinstance(step, MakeDirectory) else 'remove'} the directory {path}"
         case Preflight(engine):
             return f"let {engine}'s own program read the new config"
         case WriteConfig(_, path, before, after):
@@ -150,12 +178,20 @@ def describe(step: Step) -> str:
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
         case RemoveToolkit():
             return "remove the toolkit of NVIDIA's installer"
-        case RemoveDeviceNode(node):
-            return f"remove the device node {node.path}"
+        case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
+            verb = "make" if isinstance(step, MakeDeviceNodes) else "remove"
+            return f"{verb} the device nodes {paths_of(nodes)}"
+        case WriteSpecification(cdi):
+            return f"generate the CDI specification {cdi.path}"
         case ProveUnused():
             return "make sure that no container runs on the runtimes"
         case _:
             assert_never(step)
+
+
+def paths_of(nodes: Iterable[DeviceNode]) -> str:
+    """Return the paths of device nodes as part of a sentence."""
+    return ", ".join(str(node.path) for node in nodes)
 
 
 def inverse(step: Step) -> Step | None:
@@ -174,7 +210,11 @@ def inverse(step: Step) -> Step | None:
             return None if repairs else RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
-        case Preflight() | RemoveVersion() | Reload() | RemoveToolkit() | RemoveDeviceNode() | ProveUnused():
+        case MakeDeviceNodes(nodes):
+            return RemoveDeviceNodes(nodes)
+        case Preflight() | RemoveVersion() | Reload() | RemoveToolkit() | RemoveDeviceNodes() | ProveUnused():
             return None
+        case WriteSpecification():
+            return None  # what was written stands in its place as a WriteConfig
         case _:
             assert_never(step)

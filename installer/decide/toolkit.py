@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.wrapper import Variable, real_name, wrapper_script
 
+SOURCE: Final = Option("toolkit-source")
 CONFIG: Final = PurePosixPath(".config/nvidia-container-runtime/config.toml")
 
 _PATH: Final = Variable("PATH", PurePosixPath(), prepended=True)
@@ -81,7 +82,8 @@ _LIBRARY_DIRS: Final = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch6
 
 # e_machine of the ELF header (elf.h), by what uname(2) calls the node.
 _MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-_HEAD_BYTES: Final = 20
+_ELF_BYTES: Final = 20
+HEAD_BYTES: Final = 256  # as much as the kernel reads of a script's first line (BINPRM_BUF_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Artifact:
 
     ``source`` is the path as the process sees it and ``file_name`` its base name with symlinks
     resolved, such as libnvidia-container.so.1.17.4 for the name libnvidia-container.so.1. ``digest`` is
-    the content's sha256 in hex, ``head`` its first 20 bytes or more, where the ELF header is.
+    the content's sha256 in hex, ``head`` its first ``HEAD_BYTES``, where the ELF header is, or the line
+    that names a script's interpreter.
     """
 
     name: str
@@ -100,6 +103,14 @@ class Artifact:
     mode: int
     digest: str
     head: bytes
+
+    @property
+    def interpreter(self) -> PurePosixPath | None:
+        """The program that runs this script; None where it is no script, or names none by its whole path."""
+        line = self.head.partition(b"\n")[0]
+        words = line.removeprefix(b"#!").split() if line.startswith(b"#!") else []
+        path = PurePosixPath(words[0].decode(errors="surrogateescape")) if words else PurePosixPath()
+        return path if path.is_absolute() else None
 
 
 def search_paths(name: str) -> tuple[PurePosixPath, ...]:
@@ -111,8 +122,16 @@ def search_paths(name: str) -> tuple[PurePosixPath, ...]:
     return tuple(PurePosixPath(directory, name) for directory in directories)
 
 
-def check_artifacts(artifacts: Sequence[Artifact], *, source_root: PurePosixPath, machine: str) -> None:
+def check_artifacts(
+    artifacts: Sequence[Artifact],
+    *,
+    source_root: PurePosixPath,
+    machine: str,
+    absent: Collection[PurePosixPath] = (),
+) -> None:
     """Refuse a source that lacks a file or was built for something else than ``machine``, as uname has it.
+
+    ``absent`` are the interpreters of scripts that the host lacks.
 
     Raises:
         InstallerError: names every file that is missing, or the first that cannot run on this node.
@@ -127,23 +146,31 @@ def check_artifacts(artifacts: Sequence[Artifact], *, source_root: PurePosixPath
     if missing:
         raise InstallerError(
             f"find {_listed(missing)} under {source_root}",
-            remedy="make --toolkit-source the root of a complete NVIDIA container toolkit",
+            remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
         )
     for artifact in artifacts:
-        check_artifact(artifact, machine=machine)
+        check_artifact(artifact, machine=machine, absent=absent)
 
 
-def check_artifact(artifact: Artifact, *, machine: str) -> None:
-    """Refuse a file whose ELF header is not one that a node of the known ``machine`` runs.
+def check_artifact(artifact: Artifact, *, machine: str, absent: Collection[PurePosixPath] = ()) -> None:
+    """Refuse a file that a node of the known ``machine`` cannot run: neither its ELF nor a script.
 
     Raises:
         InstallerError: says what the file is instead.
     """
+    if artifact.interpreter is not None and artifact.name not in LIBRARIES:
+        if artifact.interpreter in absent:
+            raise InstallerError(
+                f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
+                "which the host lacks)",
+                remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
+            )
+        return
     flaw = _flaw(artifact.head, machine)
     if flaw is not None:
         raise InstallerError(
             f"install {artifact.name} ({artifact.source} {flaw})",
-            remedy=f"make --toolkit-source an NVIDIA container toolkit for {machine}",
+            remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
         )
 
 
@@ -172,8 +199,9 @@ def payload(
     for executable in EXECUTABLES:
         files += _installed(executable, found[executable.name], toolkit_dir, low_level[0])
     for soname in LIBRARIES:
-        files += _library(found[soname])
-    return tuple(sorted(files, key=attrgetter("path")))
+        others = [found[other] for other in REQUIRED if other != soname]
+        files += _library(found[soname], others)
+    return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
 
 
 def version_of(files: Iterable[PayloadFile]) -> str:
@@ -223,10 +251,16 @@ def _installed(
     return [Text(PurePosixPath(name), script, mode), _copy(artifact, real_name(name), mode)]
 
 
-def _library(artifact: Artifact) -> list[PayloadFile]:
+def _library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
+    """Return a library under its own name, with the link by which programs find it.
+
+    It is a plain file where the source has no link, or where its name is that of something else we install.
+    """
     soname, mode = artifact.name, artifact.mode & 0o755 | 0o444
-    # Only the soname with more digits: two libraries that resolve to one file must not become one name.
-    if not artifact.file_name.startswith(f"{soname}."):
+    taken = {name for program in EXECUTABLES for name in (program.name, real_name(program.name))}
+    taken |= {*LIBRARIES, *(link.path.name for link in LINKS), CONFIG.parts[0]}
+    taken |= {other.file_name for other in others if other.source != artifact.source}
+    if artifact.file_name in taken:
         return [_copy(artifact, soname, mode)]
     return [_copy(artifact, artifact.file_name, mode), Symlink(PurePosixPath(soname), artifact.file_name)]
 
@@ -236,8 +270,8 @@ def _copy(artifact: Artifact, name: str, mode: int) -> Copy:
 
 
 def _flaw(head: bytes, machine: str) -> str | None:
-    if len(head) < _HEAD_BYTES or not head.startswith(b"\x7fELF"):
-        return "is not an ELF file"
+    if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
+        return "is neither an ELF file nor a script"
     if (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
         return "is not a 64-bit little-endian ELF file"
     built_for = int.from_bytes(head[18:20], "little")

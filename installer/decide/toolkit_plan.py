@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final, assert_never
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts
 from installer.decide.inode import Entry, Kind
 from installer.decide.integrity import damage, manifest
@@ -26,7 +26,7 @@ from installer.decide.toolkit import (
 from installer.decide.toolkit_config import carry_over, render_config
 
 VERSIONS: Final = f"{HOME}/versions/"
-TRY_AGAIN: Final = "run uninstall again"
+TRY_AGAIN: Final = "run toolkit-installer uninstall again"
 STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
 ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
 ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
@@ -52,7 +52,12 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     """Return how the payload comes into place; no steps where it is there, unchanged and complete."""
     held = facts.held.toolkit
     try:
-        check_artifacts(facts.artifacts, source_root=options.toolkit_source, machine=facts.machine)
+        check_artifacts(
+            facts.artifacts,
+            source_root=options.toolkit_source,
+            machine=facts.machine,
+            absent=facts.absent_interpreters,
+        )
     except InstallerError as error:
         return ToolkitPlan((), (), held, (error,))
     toolkit_dir = options.layout.toolkit
@@ -136,7 +141,7 @@ def _stand_ins(
         return row, [], []
     if facts.low_level is None:
         problem = "leave a low-level runtime in the place of ours (neither runc nor crun was found)"
-        return row, [], [InstallerError(problem, remedy="use --in-use keep")]
+        return row, [], [InstallerError(problem, remedy=Remedy("use ", Option("in-use", "keep")))]
     names = sorted({container.binary.name for container in facts.live})
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links), SwitchToolkit(now, f"{VERSIONS}{STAND_IN}")]
@@ -188,6 +193,6 @@ def _no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> 
         InstallerError(
             f"install into {options.install_dir} ({facts.free_bytes >> 20} MiB are free, "
             f"two payloads take {need >> 20} MiB)",
-            remedy="free some space there, or choose another --install-dir",
+            remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
         ),
     )

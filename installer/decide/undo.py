@@ -1,6 +1,6 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -8,6 +8,7 @@ from installer.decide.cdi import OWNER, give_back
 from installer.decide.configs import pristine, text_of, tree_of
 from installer.decide.edits import Syntax, apply, undo
 from installer.decide.engines import ENGINES, docker
+from installer.decide.engines.containerd_config import OLD_TABLE
 from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
@@ -19,7 +20,7 @@ from installer.decide.rows import ConfigRow, EngineRow, Holdings, Saved
 from installer.decide.steps import (
     ProveUnused,
     Reload,
-    RemoveDeviceNode,
+    RemoveDeviceNodes,
     RemoveDirectory,
     Step,
     WriteConfig,
@@ -44,7 +45,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     steps = [step for part in parts for step in part.steps]
     if not facts.live:
         steps += [write for part in specifications for write in part.writes]
-        steps += [RemoveDeviceNode(node) for node in held.nodes]
+        steps += [RemoveDeviceNodes(held.nodes)] if held.nodes else []
     toolkit, payload, obstacles = plan_removal(facts, options)
     if payload and any(isinstance(step, Reload) for step in steps) and not facts.live:
         steps.append(ProveUnused())
@@ -56,7 +57,7 @@ def plan_undo(facts: Facts, options: Options) -> Plan:
     edits = {row.path: row.edits for row in held.configs}
     rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
     rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=tuple(_knowing(rows, steps)), finished=False)
+    during = replace(held, configs=tuple(_knowing(rows.values(), steps)), finished=False)
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
@@ -115,7 +116,7 @@ def _engine(engine: EngineRow, facts: Facts, options: Options) -> _Part:
             after = was.file
         rows.append(row)
         writes.append(WriteConfig(engine.name, row.path, now, after))
-    reload = _reload(engine, writes) if stays else Reload(engine.name, (), _entries(engine))
+    reload = _reload(engine, writes, stays=stays)
     steps = _give_back(writes, reload, found, facts, options.restart_mode)
     return _Part(steps, engine if stays else None, rows, backups, notes)
 
@@ -126,7 +127,7 @@ def _entries(engine: EngineRow) -> tuple[RuntimeEntry, ...]:
 
 def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
     """Return a config in which our runtime is not the default any more, and its row."""
-    default = [edit for edit in row.edits if edit.key[-1:] == (ENGINES[row.engine].default_key,)]
+    default = [edit for edit in row.edits if {ENGINES[row.engine].default_key, OLD_TABLE} & {*edit.key[-2:]}]
     if not default or now is None or row.syntax is None:
         return row, now
     text, _ = undo(text_of(now, row.path), default, row.syntax, name=str(row.path))
@@ -135,15 +136,17 @@ def _demoted(row: ConfigRow, now: File | None) -> tuple[ConfigRow, File | None]:
     return replace(row, ours=(after.digest,), edits=rest), after
 
 
-def _reload(engine: EngineRow, writes: Iterable[WriteConfig]) -> Reload:
-    """Return the reload after which our handlers that are left are served, and none of them by default."""
+def _reload(engine: EngineRow, writes: Iterable[WriteConfig], *, stays: bool) -> Reload:
+    """Return the reload after which those of our handlers are served that the files say: none as the default.
+
+    Files without us may say some, too: runtimes that were taken over from another installer.
+    """
     said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    entries = _entries(engine)
+    there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
+    if not stays:
+        return Reload(engine.name, tuple(there), tuple(entry for entry in entries if entry not in there))
     wanted = {value for key, value in said if key[-1] == ENGINES[engine.name].default_key}
-    there = [
-        entry
-        for entry in _entries(engine)
-        if any(entry.name in key and value == str(entry.binary) for key, value in said)
-    ]
     names = frozenset(name for name, _ in engine.runtimes)
     return Reload(engine.name, tuple(there), demoted=names - wanted)
 
@@ -165,11 +168,15 @@ def _give_back(
     restart_mode: RestartMode,
 ) -> list[Step]:
     """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start.
-    looks = bool(ENGINES[reload.engine].found_by)
-    asleep = looks or found is None or found.stopped or restart_mode is RestartMode.NONE
+    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
+    # what we wanted before we came has nothing to read.
+    unread = not writes or restart_mode is RestartMode.NONE
+    asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     sure = reload.engine != "docker" or facts.held.finished
+    if reload.present and not reload.demoted:
+        # What others say of the same handlers looks alike before and after.
+        sure = facts.held.finished and all(step.before == step.after for step in writes)
     forgotten = asleep or (
         sure and found is not None and found.serving is not None and reload.satisfied_by(found.serving)
     )
@@ -241,15 +248,15 @@ def plan_rollback(
     """
     used = {container.engine for container in live} if held.toolkit is None else set()
     tried = {step.engine: step for step in done if isinstance(step, Reload)}
+    # A file that belongs to no engine goes back as any other step does.
+    of_engines = [
+        step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
+    ]
     steps: list[Step] = []
-    for name in dict.fromkeys(
-        step.engine
-        for step in reversed(done)
-        if isinstance(step, WriteConfig | Reload) and step.engine not in used
-    ):
+    for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
         writes = [
             WriteConfig(name, step.path, before=step.after, after=step.before)
-            for step in reversed(done)
+            for step in reversed(of_engines)
             if isinstance(step, WriteConfig) and step.engine == name
         ]
         looks = bool(ENGINES[name].found_by)
@@ -259,10 +266,10 @@ def plan_rollback(
     steps += [
         back
         for step in reversed(done)
-        if not isinstance(step, WriteConfig | Reload) and not used and (back := inverse(step)) is not None
+        if not used and step not in of_engines and (back := inverse(step)) is not None
     ]
-    rows = {row.path: row for row in plan.during.configs}
-    during = replace(plan.during, configs=tuple(_knowing(rows, steps)), finished=False)
+    rows = tuple(_knowing(plan.during.configs, (*done, *steps)))
+    during = replace(plan.during, configs=rows, finished=False)
     return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
 
 
@@ -283,10 +290,10 @@ def _again(engine: EngineFacts, tried: Reload) -> Reload:
     return Reload(tried.engine, tuple(present), tuple(absent))
 
 
-def _knowing(rows: Mapping[PurePosixPath, ConfigRow], steps: Iterable[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows that a step writes to, knowing each text of ours that may stand there meanwhile."""
-    for path, row in rows.items():
-        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == path]
+def _knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows, each knowing every text of ours that a step may leave in its place."""
+    for row in rows:
+        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
         files = [file for step in texts for file in (step.before, step.after) if file is not None]
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact, search_paths
+from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact, search_paths
 from installer.host.inodes import translated
 from installer.host.programs import run_here
 
@@ -76,7 +76,7 @@ def _find(root: Path, name: str) -> Path | None:
 def _read(name: str, path: Path) -> Artifact:
     with translated("read", PurePosixPath(path)), path.open("rb") as file:
         status = os.fstat(file.fileno())
-        head = file.read(64)
+        head = file.read(HEAD_BYTES)
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return Artifact(

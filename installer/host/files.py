@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
+    is_mount_point,
     kind_of,
     labelled_as_neighbours,
     meta_of,
-    mount_points,
     refuse,
     refuse_missing_root,
     remove_name,
@@ -41,7 +41,10 @@ class Host(Places):
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
         refuse_missing_root(root)
-        return cls([Mount(host, Path(here)) for host, here in ((PurePosixPath("/"), root), *pairs)])
+        host = cls([Mount(PurePosixPath("/"), Path(root))])
+        for there, here in sorted(pairs, key=lambda pair: len(pair[0].parts)):
+            host._mounts[host.resolve(there)] = Path(here)  # a path is looked up without its links
+        return host
 
     def here(self, path: PurePosixPath, *, last: bool = True) -> Path:
         """Return where this process finds ``path``."""
@@ -100,7 +103,7 @@ class Host(Places):
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
             )
-        if stat.S_ISREG(status.st_mode) and str(here.absolute()) in mount_points():
+        if stat.S_ISREG(status.st_mode) and is_mount_point(here):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",
@@ -141,13 +144,11 @@ class Host(Places):
         with translated("remove", path):
             try:
                 with self.place(path, last=False).opened() as (directory, name):
+                    _find(name, directory)
                     os.unlink(name, dir_fd=directory)
                     os.fsync(directory)
             except (FileNotFoundError, NotADirectoryError):
                 return
-            except OSError as error:  # a read-only file system refuses before it looks
-                if error.errno != errno.EROFS or self.exists(path):
-                    raise
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
         """Make one directory; one that is there already is fine."""
@@ -168,13 +169,12 @@ class Host(Places):
         """Remove an empty directory; tell whether it is gone."""
         try:
             with self.place(path).opened() as (directory, name):
+                _find(name, directory)
                 os.rmdir(name, dir_fd=directory)
                 os.fsync(directory)
         except FileNotFoundError:
             return True
         except OSError as error:
-            if error.errno == errno.EROFS and not self.exists(path):
-                return True
             # EBUSY is a mount point: the volume of a pod, not ours to remove.
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
                 return False
@@ -255,7 +255,7 @@ class Host(Places):
         return tuple(
             InstallerError(
                 f"install into {path} (its file system is mounted {word})",
-                remedy="choose another --install-dir, or remount it",
+                remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
             )
             for flag, word in words
             if flags & flag
@@ -269,6 +269,11 @@ class Host(Places):
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:
     return InstallerError(f"read {path} (it is {found})", remedy="put a file in its place, or move it away")
+
+
+def _find(name: str, directory: int) -> None:
+    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
+    os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def _beside(place: Place) -> Place:
@@ -287,7 +292,7 @@ def _staged(place: Place) -> Iterator[tuple[int, str]]:
         try:
             yield beside, staged
             os.rename(staged, name, src_dir_fd=beside, dst_dir_fd=directory)
-        except OSError:
+        except Exception:
             with suppress(OSError):
                 remove_name(staged, beside)
             raise

@@ -177,7 +177,12 @@ def staged_name(here: Path) -> Path:
 
 
 def _same_mount(one: Path, other: Path) -> bool:
-    return str(one.absolute()) not in mount_points() and one.stat().st_dev == other.stat().st_dev
+    return not is_mount_point(one) and one.stat().st_dev == other.stat().st_dev
+
+
+def is_mount_point(here: Path) -> bool:
+    """Tell whether something is mounted at just this place; the kernel names it without links."""
+    return str(here.parent.resolve() / here.name) in mount_points()
 
 
 def mount_points() -> frozenset[str]:

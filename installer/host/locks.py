@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
-from installer.decide.errors import InstallerError, LockedError
+from installer.decide.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
@@ -124,10 +124,11 @@ def remove_pidfile(host: Host, path: PurePosixPath) -> None:
             host.remove(path)
 
 
-def write_pid(lock: Lock) -> None:
-    """Write this process's pid into the locked pidfile."""
-    os.ftruncate(lock.fd, 0)
-    os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
+def write_pid(lock: Lock, path: PurePosixPath) -> None:
+    """Write this process's pid into the pidfile at ``path``, which ``lock`` holds."""
+    with translated("write", path):
+        os.ftruncate(lock.fd, 0)
+        os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
 def _directory(here: Path, path: PurePosixPath) -> int | None:
@@ -276,7 +277,7 @@ def _taken_by_a_neighbour(host: Host, fd: int) -> bool:
 def _refuse_foreign(path: PurePosixPath) -> NoReturn:
     raise InstallerError(
         f"use {path} as the pidfile (what is there is not a pidfile of root's)",
-        remedy="move it away, or choose another --pid-file",
+        remedy=Remedy("move it away, or choose another ", Option("pid-file")),
     )
 
 

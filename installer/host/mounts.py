@@ -7,9 +7,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError
+from installer.host import inodes, kernel
 from installer.host.files import Host
 
 ROOT: Final = PurePosixPath("/")
+MAX_PARTS: Final = 4096  # of a path and of all links on its way: more is a circle
 DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
 RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
 OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/os-release"))
@@ -23,25 +25,78 @@ def root_here(wanted: PurePosixPath) -> PurePosixPath:
         return ROOT
 
 
-def host_directory(
+def followed(here: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
+    """Return ``here`` as the kernel finds it: no ``..``, and no links of this container.
+
+    Mount points are known by such names: where /var/run is a link to /run, what is mounted at /var/run/cdi is
+    at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
+    """
+    rest, done = list(reversed(here.parts[1:])), ROOT
+    for _ in range(MAX_PARTS):
+        if not rest:
+            break
+        part = rest.pop()
+        target = None
+        if part == "..":
+            done = done.parent
+            continue
+        if not any(done.is_relative_to(host) for host in hosts):
+            target = _link_target(done / part)
+        if target is None:
+            done /= part
+        else:
+            done = ROOT if target.is_absolute() else done
+            rest += [part for part in reversed(target.parts) if part != "/"]
+    return done
+
+
+def _link_target(path: PurePosixPath) -> PurePosixPath | None:
+    try:
+        return PurePosixPath(Path(path).readlink())
+    except OSError:
+        return None
+
+
+def host_path(
     here: PurePosixPath, root: PurePosixPath, guesses: Sequence[PurePosixPath]
 ) -> PurePosixPath | None:
-    """Return the host's path of ``here``, a directory that a mount has brought; None where none has.
+    """Return the host's path of ``here``, which a mount has brought; None where none has.
 
-    The kernel tells the path within the file system that is mounted, and ``guesses`` come first: the one that
-    is the same inode below the host's ``root`` is right. Where none is, a mount at just this place is taken
-    for what was guessed; a wider one (the container's own /run) has nothing to do with the host.
+    The kernel tells what is mounted where, and the path within its file system; ``guesses`` are what ``here``
+    may be on the host. The candidate whose mount point is the same inode below the host's ``root`` is right.
+    Where none is, a mount at just this place is taken for the first guess, or for the host's path of that
+    name; a wider one (the container's own /run) has nothing to do with the host.
     """
-    found = _mount_of(here)
+    real = followed(here, root)
+    found = _mount_of(real)
     if found is None:
         return None
     point, within = found
     host = Host.under(root)
-    below = here.relative_to(point)
-    tails = [PurePosixPath("/", *within.parts[cut:]) / below for cut in range(1, len(within.parts))]
-    candidates = [*guesses, here, *tails]
-    proven = next((path for path in candidates if _same(here, host, path)), None)
-    return proven or (candidates[0] if point == here else None)
+    below = real.relative_to(point)
+    named = [path for path in (*guesses, here, real) if ".." not in path.parts]
+    outer = [path for guess in named if (path := _without(guess, below)) is not None]
+    tails = [PurePosixPath("/", *within.parts[cut:]) for cut in range(1, len(within.parts))]
+    proven = next((path / below for path in (*outer, *tails) if _same(point, host, path)), None)
+    # What hides the mount point's own inode below the host's root need not hide that of the directory in it.
+    proven = proven or next((path for path in named if _same(real, host, path)), None)
+    return proven or (named[0] if point == real else None)
+
+
+def brought_by_root(here: PurePosixPath, there: PurePosixPath, root: PurePosixPath) -> bool:
+    """Tell whether ``here`` is what the host has at ``there``, reached through its ``root`` too."""
+    return _same(here, Host.under(root), there)
+
+
+def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
+    """Return ``path`` less ``below``, its end; None where that is not its end."""
+    cut = len(path.parts) - len(below.parts)
+    return PurePosixPath(*path.parts[:cut]) if cut > 0 and path.parts[cut:] == below.parts else None
+
+
+def is_mount_point(here: PurePosixPath) -> bool:
+    """Tell whether something is mounted at just this place."""
+    return inodes.is_mount_point(Path(followed(here)))
 
 
 def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
@@ -56,18 +111,9 @@ def _mount_of(here: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None
 
 
 def _mounts() -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Yield each mount point and what is mounted there within its file system (proc(5), mountinfo)."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        root, point = line.split(" ", 5)[3:5]
-        yield PurePosixPath(_unescaped(point)), PurePosixPath(_unescaped(root))
-
-
-def _unescaped(word: str) -> str:
-    return word.encode().decode("unicode_escape") if "\\" in word else word
+    """Yield each mount point and what is mounted there within its file system."""
+    for point, root in kernel.mounts():
+        yield PurePosixPath(point), PurePosixPath(root)
 
 
 def _same(here: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:

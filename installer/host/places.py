@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.host.kernel import trusted_uids
 
 MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
@@ -85,7 +85,7 @@ class Places:
                 return Place(base.parent, PurePosixPath(base.name))
         raise InstallerError(
             f"find {path} (no mounted directory holds it)",
-            remedy="mount the host's root and name it with --host-root",
+            remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
         )
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:

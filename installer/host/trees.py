@@ -55,7 +55,7 @@ def install_tree(
             switch(directory, staged, directory, name)
             try:
                 os.fsync(directory)
-            except OSError:
+            except Exception:
                 switch(directory, name, directory, staged)
                 raise
         finally:
@@ -86,10 +86,10 @@ def create_tree(
                 _rename(directory, staged, directory, name)
                 try:
                     os.fsync(directory)
-                except OSError:
+                except Exception:
                     _rename(directory, name, directory, staged)
                     raise
-            except OSError:
+            except Exception:
                 _remove(staged, directory)
                 raise
 

@@ -19,16 +19,13 @@ def main(arguments: list[str]) -> int:
     command = arguments[1 + count :]
     woken_by = sigwait(numbers)
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
-    program = command[0]
     try:
-        # An interpreter would start without the program and fail as if nothing had been done.
-        for program in (sys.argv[0], *(word for word in command[1:2] if word.startswith("/"))):
-            posix.stat(program)
-        program = command[0]
-        posix.execve(program, command, environment)
+        for file in (__file__, *(word for word in command[:2] if word.startswith("/"))):
+            posix.stat(file)  # an interpreter without its program would end with a code of its own
+        posix.execve(command[0], command, environment)
     except OSError as error:
-        reason = f"toolkit-installer: cannot start again ({program}: {error.strerror}), so everything is kept"
-        sys.stderr.write(f"{reason}; put it back and run uninstall\n")
+        reason = f"toolkit-installer: cannot start {error.filename} again ({error.strerror})"
+        sys.stderr.write(f"{reason}, so everything is kept; put it back and run uninstall\n")
     return UNDO_INCOMPLETE
 
 

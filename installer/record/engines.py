@@ -12,7 +12,7 @@ import structlog
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine, Serving
 from installer.decide.engines.model import Reload as How
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
@@ -124,7 +124,9 @@ def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
 def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
     verb = "reload" if ENGINES[facts.name].reload is How.HUP else "restart"
     if facts.pid is not None:
-        remedy = "run it as a systemd service, or configure it unproven with --restart-mode none"
+        remedy: str = Remedy(
+            "run it as a systemd service, or configure it unproven with ", Option("restart-mode", "none")
+        )
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
     return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy)
@@ -223,7 +225,11 @@ def _unproven(facts: EngineFacts, step: Reload, found: str, when: str) -> Instal
     wanted = "serves our runtimes" if step.present else "has let go of our runtimes"
     return InstallerError(
         f"prove that {facts.name} {wanted}{when} ({found})",
-        remedy=f"look at the log of {facts.name}, and give --timeout more seconds if it is slow",
+        remedy=Remedy(
+            f"look at the log of {facts.name}, and give ",
+            Option("timeout"),
+            " more seconds if it is slow",
+        ),
     )
 
 

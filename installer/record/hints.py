@@ -5,11 +5,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
+from installer.decide.toolkit_plan import VERSIONS
 from installer.host.files import Host
 from installer.record import units
 from installer.record.lost import TOOLKITS
@@ -43,6 +44,12 @@ def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iter
             )
 
 
+def in_place(host: Host, layout: Layout) -> PurePosixPath | None:
+    """Return the directory of the version of ours that the toolkit's name leads to."""
+    link = host.link_target(layout.toolkit) or ""
+    return layout.install_dir / link if link.startswith(VERSIONS) else None
+
+
 def driver_note(host: Host, options: Options) -> tuple[str, ...]:
     """Suggest ``/`` where the driver is installed on the host itself and not in a container."""
     if options.driver_root != str(DEFAULT_DRIVER_ROOT) or host.names(DEFAULT_DRIVER_ROOT):
@@ -61,7 +68,7 @@ def refuse_unknown(host: Host, facts: EngineFacts) -> None:
     if not any(units.runs(host, unit) for unit in candidates):
         raise InstallerError(
             f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
-            remedy="name the engines with --runtime, without k3s and rke2",
+            remedy=Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2"),
         )
 
 
@@ -72,7 +79,7 @@ def refuse_generated(facts: EngineFacts) -> None:
         if mark in path or mark in str(facts.socket):
             raise InstallerError(
                 f"configure the containerd of {name} (it writes {path} itself)",
-                remedy="say --runtime k3s or --runtime rke2"
+                remedy="run toolkit-installer with --runtime k3s or --runtime rke2"
                 if name == RANCHER
                 else f"configure the runtime as {name} documents it; it is not supported here yet",
             )

@@ -1,11 +1,13 @@
 """The ledger: what we hold on this node, on the host's disk before each step that makes it true."""
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError, LockedError
+from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
 from installer.decide.rows import ConfigRow, Holdings
@@ -13,6 +15,7 @@ from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.trees import create_tree, remove_staged, remove_tree
+from installer.record.internal import internal_errors
 from installer.record.rows_json import dumps, loads
 
 TRIES: Final = 100  # a directory that goes and comes more often than this does so on purpose
@@ -81,12 +84,10 @@ class Ledger:
             )
         try:
             held = read_holdings(host, layout)
-            ledger = cls(host, layout, lock, held or Holdings())
-            ledger.sweep()
-        except InstallerError:
+        except Exception:
             lock.release()
             raise
-        return ledger
+        return cls(host, layout, lock, held or Holdings())
 
     def sweep(self) -> None:
         """Remove what a killed run left beside the files that it was about to replace."""
@@ -100,7 +101,7 @@ class Ledger:
         if held != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
             try:
                 self._host.replace(self._layout.ledger, File(dumps(held), PRIVATE))
-            except InstallerError:
+            except Exception:
                 # It may stand there all the same, and only not be safe from a power failure.
                 self.held = read_holdings(self._host, self._layout) or self.held
                 raise
@@ -165,6 +166,50 @@ class Ledger:
                 top = path
         remove_tree(self._host, top)
         self.held, self.gone = Holdings(), True
+
+
+@contextmanager
+def opened(
+    host: Host,
+    layout: Layout,
+    inherited: Sequence[int] = (),
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Ledger]:
+    """Hold the ledger during the block; ``inherited`` and ``check`` are as in ``Ledger.open``.
+
+    Raises:
+        InternalError: in the place of any exception that is no InstallerError.
+    """
+    with internal_errors():
+        ledger = Ledger.open(host, layout, inherited, check)
+        try:
+            with internal_errors():
+                ledger.sweep()
+                yield ledger
+        finally:
+            _let_go(ledger)
+
+
+def _let_go(ledger: Ledger) -> None:
+    """Unlock; a ledger that holds nothing leaves no trace.
+
+    Raises:
+        UndoIncompleteError: it could not be removed.
+    """
+    failure = sys.exception()
+    try:
+        with internal_errors():
+            # What has its name by now may be the ledger of the next instance.
+            if ledger.held.empty and not ledger.gone:
+                ledger.remove()
+    except InstallerError as error:
+        reason = f" after a failure ({failure})" if failure else ""
+        if not isinstance(failure, UndoIncompleteError):
+            raise UndoIncompleteError(
+                f"remove the empty ledger{reason}: {error.problem}", remedy=error.remedy
+            ) from error
+    finally:
+        ledger.lock.release()
 
 
 def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:

@@ -14,6 +14,7 @@ from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
 from installer.decide.options import Options, Places
 from installer.host.files import Host
+from installer.record.ledger import Ledger
 
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 READ: Final = frozenset({".json", ".toml", ".conf"})  # of what lies there; not config.toml.bak and the like
@@ -51,7 +52,7 @@ def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, Pu
                         yield engine.name, directory / name
 
 
-def elsewhere(host: Host, options: Options) -> Options:
+def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
     """Return options with the install-dir that engines really name, where the usual one was not used.
 
     Raises:
@@ -66,7 +67,24 @@ def elsewhere(host: Host, options: Options) -> Options:
             f"tell which installation is meant ({' and '.join(map(str, found))} are in use)",
             remedy=f"name one: --install-dir {found[0]}",
         )
-    return replace(options, install_dir=found[0]) if found else options
+    if not found:
+        return options
+    if tell:
+        import structlog
+
+        structlog.get_logger().info("found by what engines name", install_dir=str(found[0]))
+    return replace(options, install_dir=found[0])
+
+
+def recover(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write down what configs show to be ours where the ledger that knew it is lost."""
+    rows = lost(host, options) if ledger.held.empty else None
+    if rows is not None:
+        import structlog
+
+        remedy = "what was there before us is not known"
+        structlog.get_logger().warning("ledger lost", found=list(rows.found), remedy=remedy)
+        ledger.write(replace(rows.held, directories=ledger.held.directories))
 
 
 def lost(host: Host, options: Options) -> Adopted | None:

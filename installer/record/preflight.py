@@ -9,7 +9,7 @@ import structlog
 from installer.decide.configs import text_of
 from installer.decide.edits import Syntax, Want, apply
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
 from installer.decide.layout import Layout
@@ -77,7 +77,11 @@ def _refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> No
         if not there:
             raise InstallerError(
                 f"configure {engine.name} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
-                remedy="make --install-dir, or the mount that holds it, the directory that the host sees",
+                remedy=Remedy(
+                    "make ",
+                    Option("install-dir"),
+                    ", or the mount that holds it, the directory that the host sees",
+                ),
             )
 
 

@@ -9,22 +9,21 @@ from installer.decide.configs import text_of, tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Engine
 from installer.decide.engines.model import Reload as How
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
-from installer.decide.layout import Layout
-from installer.decide.options import Options, Places, RestartMode
+from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
-from installer.decide.toolkit_plan import VERSIONS
 from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record import units
-from installer.record.cdi import specification
+from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import CONFIG, DROP_INS, overruling, path_of, state_of
+from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
-from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown
+from installer.record.hints import driver_note, in_place, is_suse, moved, refuse_generated, refuse_unknown
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
@@ -39,7 +38,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     with (
         found_artifacts(options.toolkit_source) as artifacts,
         asked_version(options.toolkit_source) as version,
-        digests_below(host, _in_place(host, options.layout)) as digests,
+        digests_below(host, in_place(host, options.layout)) as digests,
     ):
         engines, notes, overruled = _engines(host, options)
         facts = _facts(host, options, held, engines)
@@ -47,18 +46,14 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         targets = {path for engine in engines for path in _targets(engine)}
         if options.cdi is not None:
             targets.add(options.cdi.path)
-            facts = replace(
-                facts,
-                contents={**facts.contents, options.cdi.path: host.read(options.cdi.path)},
-                cdi_spec=specification(options, options.cdi),
-            )
+            facts = _with_cdi(host, options, options.cdi, facts)
         for path in targets:
             host.refuse_unreplaceable(path)
-        return replace(
+        facts = replace(
             facts,
             missing=frozenset(_missing(host, targets)),
             machine=machine(),
-            targets={path: real for path in targets if (real := host.resolve(path)) != path},
+            targets=_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
@@ -70,16 +65,24 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             ),
             notes=(*notes, *driver_note(host, options)),
             live=known_to_docker(host, held, live)[0] if live else (),
-            artifacts=artifacts(),
             version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
         )
+        payload = artifacts()
+        scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
+        absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
+        return replace(facts, artifacts=payload, absent_interpreters=absent)
 
 
-def _in_place(host: Host, layout: Layout) -> PurePosixPath | None:
-    """Return the directory of the version of ours that the toolkit's name leads to."""
-    link = host.link_target(layout.toolkit) or ""
-    return layout.install_dir / link if link.startswith(VERSIONS) else None
+def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
+    """Return the facts with all that CDI depends on: the specification names the nodes that are there."""
+    absent = absent_nodes(host, cdi)
+    return replace(
+        facts,
+        contents={**facts.contents, cdi.path: host.read(cdi.path)},
+        cdi_spec=None if absent else specification(options.toolkit_source, options.layout, cdi),
+        absent_nodes=absent,
+    )
 
 
 def probe_adoption(host: Host, options: Options) -> Facts:
@@ -146,6 +149,7 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
             replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
         ),
         held=held,
+        held_nodes=tuple(now for node in held.nodes if (now := held_node(host, node)) is not None),
     )
 
 
@@ -190,7 +194,9 @@ def _engines(
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(
             f"find a running engine (nobody listens on {sockets})",
-            remedy="start one, or name it with --runtime and its socket with --socket",
+            remedy=Remedy(
+                "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
+            ),
         )
     return tuple(found), tuple(notes), tuple(overruled)
 
@@ -274,6 +280,11 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
         for name in host.names(path.parent):
             if fnmatchcase(name, path.name) and host.kind(path.parent / name) is Kind.FILE:
                 yield path.parent / name
+
+
+def _elsewhere(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
+    """Return the paths that symbolic links lead elsewhere, and where to."""
+    return {path: real for path in paths if (real := host.resolve(path)) != path}
 
 
 def _missing(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:

@@ -6,7 +6,7 @@ import time
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.decide.rows import Holdings
 from installer.host.boot import boot_id, own_pid, runs
@@ -46,7 +46,7 @@ def refuse_foreign(host: Host, path: PurePosixPath) -> None:
     if host.exists(path) and not _is_ours(host, path):
         raise InstallerError(
             f"publish readiness in {path} (what is there is not from us)",
-            remedy="move it away, or choose a --pid-file in another directory",
+            remedy=Remedy("move it away, or choose a ", Option("pid-file"), " in another directory"),
         )
 
 

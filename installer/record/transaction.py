@@ -7,31 +7,39 @@ from typing import assert_never
 
 import structlog
 
+from installer.decide.cdi import OWNER, generated
 from installer.decide.errors import ConflictError, InstallerError, StoppedError, UndoIncompleteError
 from installer.decide.facts import names_of
+from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
 from installer.decide.plan import Plan
 from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import (
+    ConcreteStep,
     InstallVersion,
+    MakeDeviceNodes,
     MakeDirectory,
     Preflight,
     ProveUnused,
     Reload,
-    RemoveDeviceNode,
+    RemoveDeviceNodes,
     RemoveDirectory,
     RemoveToolkit,
     RemoveVersion,
     Step,
     SwitchToolkit,
     WriteConfig,
+    WriteSpecification,
     describe,
+    paths_of,
 )
 from installer.decide.undo import plan_rollback
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
-from installer.record.device_nodes import remove_device_node
+from installer.record.cdi import make_device_nodes, specification
+from installer.record.device_nodes import held_node, remove_device_node
 from installer.record.engines import reload
+from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
 from installer.record.preflight import preflight
@@ -65,15 +73,16 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
     held = site.ledger.held
     done: list[Step] = []
     try:
-        carry_out(site, plan, check, done)
-    except Exception as error:
+        with internal_errors():
+            carry_out(site, plan, check, done)
+    except InstallerError as error:
         if undo_follows and isinstance(error, StoppedError):
             raise
         if not done and site.ledger.held == held:
             site.ledger.drop_backups()
             raise
         if done:
-            log.warning("step failed", step=describe(done[-1]), error=str(error))
+            log.warning("step failed", step=describe(done[-1]), error=error)
         if isinstance(error, ConflictError):
             done.pop()  # nothing of it was done
         _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)
@@ -82,39 +91,57 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
 
 def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step] | None = None) -> None:
     """Carry ``plan`` out and leave it where it fails; the ledger knows how to go on from there."""
+    done = [] if done is None else done
     site.ledger.save(plan.backups)
     site.ledger.write(plan.during)
     for step in plan.steps:
         check()
-        if done is not None:
-            done.append(step)
+        done.append(step)
+        if isinstance(step, WriteSpecification):
+            done[-1] = step = _generated(site, step)  # noqa: PLW2901 - its text is known from here on
         _do(site, plan, step, check)
         log.info(_past(step), **_fields(step))
-    if plan.settled is None:
+    settled = plan.settled and _as_done(site.host, plan.settled, done)
+    if settled is None:
         site.ledger.remove()
-    elif plan.settled.empty:
+    elif settled.empty:
         # It goes with its last rows when it is let go: bringing a host back takes no space of a full disk.
-        site.ledger.held = plan.settled
+        site.ledger.held = settled
     else:
-        site.ledger.write(plan.settled)
+        site.ledger.write(settled)
         site.ledger.drop_backups()
 
 
-def _failure(plan: Plan, done: list[Step], error: Exception) -> Failure | None:
+def _generated(site: Site, step: WriteSpecification) -> WriteConfig:
+    """Return the specification's step with its text, which the ledger knows from here on."""
+    text = specification(step.source, site.layout, step.cdi)
+    after = File(text.encode(), step.before.meta if step.before else Meta())
+    write = WriteConfig(OWNER, step.path, step.before, after)
+    held = site.ledger.held
+    site.ledger.write(replace(held, configs=generated(held.configs, [write])))
+    return write
+
+
+def _as_done(host: Host, settled: Holdings, done: list[Step]) -> Holdings:
+    """Return the rows with what nobody knew ahead of the steps: a generated text, the inodes of nodes."""
+    nodes = tuple(now for node in settled.nodes if (now := held_node(host, node)) is not None)
+    return replace(settled, configs=generated(settled.configs, done), nodes=nodes)
+
+
+def _failure(plan: Plan, done: list[Step], error: InstallerError) -> Failure | None:
     """Return what is remembered, so that an engine is not reloaded again and again for the same outcome."""
     reloaded = any(isinstance(step, Reload) for step in done)
-    if not reloaded or isinstance(error, StoppedError) or not isinstance(error, InstallerError):
-        return None
-    return Failure(plan.digest, error.problem)
+    return Failure(plan.digest, error.problem) if reloaded and not isinstance(error, StoppedError) else None
 
 
-def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: Exception) -> None:
-    live = live_containers(site.host, site.layout, plan.during, plan.engines.values())
-    back = plan_rollback(plan, tuple(done), held, live)
+def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: InstallerError) -> None:
     try:
-        carry_out(site, back, never_stop)
+        with internal_errors():
+            live = live_containers(site.host, site.layout, plan.during, plan.engines.values())
+            back = plan_rollback(plan, tuple(done), held, live)
+            carry_out(site, back, never_stop)
     except InstallerError as error:
-        with suppress(InstallerError):
+        with suppress(Exception):  # what was not brought back is told in any case
             site.ledger.write(replace(site.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
@@ -126,7 +153,7 @@ def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: 
         ) from cause
 
 
-def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
+def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> None:
     host, layout = site.host, site.layout
     match step:
         case MakeDirectory(path):
@@ -149,12 +176,20 @@ def _do(site: Site, plan: Plan, step: Step, check: Callable[[], None]) -> None:
             reload(host, plan.engines[engine], step, timeout_s=site.timeout_s, check=check)
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
-        case RemoveDeviceNode(node):
-            remove_device_node(host, node)
+        case MakeDeviceNodes() | RemoveDeviceNodes():
+            _change_device_nodes(host, step)
         case ProveUnused():
             _prove_unused(site, plan)
         case _:
             assert_never(step)
+
+
+def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:
+    if isinstance(step, MakeDeviceNodes):
+        make_device_nodes(step)
+        return
+    for node in step.nodes:
+        remove_device_node(host, node)
 
 
 def _prove_unused(site: Site, plan: Plan) -> None:
@@ -200,7 +235,7 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
         host.remove(layout.toolkit)
 
 
-def _past(step: Step) -> str:
+def _past(step: ConcreteStep) -> str:
     match step:
         case MakeDirectory():
             return "directory made"
@@ -218,20 +253,22 @@ def _past(step: Step) -> str:
             return "toolkit switched"
         case Reload():
             return "engine reloaded"
-        case RemoveDeviceNode():
-            return "device node removed"
+        case MakeDeviceNodes():
+            return "device nodes made"
+        case RemoveDeviceNodes():
+            return "device nodes removed"
         case ProveUnused():
             return "no container found on our runtimes"
         case _:
             assert_never(step)
 
 
-def _fields(step: Step) -> dict[str, str]:
+def _fields(step: ConcreteStep) -> dict[str, str]:
     match step:
         case MakeDirectory(path) | RemoveDirectory(path):
             return {"path": str(path)}
-        case RemoveDeviceNode(node):
-            return {"path": str(node.path)}
+        case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
+            return {"paths": paths_of(nodes)}
         case WriteConfig(engine, path):
             return {"engine": engine, "path": str(path)}
         case InstallVersion(version) | RemoveVersion(version):

@@ -39,13 +39,16 @@ def _nvidias_toolkit(node: Nvidia) -> None:
         (toolkit / f"nvidia-container-runtime{mode}").write_text("#! /bin/sh\n")
 
 
-def _adopt(node: Nvidia, capfd: pytest.CaptureFixture[str]) -> list[str]:
+def _adopt(
+    node: Nvidia, capfd: pytest.CaptureFixture[str], event: str = "adopted", key: str = "found"
+) -> list[str]:
     options = Options(
         runtimes=(node.engine,), host_root=PurePosixPath(node.root), restart_mode=RestartMode.NONE, adopt=True
     )
     assert daemon.uninstall(options) == 0
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
-    return next((event["found"] for event in said if event["event"] == "adopted"), [])
+    found = [line[key] for line in said if line["event"] == event]
+    return found if event != "adopted" else next(iter(found), [])
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +106,31 @@ def test_containerds_drop_in_and_its_import_go(tmp_path: Path, capfd: pytest.Cap
     assert not node.drop_in.exists()
     assert f"{'/' + str(node.drop_in.relative_to(node.root))} as a whole" in found
     assert "an import in /etc/containerd/config.toml" in found
+
+
+@pytest.mark.parametrize("engine", ["containerd", "crio"])
+def test_what_nvidia_ctk_set_up_for_the_hosts_packages_is_left_alone_and_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str
+) -> None:
+    node = Nvidia(tmp_path, engine)
+    node.config.write_text(
+        'imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2 if engine == "containerd" else ""
+    )
+    node.drop_in.parent.mkdir()
+    # As nvidia-ctk runtime configure writes it.
+    node.drop_in.write_text(
+        f'[{V2}.runtimes.nvidia.options]\nBinaryName = "/usr/bin/nvidia-container-runtime"\n'
+        if engine == "containerd"
+        else '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+    )
+    before = node.tree()
+
+    left = _adopt(node, capfd, "left alone", "runtime")
+
+    assert left == [
+        f"nvidia in /{node.drop_in.relative_to(node.root)}: it starts /usr/bin/nvidia-container-runtime"
+    ]
+    assert node.tree() == before
 
 
 def test_an_import_that_serves_others_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +203,39 @@ def test_an_install_takes_over_and_gives_back_what_it_found(tmp_path: Path, engi
     assert node.runtimes().keys() == RUNTIMES.keys() | ({"runc"} if engine == "containerd" else set())
     words = node.toolkit_config()["nvidia-container-runtime"]["runtimes"]
     assert not [word for word in words if TOOLKIT in word]
+    assert node.uninstall() == 0
+
+    assert node.tree() == before
+
+
+HOOK = "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json"
+
+
+@pytest.mark.parametrize("mode", ["config", "hook"])
+def test_an_install_on_crio_takes_over_drop_in_and_hook_and_gives_them_back(
+    tmp_path: Path, mode: str
+) -> None:
+    node = Nvidia(tmp_path, "crio")
+    node.config.write_text("[crio]\n")
+    node.drop_in.parent.mkdir()
+    node.drop_in.write_text(
+        '[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\n'
+        f'runtime_path = "{TOOLKIT}/nvidia-container-runtime"\nruntime_type = "oci"\n'
+    )
+    hook = node.root / HOOK
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f'{{"hook": {{"path": "{TOOLKIT}/nvidia-container-toolkit"}}, "version": "1.0.0"}}\n')
+    _nvidias_toolkit(node)
+    before = node.tree()
+
+    assert node.install(CRIO_CONFIG_MODE=mode) == 0
+    named = {
+        "config": node.runtimes()["nvidia-cdi"]["runtime_path"] if mode == "config" else "",
+        "hook": json.loads(hook.read_text())["hook"]["path"],
+    }
+    assert named[mode] == f"{TOOLKIT}/nvidia-container-runtime{'.cdi' if mode == 'config' else '-hook'}"
+    for path in ("nvidia-container-toolkit", "nvidia-container-runtime"):
+        assert (node.root / TOOLKIT[1:] / path).exists(), "what the other file of theirs names is there"
     assert node.uninstall() == 0
 
     assert node.tree() == before

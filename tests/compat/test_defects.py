@@ -246,6 +246,39 @@ def test_d21_the_default_of_a_schema_1_file_comes_back(containerd: Nvidia) -> No
     _goes_back(containerd, before)
 
 
+@pytest.mark.parametrize("edited", [False, True], ids=["as we wrote it", "edited by others"])
+def test_d21_the_old_table_of_container_config_gives_way_and_comes_back(
+    containerd: Nvidia, *, edited: bool
+) -> None:
+    containerd.config.write_text(
+        f"""version = 1
+[plugins.cri.containerd.default_runtime] # container-config, --use-legacy-config
+  runtime_type = "io.containerd.runc.v2"
+  runtime_root = ""
+  runtime_engine = ""
+  [plugins.cri.containerd.default_runtime.options]
+    BinaryName = "{TOOLKIT}/nvidia-container-runtime"
+    Runtime = "{TOOLKIT}/nvidia-container-runtime"
+"""
+    )
+    before = containerd.tree()
+
+    assert containerd.install(CONTAINERD_USE_LEGACY_CONFIG="true") == 0
+    table = containerd.table(containerd.config)
+    assert (table["default_runtime_name"], table["default_runtime"]["runtime_type"]) == ("nvidia", "")
+    assert containerd.toolkit_config()["nvidia-container-runtime"]["runtimes"] == ["runc", "crun"]
+    if edited:
+        with containerd.config.open("a") as file:
+            file.write("# theirs\n")
+        assert containerd.uninstall() == 0
+        text = containerd.config.read_text()
+        assert text.endswith("# theirs\n")
+        containerd.config.write_text(text.removesuffix("# theirs\n"))
+        assert containerd.tree() == before
+    else:
+        _goes_back(containerd, before)
+
+
 @pytest.mark.parametrize("default", ["true", "false"])
 @pytest.mark.parametrize(
     "theirs", ["", "# mine\n[crio.runtime]\nlog_to_journald = true\n"], ids=["none", "theirs"]

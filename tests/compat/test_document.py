@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from installer.compat_words import Row, rows
-from tests.conftest import defects, named_tests
+from tests.conftest import defects, differences, named_tests
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENT = PROJECT / "docs/compatibility.md"
@@ -37,6 +37,13 @@ MIDDLE = """
 |---|---|
 """
 
+REST = """
+## What else differs
+
+| | NVIDIA's tool | ours |
+|---|---|---|
+"""
+
 
 def _flag_line(row: Row) -> str:
     names = ", ".join(f"`{'--' if len(name) > 1 else '-'}{name}`" for name in row.names)
@@ -58,10 +65,16 @@ def _defect_line(defect: dict[str, Any]) -> str:
     return f"| {defect['id']}: {defect['what']} | {held} |\n"
 
 
+def _difference_line(row: dict[str, Any]) -> str:
+    cells = (row["where"], row["theirs"], row["ours"])
+    return "| " + " | ".join(cell.replace("<", "&lt;").replace("|", "\\|") for cell in cells) + " |\n"
+
+
 def rendered() -> str:
     """Return the document."""
+    rest = REST + "".join(map(_difference_line, differences()))
     flags = "".join(map(_flag_line, rows()))
-    return HEAD + flags + MIDDLE + "".join(map(_defect_line, defects()))
+    return HEAD + flags + MIDDLE + "".join(map(_defect_line, defects())) + rest
 
 
 def test_the_document_says_what_the_data_says() -> None:
@@ -86,6 +99,14 @@ def test_a_named_test_is_there(name: str) -> None:
 @pytest.mark.parametrize("defect", defects(), ids=lambda defect: str(defect["id"]))
 def test_a_defect_has_a_test_or_a_reason(defect: dict[str, Any]) -> None:
     assert bool(defect.get("tests")) != bool(defect.get("why"))
+
+
+def test_a_difference_is_told_once_and_from_both_sides() -> None:
+    assert all(
+        {"where", "theirs", "ours"} <= row.keys() <= {"where", "theirs", "ours", "tests"}
+        for row in differences()
+    )
+    assert len({row["where"] for row in differences()}) == len(differences())
 
 
 def test_no_name_or_variable_stands_for_two_flags() -> None:

@@ -16,6 +16,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.options import Cdi, Options, RestartMode
 from tests.compat.nvidia import TOOLKIT, V2, V3, Nvidia
 
+KATA = "io.containerd.kata.v2"
 PROJECT = Path(__file__).parents[2]
 CONFIG_TOML = f"{TOOLKIT[1:]}/.config/nvidia-container-runtime/config.toml"
 
@@ -132,6 +133,27 @@ def test_annotations_and_a_runtime_type_arrive_in_containerds_runtimes(container
         assert runtime["container_annotations"] == ["cdi.k8s.io/*", "nvidia.cdi.k8s.io/*"]
         assert runtime["runtime_type"] == "io.containerd.runc.v2"
     assert "enable_cdi = true" in containerd.drop_in.read_text()
+
+
+@pytest.mark.parametrize("config", ["version = 3\n", "version = 2\n", "root = '/r'\n"])
+def test_a_runtime_type_that_is_told_is_that_of_runtimes_that_inherit_none(
+    containerd: Nvidia, config: str
+) -> None:
+    containerd.config.write_text(config)
+
+    assert containerd.install(f"--runtime-type={KATA}") == 0
+
+    types = {name: runtime["runtime_type"] for name, runtime in containerd.runtimes().items()}
+    assert {types[name] for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")} == {KATA}
+
+
+def test_a_runtime_type_that_is_inherited_wins(containerd: Nvidia) -> None:
+    runc = "io.containerd.runc.v2"
+    containerd.config.write_text(f'version = 2\n[{V2}.runtimes.runc]\nruntime_type = "{runc}"\n')
+
+    assert containerd.install(f"--runtime-type={KATA}") == 0
+
+    assert {runtime["runtime_type"] for runtime in containerd.runtimes().values()} == {runc}
 
 
 def test_annotations_come_before_those_that_are_inherited(containerd: Nvidia) -> None:

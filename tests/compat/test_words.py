@@ -202,6 +202,24 @@ def test_a_destination_gives_way_to_a_flag_and_beats_a_variable() -> None:
     assert asked.warnings == ("/first is ignored: --root says where to install",)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["usr/local/nvidia"], "install into 'usr/local/nvidia' (it is not an absolute path)"),
+        (["/opt/x", "/opt/y"], "take the argument '/opt/y' (one directory is all there can be)"),
+        (["/opt/x", "opt/y"], "take the argument 'opt/y' (one directory is all there can be)"),
+        (["install", "/opt/x"], "take the argument '/opt/x' (one directory is all there can be)"),
+        (["--root", "/a", "b"], "install into 'b' (it is not an absolute path)"),
+        (["--", "-x"], "install into '-x' (it is not an absolute path)"),
+    ],
+)
+def test_an_argument_that_is_no_directory_to_install_into_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(words, {})
+
+    assert refused.value.problem == sentence
+
+
 def test_foreign_variables_are_tolerated_and_a_misspelt_one_is_told() -> None:
     asked = read(
         [], {"foo": "bar", "NVIDIA_VISIBLE_DEVICES": "void", "HOST_ROOT": "/", "RUNTIME_CONFG": "/x"}

@@ -27,6 +27,7 @@ GROWING = frozenset(  # what a full disk refuses
     {"open", "os.mkdir", "os.symlink", "os.link", "os.write", "os.pwrite", "os.sendfile"}
 )
 KILLED = 77
+BUG = -1
 STDERR = 2
 
 
@@ -41,6 +42,8 @@ class Verb(Protocol):
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What happens at the n-th effect: ``number`` is an errno, 0 kills; one that ``stays`` meets later ones too.
+
+    ``BUG`` raises what nobody expects.
 
     A kill at a write comes when half of it is done.
     """
@@ -76,6 +79,8 @@ def _kills(event: str) -> bool:
     _count(now + 1)
     if now != _fault.at and not (_fault.stays and now > _fault.at):
         return False
+    if _fault.number == BUG:
+        raise RuntimeError(event)
     if _fault.number and _fault.meets(event):
         raise OSError(_fault.number, os.strerror(_fault.number))
     return _fault.number == 0
@@ -93,7 +98,13 @@ def _writes(flags: object) -> bool:
 sys.addaudithook(_audit)
 
 
-def _watch_writes() -> None:
+def begin(fault: Fault | None) -> None:
+    """Let a fault be the one of this process."""
+    global _fault  # noqa: PLW0603 - an audit hook cannot be given a state of its own
+    _fault = fault
+
+
+def watch_writes() -> None:
     """Let the writes and syncs of this process be effects; a kill tears a write in two."""
     write, pwrite, sendfile = os.write, os.pwrite, os.sendfile
 
@@ -125,7 +136,6 @@ def _watch_writes() -> None:
 
 def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
     """Run a verb in a child; return its exit code, ``KILLED`` if it was killed."""
-    global _fault  # noqa: PLW0603 - an audit hook cannot be given a state of its own
     _count(0)
     child = os.fork()
     if child:
@@ -136,12 +146,12 @@ def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         signals.block()
-        _watch_writes()
-        _fault = fault
+        watch_writes()
+        begin(fault)
         verb(options)
         code = 0
     except InstallerError as error:
         code = error.exit
     finally:
-        _fault = None
+        begin(None)
         os._exit(code)

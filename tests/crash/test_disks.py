@@ -1,4 +1,4 @@
-"""A disk fails at any effect: full, read-only, broken. A node that could not be served is as it was, and says so."""
+"""An effect fails: the disk is full, read-only, broken, or our program. A node is as it was then, or it is told."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.crash.conftest import Covered
-from tests.crash.faults import Fault
+from tests.crash.faults import BUG, Fault
 from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_works, tree
 
 STRIDE = 8 * int(os.environ.get("CRASH_STRIDE", "15")) - 7
@@ -19,6 +19,7 @@ FAULTS = [
     pytest.param(Fault(0, errno.ENOSPC), id="the disk is full once"),
     pytest.param(Fault(0, errno.EIO), id="the disk fails once"),
     pytest.param(Fault(0, errno.EPERM), id="something is immutable"),
+    pytest.param(Fault(0, BUG), id="a mistake of ours raises what nobody expects"),
 ]
 
 
@@ -29,7 +30,7 @@ def test_a_disk_that_fails_at_any_effect_costs_nobody_anything(
 ) -> None:
     total = nodes.effects(SCENES[scene])
     codes: list[int] = []
-    for point in range((fault.number + len(engines)) % min(STRIDE, total), total, STRIDE):
+    for point in range((abs(fault.number) + len(engines)) % min(STRIDE, total), total, STRIDE):
         nodes.start(SCENES[scene])
         before = tree(nodes.root)
 
@@ -45,7 +46,7 @@ def test_a_disk_that_fails_at_any_effect_costs_nobody_anything(
         assert_goes_back(nodes)
 
     covered(
-        f"disk: {errno.errorcode[fault.number]}{' from then on' if fault.stays else ''}",
+        f"disk: {errno.errorcode.get(fault.number, 'a bug')}{' from then on' if fault.stays else ''}",
         engines,
         len(codes),
         total,

@@ -11,7 +11,7 @@ from installer.decide.inode import File
 from installer.decide.options import Cdi, Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import ConfigRow, DeviceNode, Holdings, Saved
-from installer.decide.steps import RemoveDeviceNode, Step, WriteConfig
+from installer.decide.steps import RemoveDeviceNodes, Step, WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, cases
 
@@ -96,7 +96,7 @@ def test_an_undo_removes_specification_and_nodes_ahead_of_the_payload() -> None:
     plan = plan_undo(_facts(NEW, _row(NEW)), OPTIONS)
 
     assert _writes(plan.steps) == [(PATH, None)]
-    assert RemoveDeviceNode(NODE) in plan.steps
+    assert RemoveDeviceNodes((NODE,)) in plan.steps
     assert plan.settled is None
 
 

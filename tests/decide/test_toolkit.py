@@ -157,14 +157,51 @@ def test_a_library_can_be_read_by_everybody(found: int, installed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "file_name",
-    [pytest.param("libnvidia-container.so.1", id="no link"), pytest.param("stub", id="one for two")],
+    "name",
+    [
+        # As NVIDIA's own test artifacts have it.
+        pytest.param("libnvidia-container.so.99.88.77", id="without the soname in its name"),
+        pytest.param("stub", id="another name"),
+    ],
 )
-def test_a_library_that_is_not_a_longer_soname_is_installed_as_its_soname(file_name: str) -> None:
+def test_a_link_to_a_library_stays_a_link(name: str) -> None:
+    found = replace(artifact("libnvidia-container.so.1"), file_name=name)
+
+    assert file_at("libnvidia-container.so.1", with_one(found)) == Symlink(
+        PurePosixPath("libnvidia-container.so.1"), name
+    )
+    assert isinstance(file_at(name, with_one(found)), Copy)
+
+
+def test_two_links_to_one_library_stay_links_to_one() -> None:
+    one = ROOT / "usr/lib64/stub.so"
+    found = [
+        replace(found, file_name="stub.so", source=one, digest="one") if found.name in LIBRARIES else found
+        for found in source()
+    ]
+
+    assert [file_at(name, found) for name in LIBRARIES] == [
+        Symlink(PurePosixPath(name), "stub.so") for name in LIBRARIES
+    ]
+    assert isinstance(file_at("stub.so", found), Copy)
+
+
+@pytest.mark.parametrize(
+    "file_name",
+    [
+        pytest.param("libnvidia-container.so.1", id="no link"),
+        pytest.param("nvidia-ctk", id="the name of a program"),
+        pytest.param("nvidia-ctk.real", id="the name of a program behind its wrapper"),
+        pytest.param("libnvidia-container-go.so.1", id="the name of the other library"),
+        pytest.param("libnvidia-container-go.so.1.17.4", id="the file of the other library"),
+    ],
+)
+def test_a_library_that_has_no_name_of_its_own_is_installed_as_its_soname(file_name: str) -> None:
     found = replace(artifact("libnvidia-container.so.1"), file_name=file_name)
 
     assert isinstance(file_at("libnvidia-container.so.1", with_one(found)), Copy)
-    assert len(files(with_one(found))) == 18
+    paths = [file.path for file in files(with_one(found))]
+    assert len(paths) == len(set(paths))
 
 
 def test_a_directory_that_no_search_path_can_name_is_refused() -> None:
@@ -219,9 +256,10 @@ def test_all_that_is_missing_is_named_in_one_sentence() -> None:
         pytest.param(elf(243), "is built for ELF machine 243, the node is x86_64", id="no node of ours"),
         pytest.param(elf(3, bits=32), "is not a 64-bit little-endian ELF file", id="32 bit"),
         pytest.param(elf(62, order=2), "is not a 64-bit little-endian ELF file", id="big endian"),
-        pytest.param(b"#!/bin/sh\necho I am a script\n", "is not an ELF file", id="script"),
-        pytest.param(elf(62)[:19], "is not an ELF file", id="cut short"),
-        pytest.param(b"", "is not an ELF file", id="empty"),
+        pytest.param(b"#!sh\n", "is neither an ELF file nor a script", id="script for nothing"),
+        pytest.param(b"echo\n#!/bin/sh\n", "is neither an ELF file nor a script", id="no first line"),
+        pytest.param(elf(62)[:19], "is neither an ELF file nor a script", id="cut short"),
+        pytest.param(b"", "is neither an ELF file nor a script", id="empty"),
     ],
 )
 @pytest.mark.parametrize("name", ["nvidia-ctk", "libnvidia-container.so.1"])
@@ -235,6 +273,29 @@ def test_a_file_that_cannot_run_on_the_node_is_refused(name: str, head: bytes, f
         f"cannot install {name} ({wrong.source} {flaw}); "
         "make --toolkit-source an NVIDIA container toolkit for x86_64"
     )
+
+
+SCRIPT = b"#! /bin/sh -e\necho I am a script\n"
+
+
+def test_a_script_is_a_program_where_the_host_has_its_interpreter() -> None:
+    found = with_one(artifact("nvidia-ctk", head=SCRIPT))
+
+    check_artifacts(found, source_root=ROOT, machine="x86_64", absent=[PurePosixPath("/bin/bash")])
+    with pytest.raises(InstallerError) as refusal:
+        check_artifacts(found, source_root=ROOT, machine="x86_64", absent=[PurePosixPath("/bin/sh")])
+
+    assert str(refusal.value) == (
+        f"cannot install nvidia-ctk ({ROOT}/usr/bin/nvidia-ctk is a script for /bin/sh, which the host lacks); "
+        "install /bin/sh there, or choose another --toolkit-source"
+    )
+
+
+def test_a_script_is_no_library() -> None:
+    found = with_one(artifact("libnvidia-container.so.1", head=SCRIPT))
+
+    with pytest.raises(InstallerError, match="is neither an ELF file nor a script"):
+        check_artifacts(found, source_root=ROOT, machine="x86_64")
 
 
 def test_a_node_nvidia_does_not_build_for_is_refused() -> None:

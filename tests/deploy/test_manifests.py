@@ -89,6 +89,29 @@ def test_the_exit_policy_is_a_component(policy: str, tmp_path: Path) -> None:
     }
 
 
+ACCEPT = "TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_"
+
+
+@pytest.mark.parametrize(
+    ("component", "mounts"), [("devices-by-volume-mounts", "true"), ("devices-by-cdi", "false")]
+)
+def test_who_may_choose_gpus_is_a_component(component: str, mounts: str, tmp_path: Path) -> None:
+    (tmp_path / "kustomize").symlink_to(KUSTOMIZE)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "kustomization.yaml").write_text(
+        f"resources: [../kustomize/overlays/auto]\ncomponents: [../kustomize/components/{component}]\n"
+    )
+    told = objects(kubectl(), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(mine))
+    settings = ("envvarWhenUnprivileged=false", f"asVolumeMounts={mounts}")
+
+    values = {each["name"]: each["value"] for each in container_of(told)["env"]}
+    assert values[f"{ACCEPT}ENVVAR_WHEN_UNPRIVILEGED"] == "false"
+    assert values[f"{ACCEPT}AS_VOLUME_MOUNTS"] == mounts
+    chart = charted(*(f"acceptNvidiaVisibleDevices.{setting}" for setting in settings))
+    assert values == {each["name"]: each["value"] for each in container_of(chart)["env"]}
+
+
 @pytest.mark.parametrize("made", [lambda: kustomized("base"), lambda: kustomized("uninstall"), charted])
 def test_every_variable_in_it_is_one_of_ours(made: Callable[[], list[Manifest]]) -> None:
     known = {flag.variable for flag in FLAGS}

@@ -87,6 +87,7 @@ class Container:
     confined: bool = False
     apparmor: bool = True
     selinux_type: str = ""
+    privileged: bool = False
 
     def encoded(self) -> bytes:
         """Return the ContainerConfig."""
@@ -104,6 +105,8 @@ class Container:
 
     def _security(self) -> bytes:
         security = _bytes(3, _number(1, NODE) + _number(2, self.pid)) + _number(7, int(self.read_only_root))
+        if self.privileged:
+            security += _number(2, 1)
         if self.capabilities is not None:
             added = b"".join(_bytes(1, name) for name in self.capabilities)
             security += _bytes(1, added + _bytes(2, "ALL"))
@@ -180,11 +183,13 @@ class Cri:
                 handlers.append(_text(value, 1))
         return Status(conditions, json.loads(info.get("config", "{}")), tuple(handlers))
 
-    def run_pod(self, handler: str = "", name: str = "", *, pid: int = CONTAINER) -> Pod:
+    def run_pod(
+        self, handler: str = "", name: str = "", *, pid: int = CONTAINER, privileged: bool = False
+    ) -> Pod:
         """Run a pod on the node's network; an empty handler is the default runtime."""
         name = name or f"pod-{uuid.uuid4().hex[:8]}"
         metadata = _bytes(1, name) + _bytes(2, f"uid-{name}") + _bytes(3, "default")
-        security = _bytes(1, _number(1, NODE) + _number(2, pid))
+        security = _bytes(1, _number(1, NODE) + _number(2, pid)) + _number(6, int(privileged))
         config = _bytes(1, metadata) + _bytes(3, "/run/podlogs") + _bytes(8, _bytes(2, security))
         request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
         return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler)

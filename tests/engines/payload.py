@@ -25,43 +25,111 @@ long write(int fd, const void *bytes, unsigned long count);
 int close(int fd);
 int execvp(const char *file, char *const argv[]);
 char *strrchr(const char *text, int c);
+char *strstr(const char *text, const char *part);
 char *strncat(char *to, const char *from, unsigned long count);
 int strncmp(const char *a, const char *b, unsigned long count);
 unsigned long strlen(const char *text);
 long read(int fd, void *bytes, unsigned long count);
 int access(const char *path, int mode);
 int strcmp(const char *a, const char *b);
+int mknod(const char *path, unsigned mode, unsigned long device);
+int chmod(const char *path, unsigned mode);
 
 static void say(int fd, const char *text) { write(fd, text, strlen(text)); }
 
-/* As far as the installer asks nvidia-ctk: control device nodes, the specification, other roots in it. */
-static int ctk(int argc, char **argv) {
-    static char node[2048], bytes[65536];
+static const char *const NODES[] = {"nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"};
+static const unsigned long NUMBERS[] = {195 << 8 | 255, 195 << 8 | 254, 238 << 8, 238 << 8 | 1};
+
+/* As far as the installer asks nvidia-ctk v1.20.0, in its words: control device nodes of a driver that is
+   loaded, the specification for management containers, other roots in it. */
+static char *given(int argc, char **argv, const char *flag) {
     for (int i = 1; i < argc; i++)
-        if (!strncmp(argv[i], "--dev-root=", 11)) {
-            strncat(node, argv[i] + 11, 1024);
-            strncat(node, "/dev/nvidiactl", 32);
-        }
-    if (argc > 2 && !strcmp(argv[1], "system") && !strcmp(argv[2], "create-device-nodes"))
-        return open(node, 0101, 0666) < 0;
-    if (argc < 3 || strcmp(argv[1], "cdi"))
-        return 0;
-    if (!strcmp(argv[2], "generate")) {
-        if (access(node, 0)) {
-            say(2, "time=now level=error msg=failed\\n no NVIDIA device nodes found\\n");
+        if (!strncmp(argv[i], flag, strlen(flag)))
+            return argv[i] + strlen(flag);
+    return "";
+}
+
+static char *node(const char *root, int i) {
+    static char path[2048];
+    path[0] = 0;
+    strncat(path, root, 1024);
+    strncat(path, "/dev/", 8);
+    strncat(path, NODES[i], 32);
+    return path;
+}
+
+static int make_nodes(const char *root) {
+    for (int i = 0; i < 4; i++) {
+        char *path = node(root, i);
+        if (!access(path, 0))
+            continue;
+        if (mknod(path, 020666, NUMBERS[i]) || chmod(path, 0666)) {
+            say(2, "time=now level=error msg=failed to create device node\\n");
             return 1;
         }
-        say(1, "cdiVersion: 0.5.0\\n");
-    } else {
-        long count;
-        while ((count = read(0, bytes, sizeof bytes)) > 0)
-            write(1, bytes, count);
     }
-    for (int i = 2; i < argc; i++) {
-        say(1, "# ");
-        say(1, argv[i]);
+    return 0;
+}
+
+static int generate(int argc, char **argv) {
+    char *root = given(argc, argv, "--dev-root=");
+    int found = 0;
+    for (int i = 0; i < 4; i++) {
+        if (access(node(root, i), 0))
+            continue;
+        if (!found++) {
+            say(1, "---\\ncdiVersion: 0.5.0\\nkind: ");
+            say(1, given(argc, argv, "--vendor="));
+            say(1, "/");
+            say(1, given(argc, argv, "--class="));
+            say(1, "\\ndevices:\\n    - name: all\\n      containerEdits:\\n        deviceNodes:\\n");
+        }
+        say(1, "            - path: /dev/");
+        say(1, NODES[i]);
+        if (*root && strcmp(root, "/")) {
+            say(1, "\\n              hostPath: ");
+            say(1, node(root, i));
+        }
         say(1, "\\n");
     }
+    if (!found) {
+        say(2, "time=now level=error msg=failed\\n no NVIDIA device nodes found\\n");
+        return 1;
+    }
+    say(1, "containerEdits:\\n    env:\\n        - NVIDIA_VISIBLE_DEVICES=void\\n    hooks:\\n");
+    say(1, "        - hookName: createContainer\\n          path: ");
+    say(1, given(argc, argv, "--nvidia-cdi-hook-path="));
+    say(1, "\\n");
+    return 0;
+}
+
+/* A path is another's where it is that one or lies below it. */
+static int transform(const char *from, const char *to) {
+    static char text[65536];
+    long count, size = 0;
+    char *at = text, *next;
+    while ((count = read(0, text + size, sizeof text - 1 - size)) > 0)
+        size += count;
+    while ((next = strstr(at, "ath: "))) {
+        next += 5;
+        write(1, at, next - at);
+        at = next;
+        if (!strncmp(at, from, strlen(from)) && (at[strlen(from)] == '/' || at[strlen(from)] == '\\n')) {
+            say(1, to);
+            at += strlen(from);
+        }
+    }
+    say(1, at);
+    return 0;
+}
+
+static int ctk(int argc, char **argv) {
+    if (argc > 2 && !strcmp(argv[1], "system") && !strcmp(argv[2], "create-device-nodes"))
+        return make_nodes(given(argc, argv, "--dev-root="));
+    if (argc > 2 && !strcmp(argv[1], "cdi") && !strcmp(argv[2], "generate"))
+        return generate(argc, argv);
+    if (argc > 2 && !strcmp(argv[1], "cdi") && !strcmp(argv[2], "transform"))
+        return transform(given(argc, argv, "--from="), given(argc, argv, "--to="));
     return 0;
 }
 

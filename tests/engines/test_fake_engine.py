@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.cache import PROJECT
 from tests.engines.configs import CONTAINERD, VERSION_2
 from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
@@ -17,6 +18,7 @@ from tests.engines.versions import EngineSet
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
 BEHAVIOUR = "/run/fake/behaviour"
+SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 INSTALL = ("install", "--runtime", "containerd", "--toolkit-source", ARTIFACTS, "--timeout", "5")
 LEFT = {
     "/usr/local/nvidia",
@@ -103,6 +105,75 @@ def test_an_engine_that_goes_wrong_is_brought_back_and_left_alone_from_then_on(
     assert (snapshot(faked, times=True), starts(faked) - count) == (after, restarts)
     faked.write(BEHAVIOUR, "")
     assert faked.installer(*INSTALL, "--retry").returncode == 0
+
+
+# NVIDIA's entry point with the operator's default; CDI is what our own has no flag for.
+OPERATORS = {
+    "NO_DAEMON": "true",
+    "RUNTIME": "containerd",
+    "HOST_ROOT_MOUNT": "/",
+    "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
+    "TOOLKIT_INSTALLER_TIMEOUT": "5",
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words", "restarts"),
+    [
+        pytest.param("die", "level=fatal the fake has had", 1, id="it dies at its start"),
+        pytest.param("lie", "it serves runc=(built in), default runc)", 2, id="it serves what it served"),
+    ],
+)
+@pytest.mark.parametrize("cdi", ["true", "false"], ids=["CDI", "without CDI"])
+def test_by_nvidias_entry_point_all_of_it_goes_back_when_the_engine_refuses(
+    faked: Node, behaviour: str, words: str, restarts: int, cdi: str
+) -> None:
+    (faked.root / "run/nvidia/driver/dev").mkdir(parents=True, exist_ok=True)
+    files, count = snapshot(faked), starts(faked)
+    faked.write(BEHAVIOUR, behaviour)
+
+    done = faked.run([PYTHON, "-m", "installer.compat"], env=OPERATORS | {"CDI_ENABLED": cdi}, check=False)
+
+    assert done.returncode == 1
+    assert words in sentence(done.stderr), done.stderr
+    assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
+    assert not (faked.root / SPECIFICATION).exists()
+    assert faked.show("containerd", "ActiveState") == "active"
+    assert starts(faked) - count == restarts
+    faked.run(["rm", "-r", "/run/nvidia"])
+
+
+# A mistake of ours where the engine has been reloaded, once: the roll-back comes there too.
+MISTAKE = """
+
+_right, _met = _taken_up, []
+
+
+def _taken_up(*words):
+    if not _met:
+        raise KeyError(_met.append("hunter2"))
+    return _right(*words)
+"""
+
+
+def test_a_mistake_of_ours_behind_a_reload_is_rolled_back_and_remembered(faked: Node) -> None:
+    faked.run(["cp", "-r", f"{PROJECT}/installer", "/run/fake/"])
+    with (faked.root / "run/fake/installer/record/engines.py").open("a") as program:
+        program.write(MISTAKE)
+    files, count = snapshot(faked), starts(faked)
+
+    first = faked.installer(*INSTALL, env={"PYTHONPATH": "/run/fake"})
+
+    assert first.returncode == 1, first.stderr
+    assert "internal error: KeyError in record/engines.py" in sentence(first.stderr)
+    assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
+    assert starts(faked) - count == 2
+    again = faked.installer(*INSTALL)
+    assert again.returncode == 1
+    assert sentence(again.stderr).startswith("cannot configure again what failed before (finish (internal")
+    assert starts(faked) - count == 2
 
 
 def test_an_engine_that_is_slow_is_waited_for(faked: Node) -> None:

@@ -1,6 +1,7 @@
 """The GPU Operator's toolkit DaemonSet as of today: its variables, its mounts, our image in NVIDIA's place."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -38,6 +39,11 @@ PLACES = {
         "/runtime/sock-dir": "/run/containerd",
     },
     "docker": {"/runtime/config-dir": "/etc/docker", "/runtime/sock-dir": "/var/run"},
+    "crio": {
+        "/runtime/config-dir": "/etc/crio",
+        "/runtime/config-dir.d": "/etc/crio/crio.conf.d",
+        "/runtime/sock-dir": "/var/run/crio",
+    },
 }
 # hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.
 KUBELETS = [*MOUNTS.values(), *PLACES["containerd"].values(), "/etc/docker", "/run/nvidia/driver/dev"]
@@ -71,6 +77,14 @@ ENGINES = {
         "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
         "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
         "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
+    },
+    "crio": {
+        "RUNTIME": "crio",
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "CRIO_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.conf",
+        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/crio/crio.conf.d/99-nvidia.conf",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/crio.sock",
     },
 }
 CDI = {
@@ -122,9 +136,9 @@ def test_a_pod_with_the_operators_variables_serves_and_gives_back(
     assert not any("/runtime/" in text or "/host/" in text for text in configs), "the host's own paths"
     if cdi:
         said = (node.root / SPECIFICATION).read_text()
-        assert f"# --nvidia-cdi-hook-path={INSTALL_DIR}/toolkit/nvidia-cdi-hook\n" in said
-        assert "# --from=/driver-root\n# --to=/run/nvidia/driver\n" in said
-        assert (node.root / "run/nvidia/driver/dev/nvidiactl").exists()
+        assert f"path: {INSTALL_DIR}/toolkit/nvidia-cdi-hook\n" in said
+        assert "path: /dev/nvidiactl\n              hostPath: /run/nvidia/driver/dev/nvidiactl\n" in said
+        assert (node.root / "run/nvidia/driver/dev/nvidia-uvm-tools").is_char_device()
     live = start(node)
     assert live.exec() == "alive\n"
     live.stop()
@@ -183,6 +197,49 @@ def test_without_a_driver_cdi_is_refused_and_nothing_is_changed(containerd_node:
     assert done.returncode == 1
     assert "generate the CDI specification (no NVIDIA device nodes found)" in done.stderr
     assert snapshot(node) == files
+    assert served(node) == before
+
+
+def _refuses(node: Node) -> None:
+    text = node.read("/etc/containerd/config.toml")
+    node.write("/etc/containerd/config.toml", text.replace("oom_score = 0", 'oom_score = "not yet"'))
+
+
+def _is_read_only(node: Node) -> None:
+    node.run(["mount", "--bind", "/etc/containerd", "/etc/containerd"])
+    node.run(["mount", "-o", "remount,ro,bind", "/etc/containerd"])
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [
+        pytest.param(_refuses, "refuses the new config", id="its own program refuses the config"),
+        pytest.param(_is_read_only, "read-only file system", id="its config is read-only"),
+    ],
+)
+def test_what_fails_behind_the_device_nodes_is_rolled_back_with_them(
+    containerd_node: Node, happens: Callable[[Node], None], words: str
+) -> None:
+    node = containerd_node
+    (node.root / "run/nvidia/driver/dev").mkdir(parents=True)
+    before = served(node)
+    happens(node)
+    files, engine = snapshot(node), node.pid_of("containerd.service")
+    environment = {
+        "NO_DAEMON": "true",
+        "RUNTIME": "containerd",
+        "HOST_ROOT_MOUNT": "/",
+        "TOOLKIT_SOURCE_ROOT": ARTIFACTS,
+    }
+
+    done = node.run([*COMMAND], env=environment | CDI, check=False)
+
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
+    assert "device nodes made" in done.stderr
+    assert snapshot(node) == files
+    assert not (node.root / "run/cdi").exists()
+    assert node.pid_of("containerd.service") == engine
     assert served(node) == before
 
 

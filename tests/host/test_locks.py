@@ -68,7 +68,7 @@ def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path
     (tmp_path / "toolkit.pid").write_text("999999999 99999\n")
 
     lock = lock_pidfile(host, PIDFILE)
-    write_pid(lock)
+    write_pid(lock, PIDFILE)
 
     assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
     lock.release()
@@ -219,7 +219,7 @@ def test_a_neighbours_lock_on_an_old_pidfile_keeps_nobody_out(host: Host, tmp_pa
     with locking(tmp_path / "toolkit.pid", NOBODY):
         lock = lock_pidfile(host, PIDFILE)
 
-    write_pid(lock)
+    write_pid(lock, PIDFILE)
     assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
     lock.release()
 

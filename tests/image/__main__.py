@@ -16,6 +16,8 @@ from tests.image import archive, builder
 BUILT = PROJECT / "build"
 # The image, and the one that an update brings: another payload.
 IMAGES = {"node-toolkit-installer:0.1.0": "1.0.0", "node-toolkit-installer:next": "2.0.0"}
+# The image on a base whose /var/run is a directory and no link to /run.
+OWN_VAR_RUN = "node-toolkit-installer:own-var-run"
 
 
 def path_of(tag: str) -> Path:
@@ -60,7 +62,9 @@ def main() -> int:
             _context(Path(directory), payload)
             shutil.move(builder.build(ready, Path(directory), f"localhost/{tag}", log), path_of(tag))
         print(f"built {tag} after {time.monotonic() - started:.0f} s")
-    image = archive.read(path_of(next(iter(IMAGES))))
+    first = path_of(next(iter(IMAGES)))
+    archive.with_directory(first, "var/run", f"localhost/{OWN_VAR_RUN}", path_of(OWN_VAR_RUN))
+    image = archive.read(first)
     print(*archive.tables(image), sep="\n")
     found = [f"BAD {problem}" for problem in archive.problems(image)]
     print(*(found or ["no compiler, no pip, no cache; bytecode compiled"]), sep="\n")

@@ -1,6 +1,8 @@
 """An image as its archive has it: layers, what they weigh, and the files that a container sees."""
 
 import gzip
+import hashlib
+import io
 import json
 import re
 import tarfile
@@ -32,6 +34,7 @@ class Image:
     config: dict[str, Any]
     layers: tuple[Layer, ...]
     files: frozenset[str]
+    shell: str = ""  # what usr/bin/sh is a link to
 
 
 def read(archive: Path) -> Image:
@@ -40,7 +43,7 @@ def read(archive: Path) -> Image:
         (manifest,) = json.load(_member(tar, "manifest.json"))
         config = json.load(_member(tar, manifest["Config"]))
         made = [each["created_by"] for each in config["history"] if not each.get("empty_layer")]
-        layers, files = [], set[str]()
+        layers, files, shell = [], set[str](), ""
         for name, made_by in zip(manifest["Layers"], made, strict=True):
             content = _member(tar, name).read()
             travels = len(gzip.compress(content, compresslevel=6))
@@ -48,7 +51,8 @@ def read(archive: Path) -> Image:
                 members = layer.getmembers()
             layers.append(Layer(made_by, sum(each.size for each in members), travels))
             files = _laid_over(files, members)
-    return Image(config, tuple(layers), frozenset(files))
+            shell = next((each.linkname for each in members if each.name.endswith("bin/sh")), shell)
+    return Image(config, tuple(layers), frozenset(files), shell)
 
 
 def _member(tar: tarfile.TarFile, name: str) -> Any:
@@ -64,6 +68,29 @@ def _laid_over(below: set[str], members: list[tarfile.TarInfo]) -> set[str]:
     gone = {mark.replace(".wh..wh..opq", "").replace(".wh.", "").rstrip("/") for mark in marks}
     kept = {name for name in below if not any(name == each or name.startswith(each + "/") for each in gone)}
     return kept | names - marks
+
+
+def with_directory(archive: Path, directory: str, tag: str, target: Path) -> None:
+    """Write the image once more under another tag, with a layer on top in which ``directory`` is one."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        entry = tarfile.TarInfo(directory)
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+    with tarfile.open(archive) as old, tarfile.open(target, "w") as new:
+        (manifest,) = json.load(_member(old, "manifest.json"))
+        config = json.load(_member(old, manifest["Config"]))
+        for name in manifest["Layers"]:
+            new.addfile(old.getmember(name), old.extractfile(name))
+        config["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}")
+        config["history"].append({"created_by": f"mkdir {directory}"})
+        layers = [*manifest["Layers"], "on-top.tar"]
+        said = [{"Config": "config.json", "RepoTags": [tag], "Layers": layers}]
+        texts = {"on-top.tar": layer.getvalue(), "config.json": json.dumps(config).encode()}
+        for name, content in (texts | {"manifest.json": json.dumps(said).encode()}).items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            new.addfile(entry, io.BytesIO(content))
 
 
 def problems(image: Image) -> Iterator[str]:
@@ -83,6 +110,8 @@ def problems(image: Image) -> Iterator[str]:
     for needed in ("usr/bin/sh", f"{PROGRAM}bin/toolkit-installer", f"{PROGRAM}bin/nvidia-toolkit"):
         if needed not in image.files:
             yield f"{needed} is not there"
+    if image.shell != "bash":
+        yield f"usr/bin/sh is {image.shell}, which keeps TERM from the script of the GPU Operator"
     if image.config["config"]["Env"][0].partition("=")[2].split(":")[0] != f"/{PROGRAM}bin":
         yield "the programs are not on the PATH"
 

@@ -26,7 +26,7 @@ CONFIG = {"config": {"Env": ["PATH=/opt/toolkit-installer/bin:/usr/bin"]}}
 
 
 def test_a_good_image_has_no_problem() -> None:
-    assert list(problems(Image(CONFIG, (), GOOD))) == []
+    assert list(problems(Image(CONFIG, (), GOOD, "bash"))) == []
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,18 @@ def test_a_good_image_has_no_problem() -> None:
     ],
 )
 def test_what_should_not_be_there_is_seen(file: str, problem: str) -> None:
-    assert list(problems(Image(CONFIG, (), GOOD | {file}))) == [f"{file} {problem}"]
+    assert list(problems(Image(CONFIG, (), GOOD | {file}, "bash"))) == [f"{file} {problem}"]
 
 
 @pytest.mark.parametrize("needed", ["usr/bin/sh", "opt/toolkit-installer/bin/nvidia-toolkit"])
 def test_what_should_be_there_is_missed(needed: str) -> None:
-    assert list(problems(Image(CONFIG, (), GOOD - {needed}))) == [f"{needed} is not there"]
+    assert list(problems(Image(CONFIG, (), GOOD - {needed}, "bash"))) == [f"{needed} is not there"]
+
+
+def test_a_shell_that_keeps_term_from_a_script_is_seen() -> None:
+    (problem,) = problems(Image(CONFIG, (), GOOD, "dash"))
+
+    assert problem.startswith("usr/bin/sh is dash")
 
 
 def _tar(files: dict[str, bytes]) -> bytes:

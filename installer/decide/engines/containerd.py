@@ -9,6 +9,7 @@ from installer.decide.engines.containerd_config import (
     DEFAULT,
     NEW_SCHEMA,
     OLD_DEFAULT,
+    OLD_TABLE,
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
@@ -31,7 +32,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_TYPE: Final = "io.containerd.runc.v2"
@@ -57,12 +58,15 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     _refuse_unknown_default(config, entries)
     donor = _donor(config)
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
+    if config.old_default and any(entry.default for entry in entries):
+        # It overrules the name. Emptied, not removed: so it comes back also when others have edited the file.
+        wants.append(Want((*config.key, OLD_TABLE, "runtime_type"), ""))
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
     if extras.cdi:
         wants.append(Want((*config.key[:-1], CDI), value=True))
     for entry in entries:
-        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry)}
+        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry, extras)}
         told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
         wants += (mine | {key: Want(key, value) for key, value in told.items()}).values()
     cgroups = {entry.name: _systemd_cgroup(config, donor, entry, extras) for entry in entries}
@@ -90,7 +94,9 @@ def _refuse_unserved(files: ConfigFiles, config: Config) -> None:
         if off:
             raise InstallerError(
                 f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
-                remedy=f"choose --runtime docker, or remove {off[0]} from disabled_plugins",
+                remedy=Remedy(
+                    "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
+                ),
             )
     if config.schema == 1 and major(files) == 2:
         raise InstallerError(
@@ -128,11 +134,6 @@ def _refuse_unknown_default(config: Config, entries: tuple[RuntimeEntry, ...]) -
 def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
     """Raise where something is stronger than what we write; on 1.x an import replaces the whole CRI table."""
     default = any(entry.default for entry in entries)
-    if default and config.old_default:
-        raise InstallerError(
-            f"set the default runtime in {config.path} (its old default_runtime table overrules the name)",
-            remedy="replace that table by default_runtime_name, or run with --no-set-as-default",
-        )
     later = list(config.imported)
     later = later[later.index(target) + 1 :] if target in later else later
     for path in later if config.merges else ():
@@ -143,12 +144,6 @@ def _refuse_overruled(config: Config, target: PurePosixPath, entries: tuple[Runt
             raise InstallerError(
                 f"configure containerd ({path} is imported after our file and sets {word} too)",
                 remedy=f"remove {word} from {path}",
-            )
-    for path in reversed(later) if not config.merges else ():
-        if config.key[1] in table(config.imported[path], ("plugins",), path):
-            raise InstallerError(
-                f"configure containerd in {config.path} ({path} is imported and replaces its CRI table)",
-                remedy=f"name the file that counts with --config containerd={path}",
             )
 
 
@@ -198,13 +193,16 @@ def _low_level(config: Config) -> Iterator[Value]:
             yield binary
 
 
-def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry) -> Iterator[Want]:
+def _entry(
+    config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry, extras: Extras
+) -> Iterator[Want]:
     key = (*config.key, "runtimes", entry.name)
     mine = table(config.runtimes, (entry.name,), target)
     options = table(mine, ("options",), target)
     refuse_taken_name(target, entry.name, _binary(mine, target) or mine.get("runtime_type"))
     kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-    yield Want((*key, "runtime_type"), next((kind for kind in kinds if _has_shim(config, kind)), RUNC_TYPE))
+    kind = next((kind for kind in kinds if _has_shim(config, kind)), extras.runtime_type or RUNC_TYPE)
+    yield Want((*key, "runtime_type"), kind)
     for below, value in leaves(donor):
         if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
             yield Want((*key, *below), value)
@@ -219,14 +217,12 @@ def _entry(config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEnt
 
 
 def _with(donor: Tree, extras: Extras) -> Tree:
-    """Return what a runtime inherits, with the annotations and the type that it is given besides."""
+    """Return what a runtime inherits, with the annotations that it is given besides."""
     shown = [f"{prefix}*" for prefix in extras.annotations]
     had = donor.get(ANNOTATIONS)
     more: dict[str, Value] = {}
     if shown:
         more[ANNOTATIONS] = [*shown, *(had if isinstance(had, list) else ())]
-    if extras.runtime_type and not donor.get("runtime_type"):
-        more["runtime_type"] = extras.runtime_type
     return {**donor, **more}
 
 

@@ -11,7 +11,8 @@ from installer.decide.engines.model import ConfigFiles, table, text, wrong_type
 V2_PLUGIN: Final = "io.containerd.grpc.v1.cri"
 V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 DEFAULT: Final = "default_runtime_name"
-OLD_DEFAULT: Final = "default"
+OLD_DEFAULT: Final = "default"  # what a full one of these is called:
+OLD_TABLE: Final = "default_runtime"
 NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, design consequences 2)
 
 
@@ -19,10 +20,11 @@ NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, d
 class Config:
     """The files, understood as containerd does.
 
-    ``key`` is the table that holds the runtimes. ``imported`` are the other files in the order of
-    reading, the drop-in that was asked for among them. Where ``merges`` is true (2.x), they add to
-    the root file key by key, and ``runtimes`` and ``default`` are what comes out. ``old_default``
-    tells that the default is the table that schema 1 had for it.
+    ``path`` and ``tree`` are the file whose CRI table counts: the root file, or on 1.x the last import
+    that has one, for it replaces that of the root. ``key`` is the table that holds the runtimes.
+    ``imported`` are the other files in the order of reading, the drop-in that was asked for among them.
+    Where ``merges`` is true (2.x), they add to the root file key by key, and ``runtimes`` and ``default``
+    are what comes out. ``old_default`` tells that the default is the table that schema 1 had for it.
     """
 
     path: PurePosixPath
@@ -46,6 +48,12 @@ def understood(files: ConfigFiles) -> Config:
     tree = files.trees.get(path, {})
     schema = schema_of(path, tree, 1 if tree else NEW_SCHEMA)
     merges = major(files) == 2 or (major(files) is None and schema > 2)
+    if merges and schema > 1 and files.drop_in in _imported(files, tree, merges=True):
+        # A drop-in of NVIDIA's installer has the schema that the engine dumps. 2.1 and 2.2 read all files by
+        # the highest one: what the root file says of CRI under the older plugin id is not in force then.
+        drop_in = files.trees.get(files.drop_in, {})
+        newer = schema_of(files.drop_in, drop_in, schema)
+        schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), files.drop_in) else schema)
     plugins = table(tree, ("plugins",), path)
     plugin = {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN)
     # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
@@ -53,13 +61,16 @@ def understood(files: ConfigFiles) -> Config:
         plugin = V3_PLUGIN
     key = ("plugins", plugin, "containerd")
     imported = _imported(files, tree, merges=merges)
+    if not merges:
+        with_cri = [name for name, below in imported.items() if plugin in table(below, ("plugins",), name)]
+        path, tree = (with_cri[-1], imported[with_cri[-1]]) if with_cri else (path, tree)
     cri = _cri(path, tree, key)
     for other, below in imported.items() if merges else ():
         cri = _merge(cri, _cri(other, below, key))
     runtimes = table(cri, ("runtimes",), path)
     default = text(cri, DEFAULT, path)
     # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
-    table_of_old = table(cri, ("default_runtime",), path)
+    table_of_old = table(cri, (OLD_TABLE,), path)
     old_default = bool(table_of_old.get("runtime_type")) and not merges
     if old_default:
         runtimes, default = {**runtimes, OLD_DEFAULT: table_of_old}, OLD_DEFAULT
@@ -98,7 +109,7 @@ def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
         runtime = (*key, "runtimes", name)
         table(tree, (*runtime, "options"), path)
         text(table(tree, runtime, path), "runtime_type", path, runtime)
-    table(tree, (*key, "default_runtime", "options"), path)
+    table(tree, (*key, OLD_TABLE, "options"), path)
     cri = table(tree, key, path)
     text(cri, DEFAULT, path, key)
     return cri

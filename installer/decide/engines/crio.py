@@ -19,7 +19,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 
 RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
@@ -127,7 +127,11 @@ def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[Ru
             word = f"the runtime {min(names)}" if names else DEFAULT
             raise InstallerError(
                 f"configure CRI-O in {path} ({other} is read later and sets {word} too)",
-                remedy=f"name a file that sorts after it with --drop-in-config, or remove {word} there",
+                remedy=Remedy(
+                    "name a file that sorts after it with ",
+                    Option("drop-in-config"),
+                    f", or remove {word} there",
+                ),
             )
 
 

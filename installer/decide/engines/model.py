@@ -8,7 +8,7 @@ from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.edits.tree import dotted, kind_of
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 
 OUR_BINARIES: Final = frozenset(
     f"nvidia-container-runtime{mode}{real}" for mode in ("", ".cdi", ".legacy") for real in ("", ".real")
@@ -222,5 +222,5 @@ def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
         return
     raise InstallerError(
         f"use {path} (a runtime named {name} is there already and starts {binary})",
-        remedy="choose another name with --runtime-name",
+        remedy=Remedy("choose another name with ", Option("runtime-name")),
     )

@@ -196,12 +196,18 @@ def test_runc_is_named_as_well_where_it_is(text: str, version: str, *, written: 
     assert ("runc" in found) is written
 
 
-def test_a_default_by_the_old_table_cannot_be_taken_over_by_name() -> None:
+@pytest.mark.parametrize(("default", "kept"), [(False, RUNC), (True, "")])
+def test_a_default_by_the_old_table_gives_way_to_ours_only_where_that_is_asked_for(
+    kept: str, *, default: bool
+) -> None:
     text = f"version = 2\n[{CRI2}.default_runtime]\nruntime_type = '{RUNC}'\n"
 
-    assert at(runtimes(text), "nvidia", "runtime_type") == RUNC
-    with pytest.raises(InstallerError, match="its old default_runtime table overrules the name"):
-        runtimes(text, default=True)
+    tree = result(decided("containerd", text, version="1.7.24", default=default), ROOT, text)
+
+    cri = at(tree, "plugins", "io.containerd.grpc.v1.cri", "containerd")
+    assert at(cri, "default_runtime", "runtime_type") == kept
+    assert at(cri, "default_runtime_name") == ("nvidia" if default else None)
+    assert at(cri, "runtimes", "nvidia", "runtime_type") == RUNC
 
 
 def test_a_default_that_is_called_default_is_one_like_any_other() -> None:

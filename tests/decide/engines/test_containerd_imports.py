@@ -115,8 +115,35 @@ def test_on_1_the_last_import_with_a_cri_table_is_the_one_that_counts() -> None:
         "/etc/containerd/conf.d/30.toml": "version = 2\n",
     }
 
-    with pytest.raises(InstallerError, match=r"--config containerd=/etc/containerd/conf.d/20.toml"):
-        decided("containerd", texts, version="1.7.24")
+    decision = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == ["/etc/containerd/conf.d/20.toml"]
+
+
+def test_on_1_a_drop_in_that_nobody_imports_does_not_count() -> None:
+    texts = {ROOT: "version = 2\n", DROP_IN: f"version = 2\n[{CRI2}]\n"}
+
+    decision = decided("containerd", texts, version="1.7.24", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == [ROOT]
+
+
+def test_a_drop_in_of_nvidias_installer_may_be_of_a_higher_schema_than_the_root() -> None:
+    runc = f"[{CRI3}.runtimes.runc]\noptions.SystemdCgroup = true\n"
+    texts = {ROOT: f"version = 2\n{IMPORTS}[{CRI2}.runtimes.runc]\n", DROP_IN: f"version = 3\n{runc}"}
+
+    decision = decided("containerd", texts, version="2.1.9", drop_in=DROP_IN)
+
+    assert [str(file.path) for file in decision.files] == [DROP_IN]
+    ours = at(result(decision, DROP_IN, texts[DROP_IN]), "plugins", V3, "containerd", "runtimes", "nvidia")
+    assert at(ours, "options") == {"SystemdCgroup": True, "BinaryName": NVIDIA}
+
+
+def test_a_root_file_of_schema_1_is_refused_on_2_whatever_the_drop_in_says() -> None:
+    texts = {ROOT: f"version = 1\n{IMPORTS}", DROP_IN: f"version = 3\n[{CRI3}]\n"}
+
+    with pytest.raises(InstallerError, match=r"2\.x ignores a file of schema 1"):
+        decided("containerd", texts, version="2.1.9", drop_in=DROP_IN)
 
 
 @pytest.mark.parametrize("version", ["2.1.9", "2.3.4"])

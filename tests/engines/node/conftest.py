@@ -33,12 +33,12 @@ def newest_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
 
 
 @pytest.fixture
-def tell(record_property: Callable[[str, object], None]) -> Callable[[Node], Story]:
-    """Return how to begin the story of a node that has both images."""
+def tell(record_property: Callable[[str, object], None]) -> Callable[..., Story]:
+    """Return how to begin the story of a node that has both images, or those of ``tags``."""
 
-    def begin(node: Node) -> Story:
+    def begin(node: Node, *tags: str) -> Story:
         story = Story(node, record_property)
-        for tag in IMAGES:
+        for tag in tags or IMAGES:
             assert path_of(tag).exists(), "there is no image: say `make image` first"
             if node.engine == "docker":
                 node.run(["docker", "load", "--quiet", "--input", str(path_of(tag))], timeout_s=120)

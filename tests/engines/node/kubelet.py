@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tests.deploy.rendered import Manifest
-from tests.engines.cri import Container, Cri, CriError, Executed, Mount, Pod
+from tests.engines.cri import NODE, Container, Cri, CriError, Executed, Mount, Pod
 from tests.engines.nodes import Node
 
 LOGS = "run/podlogs"
@@ -79,12 +79,15 @@ def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
 
 
 def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
-    """Start a pod on a node."""
-    container = wanted(pod, tag, f"{name}.log", drop)
-    grace_s = pod["terminationGracePeriodSeconds"]
+    """Start a pod of deploy/ on a node."""
+    return start(node, name, wanted(pod, tag, f"{name}.log", drop), pod["terminationGracePeriodSeconds"])
+
+
+def start(node: Node, name: str, container: Container, grace_s: int) -> Running:
+    """Start a pod of one container."""
     if node.engine == "docker":
         return _DockerPod.started(node, name, container, grace_s)
-    sandbox = node.cri.run_pod(name=name)
+    sandbox = node.cri.run_pod(name=name, pid=container.pid, privileged=container.privileged)
     return _CriPod(node, sandbox, node.cri.start(sandbox, container), container.log, grace_s)
 
 
@@ -145,11 +148,14 @@ class _DockerPod:
     @classmethod
     def started(cls, node: Node, name: str, wanted: Container, grace_s: int) -> "_DockerPod":
         """Translate once more: the container as ``docker run`` has it."""
-        words = ["--name", name, "--net", "none", "--memory", str(wanted.memory_limit), "--cap-drop", "ALL"]
+        words = ["--name", name, "--net", "none", "--memory", str(wanted.memory_limit)]
+        words += ["--cap-drop", "ALL"] if wanted.capabilities is not None else []
         words += [word for each in wanted.capabilities or () for word in ("--cap-add", each)]
+        words += ["--privileged"] if wanted.privileged else []
+        words += ["--pid", "host"] if wanted.pid == NODE else []
         words += ["--security-opt", "no-new-privileges"] if wanted.confined else []
         words += ["--security-opt", "apparmor=unconfined"]
-        words += ["--security-opt", f"label=type:{wanted.selinux_type}"]
+        words += ["--security-opt", f"label=type:{wanted.selinux_type}"] if wanted.selinux_type else []
         words += ["--read-only"] if wanted.read_only_root else []
         for mount in wanted.mounts:
             modes = ["ro"] if mount.read_only else []

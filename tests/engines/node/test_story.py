@@ -3,21 +3,16 @@
 from collections.abc import Callable
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
-from tests.engines.cri import Container, Mount
 from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
-from tests.engines.test_inside import stop
 from tests.engines.test_live import start
-from tests.engines.test_operator import COMMON, ENGINES, MOUNTS, PLACES
 from tests.engines.told import served
 
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 TAG, NEXT = "0.1.0", "next"
-# What the operator mounts of the host; the program and the toolkit are in the image.
-OPERATORS = {"/host", "/usr/local/nvidia", "/run/nvidia/toolkit", "/driver-root", *PLACES["containerd"]}
 POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
 READY = "run/nvidia/toolkit/ready"
 
@@ -147,39 +142,5 @@ def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Calla
     assert uninstall.exit_code() == 0, uninstall.log()
     uninstall.delete()
     story.tell("the uninstall Job freed the node")
-    assert snapshot(node) == files
-    assert served(node) == before
-
-
-def test_the_operators_entrypoint_finds_all_it_needs_in_the_image(
-    newest_node: Node, tell: Callable[[Node], Story]
-) -> None:
-    """The operator's script sources a file, exports what it says, and becomes nvidia-toolkit (peers.md 3)."""
-    node, story = newest_node, tell(newest_node)
-    host = {here: there for here, there in (MOUNTS | PLACES["containerd"]).items() if here in OPERATORS}
-    for there in host.values():
-        (node.root / there.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
-    files, before = snapshot(node), served(node)
-    script = "set -o allexport; [ -d /host ] || exit 3; . /etc/os-release; cat /dev/null; sleep 0; exec nvidia-toolkit"
-    wanted = Container(
-        command=("/bin/sh", "-c", script),
-        image=f"localhost/node-toolkit-installer:{TAG}",
-        mounts=tuple(Mount(here, there, here == "/host") for here, there in host.items()),
-        env=COMMON
-        | ENGINES["containerd"]
-        | {"CDI_ENABLED": "false", "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"},
-        log="operator.log",
-    )
-    log = node.root / "run/podlogs/operator.log"
-
-    sandbox = node.cri.run_pod(name="operator")
-    container = node.cri.start(sandbox, wanted)
-    until(lambda: "Waiting for signal" in log.read_text(), log.read_text)
-    story.tell("the operator's entrypoint has become our program")
-    assert served(node) == (before[0] | OURS, before[1])
-    stop(node.cri, container)
-    assert node.cri.container_state(container) == (2, 0), log.read_text()
-    node.cri.remove_pod(sandbox)
-    story.tell("it gave everything back")
     assert snapshot(node) == files
     assert served(node) == before

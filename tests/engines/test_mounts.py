@@ -1,0 +1,348 @@
+"""A container's mounts as the kernel makes them: what the host calls the paths that variables name. Root, no engine.
+
+The container's image has /var/run as a link to /run, as Debian, Ubuntu and UBI have it, or as a directory.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.demo import stand_in_payload
+from installer.host.files import Host
+from tests.engines.conftest import missing, must_run
+
+PROJECT = Path(__file__).parents[2]
+SPECIFICATION = "management.nvidia.com-gpu.yaml"
+# As far as the installer asks nvidia-ctk for a specification (compare tests/engines/payload.py).
+CTK = '#!/bin/sh\n[ "$1" != cdi ] || echo "cdiVersion: 0.5.0"\n'
+CDI = {"CDI_ENABLED": "true", "CREATE_DEVICE_NODES": "none", "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
+# Mounts what the lines of its first argument say (how, host's path, container's path), and enters the container.
+MARK = "mark"
+# Puts a file into the directory that an option names, through the mounts that the options tell.
+WRITE = f"""
+import os, sys
+from pathlib import PurePosixPath
+from installer.compat_options import options_from
+from installer.compat_words import read
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File
+from installer.host.files import Host
+options = options_from(read([], os.environ))
+places = next(iter(options.places.values()))
+try:
+    path = PurePosixPath(eval(sys.argv[1]))
+    Host.under(options.host_root, options.mounts).replace(path / "{MARK}", File(b""))
+except InstallerError as error:
+    print(error, end="")
+"""
+ENTER = """\
+set -e
+while read -r how from to; do
+    [ -n "$how" ] || continue
+    if [ -d "$from" ]; then mkdir -p "$to"; else mkdir -p "${to%/*}"; [ -e "$to" ] || : > "$to"; fi
+    mount --rbind "$from" "$to"
+    [ "$how" = rw ] || mount -o remount,ro,bind "$to"
+done <<END
+$1
+END
+shift
+exec chroot "$@"
+"""
+
+
+@dataclass
+class Container:
+    """The root of a container, the host's root, and what is mounted from one into the other."""
+
+    root: Path
+    host: Path
+    mounts: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def mount(self, there: str, here: str, how: str = "rw") -> None:
+        """Mount a path of the host's."""
+        self.mounts.append((how, str(self.host / there.lstrip("/")), here))
+
+    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run NVIDIA's entry point in it, for one installation, or a Python with other ``words``."""
+        # The interpreter and the project, as the image has them.
+        own = {Path(path) for path in ("/usr", "/proc", PROJECT, sys.prefix, sys.base_prefix)}
+        needed = [("rw", str(path), str(path)) for path in sorted(own) if path != Path("/usr/local")]
+        # As runc does: a link of the image, such as /var/run, is followed within the image.
+        image = Host.under(PurePosixPath(self.root))
+        lines = "\n".join(
+            f"{how} {there} {image.here(PurePosixPath(here))}" for how, there, here in [*needed, *self.mounts]
+        )
+        command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "enter", lines]
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin",
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NO_DAEMON": "true",
+            "RUNTIME_RESTART_MODE": "none",
+            "RUNTIME": "containerd",
+            **variables,
+        }
+        return subprocess.run(
+            [*command, str(self.root), sys.executable, *(words or ("-m", "installer.compat"))],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def found(self, name: str) -> list[str]:
+        """Return where files of a name are, on the host."""
+        return sorted(f"/{path.relative_to(self.host)}" for path in self.host.rglob(name))
+
+    def writes(self, path: str, **variables: str) -> str:
+        """Write to the path that an option holds; return where the host then has it, or why not."""
+        done = self.run("-c", WRITE, path, **variables)
+        assert done.returncode == 0, done.stderr
+        found = self.found(MARK)
+        for name in found:
+            (self.host / name[1:]).unlink()
+        return done.stdout or " and ".join(found)
+
+
+@pytest.fixture(params=["link", "directory"])
+def container(tmp_path: Path, request: pytest.FixtureRequest) -> Container:
+    """Return a container of one kind, on a host on which /var/run is a link, as on all that systemd runs."""
+    if (lack := missing()) and not must_run():
+        pytest.skip(lack)
+    made = Container(tmp_path / "container", tmp_path / "host")
+    for root in (made.root, made.host):
+        for folder in ("run", "var", "etc", "opt"):
+            (root / folder).mkdir(parents=True)
+    (made.host / "var/run").symlink_to("/run")
+    for link in ("bin", "lib", "lib64", "sbin"):
+        (made.root / link).symlink_to(f"usr/{link}")
+    if request.param == "link":
+        (made.root / "var/run").symlink_to("/run")
+    else:
+        (made.root / "var/run").mkdir()
+    for folder in (
+        "etc/containerd/conf.d",
+        "run/containerd",
+        "run/cdi",
+        "run/nvidia/toolkit",
+        "usr/local/nvidia",
+    ):
+        (made.host / folder).mkdir(parents=True)
+    (made.host / "etc/containerd/config.toml").write_text("version = 3\n")
+    (made.host / "bin").mkdir()
+    (made.host / "bin/sh").touch()
+    stand_in_payload(made.root / "artifacts/deb")
+    (made.root / "artifacts/deb/usr/local/sbin/nvidia-ctk").write_text(CTK)
+    return made
+
+
+def _operators(container: Container) -> dict[str, str]:
+    """Mount what the GPU Operator mounts; return the variables that it gives (its default, CDI)."""
+    container.mount("/", "/host", "ro")
+    container.mount("/usr/local/nvidia", "/toolkit-dir")
+    container.mount("/run/nvidia/toolkit", "/run/nvidia/toolkit")
+    container.mount("/etc/containerd", "/runtime/config-dir")
+    container.mount("/etc/containerd/conf.d", "/runtime/config-dir.d")
+    container.mount("/run/containerd", "/runtime/sock-dir")
+    container.mount("/run/cdi", "/var/run/cdi")
+    return CDI | {
+        "ROOT": "/toolkit-dir",
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+    }
+
+
+def test_the_operators_mounts_are_the_hosts_directories(container: Container) -> None:
+    variables = _operators(container)
+
+    done = container.run(**variables)
+
+    assert done.returncode == 0, done.stderr
+    assert container.found(SPECIFICATION) == [f"/run/cdi/{SPECIFICATION}"]
+    assert container.found("99-nvidia.toml") == ["/etc/containerd/conf.d/99-nvidia.toml"]
+    assert (
+        "/etc/containerd/conf.d/99-nvidia*.toml"
+        in (container.host / "etc/containerd/config.toml").read_text()
+    )
+    assert (
+        "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+        in (container.host / "etc/containerd/conf.d/99-nvidia.toml").read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("mount", "said", "option"),
+    [
+        pytest.param(case[:2], case[2:4], case[4], id=case[2] + " " + case[3])
+        for case in (
+            ("/opt/nvidia", "/toolkit", "ROOT", "/toolkit", "options.install_dir"),
+            ("/opt/nvidia", "/var/run/toolkit", "ROOT", "/var/run/toolkit/", "options.install_dir"),
+            (
+                "/run/pids",
+                "/var/run/pids",
+                "PID_FILE",
+                "/var/run/pids/toolkit.pid",
+                "options.pid_file.parent",
+            ),
+            (
+                "/run/pids",
+                "/var/run/pids",
+                "PID_FILE",
+                "/run/../var/run/pids/toolkit.pid",
+                "options.pid_file.parent",
+            ),
+            ("/etc/k", "/conf", "CONTAINERD_CONFIG", "/conf/config.toml", "places.config.parent"),
+            ("/etc", "/conf", "CONTAINERD_CONFIG", "/conf/k//config.toml", "places.config.parent"),
+            (
+                "/etc",
+                "/var/run/etc",
+                "CONTAINERD_CONFIG",
+                "/var/run/etc/k/config.toml",
+                "places.config.parent",
+            ),
+            (
+                "/etc/k",
+                "/var/run/k",
+                "RUNTIME_DROP_IN_CONFIG",
+                "/var/run/k/99-nvidia.toml",
+                "places.drop_in.parent",
+            ),
+            (
+                "/run/k",
+                "/var/run/k",
+                "CONTAINERD_SOCKET",
+                "/var/run/k/containerd.sock",
+                "places.socket.parent",
+            ),
+            ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi", "options.cdi.directory"),
+            ("/run/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/../run/cdi/", "options.cdi.directory"),
+            ("/etc/cdi", "/var/run/cdi", "CDI_OUTPUT_DIR", "/var/run/cdi", "options.cdi.directory"),
+            (
+                "/opt/driver",
+                "/var/run/driver",
+                "DRIVER_ROOT_CTR_PATH",
+                "/var/run/driver/",
+                "options.driver_root",
+            ),
+            (
+                "/opt/driver",
+                "/var/run/driver",
+                "DEV_ROOT_CTR_PATH",
+                "/var/run/driver",
+                "options.cdi.dev_root",
+            ),
+        )
+    ],
+)
+def test_a_variable_names_what_the_mount_has_brought(
+    container: Container, mount: tuple[str, str], said: tuple[str, str], option: str
+) -> None:
+    (there, here), (variable, value) = mount, said
+    (container.host / there[1:] / "k").mkdir(parents=True, exist_ok=True)
+    container.mount("/", "/host", "ro")
+    container.mount(there, here)
+    driver = {"DRIVER_ROOT": "/opt/driver"} if variable == "DRIVER_ROOT_CTR_PATH" else {}
+    driver |= {"DEV_ROOT": "/opt/driver"} if variable == "DEV_ROOT_CTR_PATH" else {}
+
+    found = container.writes(option, **CDI, **driver, **{variable: value})
+
+    below = "/k" if "/k/" in value.replace("//", "/").removeprefix(here) else ""
+    assert found == f"{there}{below}/{MARK}"
+
+
+@pytest.mark.parametrize("root", ["/host/", "/host/.", "/opt/../host", "/hosts-root"])
+def test_the_hosts_root_is_found_by_any_name(container: Container, root: str) -> None:
+    container.mount("/", "/host")
+    (container.root / "hosts-root").symlink_to("host")
+
+    found = container.writes("options.install_dir", HOST_ROOT_MOUNT=root, ROOT="/usr/local/nvidia")
+
+    assert found == f"/usr/local/nvidia/{MARK}"
+    assert container.writes("options.install_dir", HOST_ROOT_MOUNT=root, ROOT="/host/opt") == f"/opt/{MARK}"
+
+
+def test_a_link_of_the_host_is_followed_on_the_host(container: Container) -> None:
+    (container.host / "data/containerd").mkdir(parents=True)
+    (container.host / "etc/k").symlink_to("/data/containerd")
+    container.mount("/", "/host")
+
+    found = container.writes("places.config.parent", CONTAINERD_CONFIG="/host/etc/k/config.toml")
+
+    assert found == f"/data/containerd/{MARK}"
+
+
+def test_a_config_that_is_mounted_alone_is_edited_through_the_hosts_root(container: Container) -> None:
+    container.mount("/", "/host")
+    container.mount("/etc/containerd/config.toml", "/conf/config.toml")
+
+    done = container.run(CONTAINERD_CONFIG="/conf/config.toml", RUNTIME_DROP_IN_CONFIG="")
+
+    assert done.returncode == 0, done.stderr
+    text = (container.host / "etc/containerd/config.toml").read_text()
+    assert "/usr/local/nvidia/toolkit/nvidia-container-runtime" in text
+
+
+def test_a_config_that_is_mounted_alone_is_refused_where_nothing_else_brings_it(container: Container) -> None:
+    container.mount("/usr/local/nvidia", "/usr/local/nvidia")
+    container.mount("/run/nvidia/toolkit", "/run/nvidia/toolkit")
+    container.mount("/etc/containerd/config.toml", "/etc/containerd/config.toml")
+    before = container.found("*")
+
+    done = container.run(RUNTIME_DROP_IN_CONFIG="")
+
+    assert done.returncode == 1
+    assert "replace /etc/containerd/config.toml (it is mounted as a single file)" in done.stderr
+    assert "mount /etc/containerd into the container instead" in done.stderr
+    assert container.found("*") == before
+
+
+OWN = """
+import json, sys
+from installer.flags import FLAGS, options_from
+from installer.host.files import Host
+said = json.loads(sys.argv[1])
+options = options_from({flag.field: flag.default for flag in FLAGS} | said, frozenset(said))
+host = Host.under(options.host_root, options.mounts)
+print(options.places["containerd"].config, host.here(options.places["containerd"].config), options.pid_file)
+"""
+
+
+def test_our_own_flags_name_paths_as_this_process_finds_them(container: Container) -> None:
+    container.mount("/", "/host", "ro")
+    container.mount("/etc/containerd", "/var/run/conf")
+    real = "/run" if (container.root / "var/run").is_symlink() else "/var/run"
+    said = {
+        "host_root": "/host/",
+        "mount": ["/etc/containerd=/var/run/conf/"],
+        "config": [f"containerd=/opt/..{real}/conf/../conf/config.toml"],
+        "pid_file": "/host/opt/../run/toolkit.pid",
+    }
+
+    done = container.run("-c", OWN, json.dumps(said))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [
+        "/etc/containerd/config.toml",
+        "/var/run/conf/config.toml",
+        "/run/toolkit.pid",
+    ]
+
+
+def test_a_mount_of_ours_is_known_by_each_name_that_the_host_has_for_it(container: Container) -> None:
+    container.mount("/", "/host", "ro")
+    container.mount("/run/containerd", "/conf")
+    said = {
+        "host_root": "/host",
+        "mount": ["/var/run/containerd=/conf"],
+        "config": ["containerd=/conf/c.toml"],
+    }
+
+    done = container.run("-c", OWN, json.dumps(said))
+
+    assert done.stdout.split()[:2] == ["/var/run/containerd/c.toml", "/conf/c.toml"], done.stderr

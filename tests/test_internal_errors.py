@@ -1,0 +1,180 @@
+"""A mistake of ours while the real program runs: one line that asks for a report, and an exit code that is true."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.test_verbs import LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.test_waiting import until_it_sleeps
+
+SECRET = "hunter2"  # noqa: S105 - nobody's
+MISTAKE = f'\n\ndef {{}}(*_, **__):\n    raise KeyError("{SECRET}")\n'
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    shutil.copytree(PROJECT / "installer", tmp_path / "program/installer")
+    return Site(tmp_path)
+
+
+def _environment(site: Site) -> dict[str, str]:
+    return {
+        "PATH": os.defpath,
+        "PYTHONPATH": str(site.root.parent / "program"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _break(site: Site, file: str, function: str) -> None:
+    """Let a function of the program raise what nobody expects."""
+    with (site.root.parent / "program/installer" / file).open("a") as text:
+        text.write(MISTAKE.format(function))
+
+
+def _call(site: Site, verb: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        site.command(verb),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=_environment(site),
+        cwd=site.root,
+    )
+
+
+@contextmanager
+def _running(site: Site) -> Iterator["subprocess.Popen[str]"]:
+    command, environment = site.command("run"), _environment(site)
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, cwd=site.root
+    ) as child:
+        try:
+            waits(child)
+            until_it_sleeps(child.pid)
+            yield child
+        finally:
+            child.kill()
+
+
+def _asks_for_a_report(said: str, at: str) -> None:
+    last = json.loads(said.splitlines()[-1])
+    assert f"internal error: KeyError in {at}" in last["problem"]
+    assert last["remedy"] == "report it with this log, as docs/troubleshooting.md says"
+    assert said.count('"internal error"') == 1, "where it was made is logged once"
+    assert "Traceback" not in said
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize(
+    ("verb", "file", "function", "code"),
+    [
+        pytest.param("install", "decide/plan.py", "_digest", 1, id="planning an install"),
+        pytest.param("install", "record/hints.py", "moved", 1, id="looking at the host"),
+        pytest.param("plan", "decide/plan.py", "_digest", 1, id="a plan that is only shown"),
+        pytest.param(
+            "uninstall", "record/ledger.py", "read_holdings", 4, id="reading the ledger for an undo"
+        ),
+        pytest.param("uninstall", "decide/undo.py", "_give_back", 4, id="planning an undo"),
+        pytest.param("uninstall", "record/transaction.py", "_switch", 4, id="a step of an undo"),
+    ],
+)
+def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
+    site: Site, verb: str, file: str, function: str, code: int
+) -> None:
+    before = site.tree()
+    if verb == "uninstall":
+        assert site.call("install").returncode == 0
+    _break(site, file, function)
+
+    done = _call(site, verb)
+
+    assert done.returncode == code, done.stderr
+    _asks_for_a_report(done.stderr, file)
+    if code == 1:
+        assert site.tree() == before
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site) -> None:
+    before = site.tree()
+    with _running(site) as child:
+        _break(site, "decide/undo.py", "_give_back")
+        child.terminate()
+        assert child.stderr is not None
+        said = child.stderr.read()
+
+        assert child.wait(30) == 4
+
+    _asks_for_a_report(said, "decide/undo.py")
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_a_ledger_that_is_damaged_during_the_wait_is_no_host_as_before(site: Site) -> None:
+    with _running(site) as child:
+        (site.root / LEDGER).write_text("{}")
+        child.terminate()
+
+        assert child.wait(30) == 4
+
+
+@pytest.mark.parametrize("gone", ["cli.py", "."], ids=["a part of it", "all of it"])
+def test_a_program_that_is_not_whole_after_the_wait_says_so_and_keeps_all(site: Site, gone: str) -> None:
+    before = site.tree()
+    program = site.root.parent / "program/installer"
+    with _running(site) as child:
+        if gone == ".":
+            shutil.rmtree(program)
+        else:
+            (program / gone).write_text(f"raise RuntimeError('{SECRET}')\n")
+        child.terminate()
+        assert child.stderr is not None
+        said = child.stderr.read()
+
+        assert child.wait(30) == 4, said
+
+    assert said.splitlines()[-1].startswith("toolkit-installer: cannot start ")
+    assert "uninstall" in said
+    assert "Traceback" not in said
+    assert (site.root / LEDGER).exists()
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(site: Site) -> None:
+    before = site.tree()
+    with _running(site) as child:
+        plan = site.root.parent / "program/installer/decide/plan.py"
+        good = plan.read_text()
+        _break(site, "decide/plan.py", "_digest")
+        child.send_signal(signal.SIGHUP)
+        waits(child)
+        until_it_sleeps(child.pid)
+        plan.write_text(good)
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_run_that_goes_wrong_behind_its_install_says_that_all_is_in_place(site: Site) -> None:
+    before = site.tree()
+    _break(site, "daemon.py", "_publish")
+
+    done = _call(site, "run")
+
+    assert done.returncode == 4, done.stderr
+    _asks_for_a_report(done.stderr, "installer/daemon.py")
+    assert (site.root / LEDGER).exists()
+    assert not (site.root / PIDFILE).exists()
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
