@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind, Meta
 from installer.host.kernel import mounts
 
@@ -63,7 +63,7 @@ def refuse_missing_root(root: PurePosixPath) -> None:
     if not Path(root).is_dir():
         raise InstallerError(
             f"find the host's root {root} (there is no such directory)",
-            remedy="name the directory where the host's root is mounted with --host-root",
+            remedy=Remedy("name the directory where the host's root is mounted with ", Option("host-root")),
         )
 
 

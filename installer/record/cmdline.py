@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.options import Options
 from installer.host.files import Host
 
@@ -67,7 +67,9 @@ def overruling(name: str, cmdline: CommandLine, options: Options) -> Iterator[In
         if path and not path.startswith("/"):
             yield InstallerError(
                 f"find the config of {name} (it was started with {names[0]} {path}, a relative path)",
-                remedy=f"start it with the absolute path, or name that with --config {name}=PATH",
+                remedy=Remedy(
+                    "start it with the absolute path, or name that with ", Option("config", "PATH", name)
+                ),
             )
     as_default = CONFLICTS_AS_DEFAULT.get(name, ()) if options.set_as_default else ()
     for flag in (*CONFLICTS.get(name, ()), *as_default):

@@ -9,7 +9,7 @@ from typing import Final
 
 from installer.decide.adopt import Adopted, adoption
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
 from installer.decide.options import Options, Places
@@ -65,7 +65,7 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
     if len(found) > 1:
         raise InstallerError(
             f"tell which installation is meant ({' and '.join(map(str, found))} are in use)",
-            remedy=f"name one: --install-dir {found[0]}",
+            remedy=Remedy("name one: ", Option("install-dir", str(found[0]))),
         )
     if not found:
         return options
