@@ -30,7 +30,7 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
     """
     file = host.read(layout.ledger)
     if file is None:
-        if host.names(layout.home):
+        if set(host.names(layout.home)) - {LOCK}:
             raise InstallerError(
                 f"find the ledger {layout.ledger} (its directory is there, so somebody has removed it)",
                 remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",

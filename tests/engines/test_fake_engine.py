@@ -24,6 +24,7 @@ LEFT = {
     "/usr/local/nvidia",
     "/usr/local/nvidia/.toolkit-installer",
     "/usr/local/nvidia/.toolkit-installer/ledger",
+    "/usr/local/nvidia/.toolkit-installer/lock",
 }
 
 
@@ -61,7 +62,7 @@ def faked(fake_node: Node) -> Iterator[Node]:
         pytest.param("hang", "within 5 s", 2, id="it accepts and never answers"),
         pytest.param(
             "die",
-            "job failed, unit activating/auto-restart): level=fatal the fake has had",
+            "job failed, unit activating/auto-restart, exit-code): level=fatal the fake has had",
             1,
             id="it dies at its start",
         ),
