@@ -27,6 +27,7 @@ JSON_TEXTS = [
     pytest.param(f'{{"registry-mirrors": ["https://me:{S}/x@y@mirror"]}}', id="a mirror's address"),
     pytest.param(f'{{"Password": "a\\"{S}"}}', id="a quoted quote"),
     pytest.param(f'{{"clientSecret": {{"deep": [{{"er": "{S}"}}]}}}}', id="all below a secret"),
+    pytest.param(f'{{"a": 1 }} ] , "x" {{ ] "auth": "{S}"', id="brackets that do not match"),
     pytest.param(f'{{"auth": "{S}" ]] broken', id="what cannot be read"),
 ]
 TOML_TEXTS = [

@@ -97,7 +97,7 @@ def _json(text: str) -> Iterator[Span]:
             name_follows, inherited = above[-1] if above else (False, False)
             secret = inherited
         elif word != ":" and name_follows:
-            secret = above[-1][1] or is_secret(word)
+            secret = any(inherited for _, inherited in above[-1:]) or is_secret(word)
             name_follows = False
         elif word != ":" and secret:
             yield match.span()
