@@ -4,10 +4,10 @@ SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
 # A path in a .pth file, where the default mode would load an import hook at every start.
-IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md constraints.txt pyproject.toml images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
+IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node pin torture mutants bench golden help clean
+.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants bench golden help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -30,7 +30,8 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 --ignore=tests/engines/node tests/engines
 
-torture: .venv/.dev mutants  ## every kill point, fault and power failure, a thousand random lives for each engine: hours
+torture: .venv/.dev mutants  ## ten minutes of spoilt input, every kill point, fault and power failure, a thousand random lives for each engine: hours
+	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
 	DOCKER_STRIDE=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_docker_reload.py
@@ -43,6 +44,9 @@ image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, wi
 
 test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines/node
+
+lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
+	@$(BIN)/python images/lock
 
 pin:  ## write digests of the bases and sums of NVIDIA's packages, where a registry can be reached
 	@images/pin

@@ -2,13 +2,17 @@
 
 import sys
 
-from benchmarks import node, process, undo, wrapper
+from benchmarks import big, node, process, undo, wrapper
 
 
 def main() -> None:
     """Measure everything that can be measured here and print it."""
     rows = undo.measure()
-    for name, part in (("process", process.measure), ("wrapper", wrapper.measure)):
+    for name, part in (
+        ("process", process.measure),
+        ("wrapper", wrapper.measure),
+        ("big nodes", big.measure),
+    ):
         sys.stderr.write(f"measuring {name} ...\n")
         rows += part()
     sys.stderr.write("measuring a node ...\n")

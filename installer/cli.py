@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
-from installer.flags import FLAGS, Flag, options_from
+from installer.flags import FLAGS, PREFIX, Flag, options_from
 from installer.record.internal import internal_errors
 
 
@@ -88,18 +88,25 @@ def install(**values: Any) -> Exit:
 @_with_flags
 def uninstall(**values: Any) -> Exit:
     """Give everything back, whoever installed it."""
-    from installer import daemon
+    from installer.uninstall import uninstall
 
-    return daemon.uninstall(_options(values))
+    return uninstall(_options(values))
 
 
 @program.command()
+@click.option(
+    "--show-secrets",
+    is_flag=True,
+    envvar=f"{PREFIX}SHOW_SECRETS",
+    show_envvar=True,
+    help="Show passwords and tokens of the configs, too.",
+)
 @_with_flags
-def plan(**values: Any) -> Exit:
+def plan(*, show_secrets: bool, **values: Any) -> Exit:
     """Print what install would change, and change nothing. Exits 10 where it would change something."""
     from installer.show import show_plan
 
-    return show_plan(_options(values))
+    return show_plan(_options(values), show_secrets=show_secrets)
 
 
 @program.command()

@@ -1,9 +1,7 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
@@ -12,39 +10,32 @@ from typing import Final
 import structlog
 
 from installer import signals
-from installer.decide.adopt import adoption
 from installer.decide.errors import (
     Exit,
     InstallerError,
-    InternalError,
-    LockedError,
     StoppedError,
     UndoIncompleteError,
 )
-from installer.decide.facts import Facts, names_of
-from installer.decide.options import InUse, OnExit, Options, RestartMode
+from installer.decide.options import OnExit, Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
-from installer.decide.undo import plan_undo
 from installer.host import systemd, waiting
 from installer.host.files import Host
-from installer.host.locks import Lock, inheritable, lock_pidfile, remove_pidfile, write_pid
+from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready, successor
 from installer.record.internal import internal_errors
-from installer.record.ledger import Ledger, opened, remove_leftovers
-from installer.record.live import live_containers
-from installer.record.probe import probe_adoption, probe_install, probe_undo
-from installer.record.transaction import Site, apply, carry_out, never_stop
+from installer.record.ledger import Ledger, opened
+from installer.record.lost import recover
+from installer.record.probe import probe_install
+from installer.record.transaction import Site, apply, never_stop
 from installer.record.trial import Trials
 from installer.record.units import buses
+from installer.uninstall import undo, undoing, withdraw
 
 log = structlog.get_logger()
 
-UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")
-IN_USE_S: Final = 10.0
-IN_USE_POLL_S: Final = 0.1
 
 
 def install(options: Options) -> Exit:
@@ -63,7 +54,7 @@ def run(options: Options) -> Exit:
     with internal_errors():
         woken = waiting.woken()
     # Who comes back from the wait has installed: its host is not as before until all is undone.
-    with _undoing() if woken else nullcontext():
+    with undoing() if woken else nullcontext():
         if _run(host, options, woken):
             successor.await_successor(host, options.layout)
     return Exit.OK
@@ -81,7 +72,7 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
         ready.refuse_foreign(host, options.ready_file)
         pidfile = lock_pidfile(host, options.pid_file, inherited)
         _serve(host, options, ledger, pidfile, woken)
-        with _undoing():
+        with undoing():
             return _stop(host, options, ledger)
 
 
@@ -96,6 +87,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
     try:
         with internal_errors():
             write_pid(pidfile, options.pid_file)
+            ledger.write(replace(ledger.held, pid_file=options.pid_file))
             if not installed:
                 undo_follows = options.on_exit is OnExit.UNDO
                 plan = _install(host, options, ledger, undo_follows=undo_follows)
@@ -105,8 +97,8 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
     except StoppedError:
         log.info("stop requested")
     except InstallerError as error:
-        with _undoing():
-            _withdraw(host, options)
+        with undoing():
+            withdraw(host, options, ledger)
         if installed:  # and serving: the next run finds it in place, and restarts nothing
             raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
         raise
@@ -114,44 +106,9 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
 
 def _carry_on(host: Host, options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
-    with _undoing(), opened(partial(successor.ledger_of_predecessor, host, options.layout)) as ledger:
-        _undo(host, options, ledger)
+    with undoing(), opened(partial(successor.ledger_of_predecessor, host, options.layout)) as ledger:
+        undo(host, options, ledger)
     return Exit.OK
-
-
-def uninstall(options: Options) -> Exit:
-    """Give back whatever the ledger holds, whoever wrote it."""
-    try:
-        with internal_errors():
-            _uninstall(Host.under(options.host_root, options.mounts), options)
-    except InternalError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
-    return Exit.OK
-
-
-def _uninstall(host: Host, options: Options) -> None:
-    if host.exists(options.layout.home):
-        with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
-            _undo(host, options, ledger)
-    else:
-        remove_leftovers(host, options.layout)
-        log.info("nothing to undo", install_dir=str(options.install_dir))
-    if options.adopt:
-        _undo_adopted(host, options)
-
-
-def _undo_adopted(host: Host, options: Options) -> None:
-    """Take back what NVIDIA's own installer left, as if it were ours."""
-    adopted = adoption(probe_adoption(host, options), options)
-    for runtime in adopted.left:
-        log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
-    if not adopted.found:
-        log.info("nothing to adopt", install_dir=str(options.install_dir))
-        return
-    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
-        ledger.write(replace(adopted.held, directories=ledger.held.directories))
-        log.info("adopted", found=list(adopted.found))
-        _undo(host, options, ledger)
 
 
 def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
@@ -170,6 +127,7 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
 
 
 def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
+    recover(host, options, ledger)
     plan = _planned(host, options, ledger)
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
@@ -229,70 +187,14 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
     elif options.on_exit is OnExit.KEEP:
-        _withdraw(host, options)
+        withdraw(host, options, ledger)
         log.info("everything kept", reason="asked for with --on-exit keep")
     elif successor.handed_over(host, options, ledger.held):
-        _withdraw(host, options)
+        withdraw(host, options, ledger)
         return True
     else:
-        _undo(host, options, ledger, hurried=True)
+        undo(host, options, ledger, hurried=True)
     return False
-
-
-def _undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False) -> None:
-    began = time.monotonic()
-    with _undoing():
-        _withdraw(host, options)
-        facts = probe_undo(host, options, ledger.held)
-        if facts.live and options.in_use is InUse.WAIT:
-            facts = _awaited(host, options, ledger, facts)
-        plan = plan_undo(facts, options, Trials(host, facts.contents))
-        for note in plan.notes:
-            log.warning("noted", note=note)
-        for obstacle in plan.obstacles:
-            raise obstacle
-        left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
-        timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
-        carry_out(Site(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
-    if plan.in_use:
-        raise UndoIncompleteError(
-            f"give everything back (our runtime runs {names_of(plan.in_use)})",
-            remedy="run uninstall again when that has ended",
-        )
-    for need in plan.needed:
-        raise UndoIncompleteError(need.problem, remedy=need.remedy)
-    log.info("everything given back", steps=len(plan.steps))
-
-
-@contextmanager
-def _undoing() -> Iterator[None]:
-    """Let whatever goes wrong in the block be told as an undo that is incomplete."""
-    try:
-        with internal_errors():
-            yield
-    except (UndoIncompleteError, LockedError):
-        raise
-    except InstallerError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
-
-
-def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:
-    """Return what is found when the containers on our runtimes are gone, or have had their time."""
-    log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
-    deadline = time.monotonic() + IN_USE_S
-    restarts = options.restart_mode is not RestartMode.NONE
-    while time.monotonic() < deadline and live_containers(
-        host, options.layout, ledger.held, facts.engines, restarts=restarts
-    ):
-        time.sleep(IN_USE_POLL_S)
-    return probe_undo(host, options, ledger.held)
-
-
-def _withdraw(host: Host, options: Options) -> None:
-    """Take readiness and pidfile back; the ledger's lock keeps a second instance out meanwhile."""
-    ready.withdraw(host, options.ready_file)
-    remove_pidfile(host, options.pid_file)
-    host.sweep(options.ready_file)
 
 
 def _node_stops(host: Host) -> bool:

@@ -111,7 +111,7 @@ def stand_in_payload(source: Path) -> None:
         path = source / search_paths(name)[0]
         path.parent.mkdir(parents=True, exist_ok=True)
         if name in LIBRARIES:
-            real = path.with_name(f"{name}.0.0")
+            real = path.with_name(f"{name}.99.0")
             real.write_bytes(head + name.encode())
             path.symlink_to(real.name)
         else:

@@ -1,12 +1,16 @@
 """A plan as people read it: unified diffs, then what else would be done."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
-from difflib import unified_diff
+from difflib import SequenceMatcher
 from pathlib import PurePosixPath
+from typing import Final
 
 import click
 
-from installer.decide.configs import text_of
+from installer.decide.configs import syntax_of, text_of
+from installer.decide.edits.masked import masked
 from installer.decide.errors import Exit
 from installer.decide.inode import File
 from installer.decide.options import Options
@@ -18,28 +22,31 @@ from installer.record.ledger import read_holdings
 from installer.record.probe import probe_install
 from installer.record.trial import Trials
 
-COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def show_plan(options: Options) -> Exit:
-    """Print what ``install`` would do; nothing is locked, written or signalled."""
+def show_plan(options: Options, *, show_secrets: bool = False) -> Exit:
+    """Print what ``install`` would do; nothing is locked, written or signalled.
+
+    What looks like a secret in a config is masked unless ``show_secrets``.
+    """
     host = Host.under(options.host_root, options.mounts)
     held = read_holdings(host, options.layout) or Holdings()
     facts = probe_install(host, options, held)
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
     plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
-    for line in lines_of(plan):
+    for line in lines_of(plan, show_secrets=show_secrets):
         click.echo(line)
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK
 
 
-def lines_of(plan: Plan) -> list[str]:
+def lines_of(plan: Plan, *, show_secrets: bool = False) -> list[str]:
     """Return the plan as lines, coloured where the terminal takes it."""
     lines: list[str] = []
     for step in plan.steps:
         if isinstance(step, WriteConfig):
-            lines += diff(step.path, step.before, step.after)
+            lines += diff(step.path, step.before, step.after, show_secrets=show_secrets)
     lines += [click.style(f"* {describe(step)}", bold=True) for step in plan.steps]
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
@@ -48,13 +55,36 @@ def lines_of(plan: Plan) -> list[str]:
     return lines or ["nothing to do"]
 
 
-def diff(path: PurePosixPath, before: File | None, after: File | None) -> list[str]:
-    """Return the unified diff of one config."""
-    old, new = (text_of(file, path).splitlines(keepends=True) for file in (before, after))
+def diff(
+    path: PurePosixPath, before: File | None, after: File | None, *, show_secrets: bool = False
+) -> list[str]:
+    """Return the unified diff of one config, its secrets masked unless ``show_secrets``."""
+    texts = [text_of(file, path) for file in (before, after)]
+    shown = texts if show_secrets else [masked(text, syntax_of(path)) for text in texts]
     names = [f"{side}{path}" if file else "/dev/null" for side, file in (("a", before), ("b", after))]
-    lines = []
-    for line in unified_diff(old, new, names[0], names[1]):
+    lines: list[str] = []
+    for line in _unified(*map(_lines, texts), *map(_lines, shown)):
         lines.append(click.style(line.rstrip("\r\n"), fg=COLOURS.get(line[0])))
-        if not line.endswith("\n"):
+        if line[0] in "+- " and not line.endswith("\n"):
             lines.append("\\ No newline at end of file")
-    return lines
+    heads = (f"--- {names[0]}", f"+++ {names[1]}")
+    return [*(click.style(head, fg=COLOURS[head[0]]) for head in heads), *lines] if lines else []
+
+
+def _unified(old: list[str], new: list[str], shown_old: list[str], shown_new: list[str]) -> Iterator[str]:
+    """Yield the hunks of a unified diff of ``old`` and ``new`` in other words for the same lines."""
+    for group in SequenceMatcher(None, old, new).get_grouped_opcodes():
+        first, last = group[0], group[-1]
+        yield f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@"
+        for tag, start, end, new_start, new_end in group:
+            yield from (f"{' ' if tag == 'equal' else '-'}{line}" for line in shown_old[start:end])
+            yield from (f"+{line}" for line in shown_new[new_start:new_end] if tag != "equal")
+
+
+def _range(start: int, end: int) -> str:
+    """Return lines as a hunk's head counts them: from 1, and the one before where there are none."""
+    return f"{start + 1}" if end == start + 1 else f"{start + (end > start)},{end - start}"
+
+
+def _lines(text: str) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -5,20 +5,26 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from installer.decide.configs import text_of
 from installer.decide.edits import undo
 from installer.decide.errors import Exit, InstallerError
+from installer.decide.inode import Kind
+from installer.decide.integrity import damage
 from installer.decide.layout import Layout
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.options import Options
+from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
+from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.lock_table import seems_locked
+from installer.host.trees import entries
 from installer.record.ledger import read_holdings
+from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
@@ -42,22 +48,26 @@ def main(argv: Sequence[str]) -> int:
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
             return Exit.OK if seems_locked(host.here(options.pid_file)) else Exit.FAILED
+        options = elsewhere(host, options, tell=False)
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
-        lines = list(_lines(host, options.layout, held)) if held else []
+        lines = list(
+            _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
+        )
+        ready = ready and all(line.good for line in lines)
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
         return error.exit
     if arguments.ready:
-        return Exit.OK if ready and all(line.good for line in lines) else Exit.FAILED
+        return Exit.OK if ready else Exit.FAILED
     _print(lines, held, ready=ready, as_json=arguments.json)
-    if held is None:
+    if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
 
 
-def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
-    if not held.finished:
+def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterator[Line]:
+    if not held.finished and not replace(held, failed=None).empty:
         yield Line("last run", "did not finish: run install or uninstall again", good=False)
     if held.failed is not None:
         yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
@@ -66,6 +76,8 @@ def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
         runtime = layout.toolkit / "nvidia-container-runtime"
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
+        for name, flaw in _damage(host, layout, held.toolkit, deep=deep):
+            yield Line(str(layout.toolkit / name), f"{flaw}: install puts it right", good=False)
         file = host.read(layout.config)
         if file is not None:
             for key in edited_keys(
@@ -77,6 +89,25 @@ def _lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
+
+
+def _without(host: Host, options: Options) -> Iterator[Line]:
+    """Yield the configs that name our toolkit although there is no ledger: nobody can tell any more."""
+    if host.kind(options.layout.toolkit, last=False) is not Kind.DIRECTORY:  # else NVIDIA's
+        for path in named_toolkits(host, options.places).get(options.install_dir, ()):
+            state = (
+                f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
+            )
+            yield Line(str(path), state, good=False)
+
+
+def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
+    """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
+    if toolkit.files:
+        version = layout.version(toolkit.version)
+        with digests_below(host, version if deep else None) as digests:
+            found = entries(host, version)
+            yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
 def _config_line(host: Host, row: ConfigRow) -> Line:
@@ -107,13 +138,14 @@ def _print(lines: Sequence[Line], held: Holdings | None, *, ready: bool, as_json
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
-    if held is None:
+    if held is None and not lines:
         sys.stdout.write("nothing is installed\n")
         return
     width = max((len(line.what) for line in lines), default=0)
     for line in lines:
         sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
-    sys.stdout.write(f"engines: {', '.join(engine.name for engine in held.engines) or 'none'}\n")
+    engines = held.engines if held else ()
+    sys.stdout.write(f"engines: {', '.join(engine.name for engine in engines) or 'none'}\n")
     sys.stdout.write(f"ready: {'yes' if ready else 'no'}\n")
 
 
@@ -137,6 +169,9 @@ def _parser() -> argparse.ArgumentParser:
         "--alive", action="store_true", help="Only tell, by exit code 0 or 1, whether run holds its pidfile."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument(
+        "--deep", action="store_true", help="Read the installed programs, and compare their digests."
+    )
     for flag in FLAGS:
         if flag.field in USED:
             action = "append" if isinstance(flag.default, tuple) else "store"

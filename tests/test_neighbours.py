@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.decide.toolkit import Copy
+from installer.host.digests import digest_of
 from installer.host.files import Host
 from installer.host.trees import install_tree
 from tests.host.test_locks import NOBODY, locking, only_as_root
@@ -116,7 +117,7 @@ def test_a_program_is_for_root_alone_while_it_is_copied(
     monkeypatch.setattr(os, "sendfile", watched)
     path, size_bytes = PurePosixPath("bin/program"), source.stat().st_size
     before = os.umask(umask)
-    copy = Copy(path, PurePosixPath(source), size_bytes, "", 0o755)
+    copy = Copy(path, PurePosixPath(source), size_bytes, digest_of(str(source)), 0o755)
     install_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [copy])
     os.umask(before)
 

@@ -20,6 +20,7 @@ from installer.decide.toolkit_plan import ADOPTED
 RUNTIMES: Final = "runtimes"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
+OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _edits(
 def _only_theirs(engine: EngineFacts, pattern: PurePosixPath, wholes: Collection[PurePosixPath]) -> bool:
     """Tell whether an import is NVIDIA's and takes no file but NVIDIA's drop-in."""
     taken = [path for path in engine.files if path.parent == pattern.parent and path != engine.config]
-    return pattern.name == MANY and bool(taken) and all(path in wholes for path in taken)
+    return pattern.name in {MANY, OURS} and bool(taken) and all(path in wholes for path in taken)
 
 
 def _at(tree: Tree, key: Key) -> Value:

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want, apply, parse, undo
+from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want, apply, holds, parse, undo
 from installer.decide.effect import flat
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd_config import OLD_TABLE
@@ -66,11 +67,17 @@ def text_of(file: File | None, path: PurePosixPath) -> str:
     if file is None:
         return ""
     try:
-        return file.content.decode()
+        return _decoded(file.content)
     except UnicodeDecodeError as error:
         raise InstallerError(
             f"read {path} (byte {error.start} is not UTF-8)", remedy="save the file as UTF-8, then run again"
         ) from error
+
+
+@lru_cache(maxsize=2)
+def _decoded(content: bytes) -> str:
+    """Return the text of bytes that are asked for again and again, and may be megabytes, once."""
+    return content.decode()
 
 
 def tree_of(file: File | None, path: PurePosixPath) -> Tree:
@@ -181,7 +188,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
     stale = _stale(relocated(row, now) if row else (), total)
     text = text_of(now, path)
-    if not stale and _holds(text, wanted.wants, syntax, path) and now is not None:
+    if not stale and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
         if row is None and wanted.wants:  # it says so without us, and is to say so when we are gone
             return ConfigChange(None, _as_found(engine, path, now, facts), original)
         return ConfigChange(None, row, original, saved=False)
@@ -227,11 +234,6 @@ def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
     now, was = facts.contents[row.path], pristine(row.path, facts).file
     step = WriteConfig(row.engine, row.path, now, was) if now != was else None
     return ConfigChange(step, None, was, taken_back=step is not None)
-
-
-def _holds(text: str, wants: Sequence[Want], syntax: Syntax, path: PurePosixPath) -> bool:
-    _, edits = apply(text, wants, syntax, name=str(path))
-    return not edits
 
 
 def _stale(held: Sequence[Edit], total: Sequence[Edit]) -> tuple[Edit, ...]:

@@ -70,8 +70,9 @@ class ToolkitFacts:
     """What stands at ``<install-dir>/toolkit``.
 
     ``link`` is what the symlink holds; ``versions`` lists the payloads beside the ledger, file
-    by file; ``config`` is the text of the installed config.toml; ``replaced`` tells that the
-    directory of another installer stands aside.
+    by file, and ``digests`` holds the sha256 of the files of the one that the symlink leads to;
+    ``config`` is the text of the installed config.toml; ``replaced`` tells that the directory of
+    another installer stands aside.
     """
 
     kind: Kind = Kind.ABSENT
@@ -79,6 +80,7 @@ class ToolkitFacts:
     versions: Mapping[str, Mapping[PurePosixPath, Entry]] = field(default_factory=dict)
     config: str | None = None
     replaced: bool = False
+    digests: Mapping[PurePosixPath, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Facts:
     runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
     None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
     ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
-    lacks.
+    lacks. ``version`` is what the toolkit to be installed says of itself, if anything.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -117,3 +119,4 @@ class Facts:
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()
+    version: tuple[int, ...] | None = None

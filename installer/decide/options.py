@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -120,6 +121,9 @@ class Options:
         for path in (self.install_dir, self.host_root, self.pid_file):
             if not path.is_absolute() or ".." in path.parts:
                 raise UsageError(f"use the path {path}", remedy="give an absolute path without ..")
+        for words in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
+            if not words.isprintable() or words != words.encode(errors="replace").decode():
+                raise UsageError(f"write {words!r} into a config", remedy="use plain text without controls")
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
         if self.runtime_name in LOW_LEVEL_NAMES or not self.runtime_name.strip():
@@ -129,8 +133,10 @@ class Options:
             )
         if AUTO in self.runtimes and len(self.runtimes) > 1:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
-        if self.timeout_s <= 0:
-            raise UsageError("wait no time at all", remedy="give --timeout a number of seconds above 0")
+        if not 0 < self.timeout_s < inf:
+            raise UsageError(
+                f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
+            )
         self._refuse_signal()
 
     def _refuse_signal(self) -> None:

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.advisories import advice
 from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import pristine
 from installer.decide.engine_part import Ask, EnginePart, install_engine, texts_alone
@@ -98,6 +99,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         engines=tuple({row.name: row for row in (*held.engines, *(part.row for part in parts))}.values()),
         configs=tuple({row.path: row for row in rows}.values()),
         nodes=cdi.nodes,
+        pid_file=held.pid_file,
         finished=True,
     )
     plan = Plan(
@@ -116,10 +118,12 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         ),
         notes=(
             *facts.notes,
+            *advice(facts.version),
             *(note for part in parts for note in part.notes),
             *stale_defaults(facts, entries),
             *(f"{part.row.name}, pending: {part.row.pending}" for part in parts if part.row.pending),
             *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
+            *(f"not as it was installed, and installed anew: {what}" for what in toolkit.damaged),
         ),
         unproven=tuple(
             engine.name

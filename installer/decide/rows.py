@@ -67,6 +67,7 @@ class ToolkitRow:
     ``version`` is in place and ``previous``, where there is one, is kept beside it. ``rendered``
     is config.toml as we wrote it, to tell an administrator's edits. ``replaced`` says that a
     directory of another installer was exchanged away, ``linked`` what a foreign symlink held.
+    ``files`` is the manifest of ``version`` (see integrity.py); ledgers of 0.1.0 have none.
     """
 
     version: str
@@ -74,6 +75,7 @@ class ToolkitRow:
     rendered: str
     replaced: bool = False
     linked: str | None = None
+    files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Failure:
 class Holdings:
     """Everything we hold on one node.
 
-    ``nodes`` are device nodes of the driver that we had made.
+    ``nodes`` are device nodes of the driver that we had made; ``pid_file`` is that of the last ``run``,
+    and beside it stood the file of its readiness.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop.
     """
@@ -108,6 +111,7 @@ class Holdings:
     finished: bool = False
     failed: Failure | None = None
     nodes: tuple[DeviceNode, ...] = ()
+    pid_file: PurePosixPath | None = None
 
     @property
     def empty(self) -> bool:

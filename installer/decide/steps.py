@@ -47,10 +47,14 @@ class WriteConfig:
 
 @dataclass(frozen=True, slots=True)
 class InstallVersion:
-    """Put a payload beside the others, complete or not at all."""
+    """Put a payload beside the others, complete or not at all.
+
+    One that ``repairs`` takes the place of the same version, damaged, which nobody wants back.
+    """
 
     version: str
     files: tuple[PayloadFile, ...]
+    repairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +205,8 @@ def describe(step: Step) -> str:
         case WriteConfig(_, path, before, after):
             verb = "create" if before is None else "remove" if after is None else "edit"
             return f"{verb} {path}"
-        case InstallVersion(version, files):
-            return f"install toolkit {version} ({len(files)} files)"
+        case InstallVersion(version, files, repairs):
+            return f"install toolkit {version}{' anew' if repairs else ''} ({len(files)} files)"
         case RemoveVersion(version):
             return f"remove toolkit {version}"
         case SwitchToolkit(_, after):
@@ -239,8 +243,8 @@ def inverse(step: Step) -> Step | None:
             return MakeDirectory(path)
         case WriteConfig(engine, path, before, after):
             return WriteConfig(engine, path, before=after, after=before)
-        case InstallVersion(version):
-            return RemoveVersion(version)
+        case InstallVersion(version, _, repairs):
+            return None if repairs else RemoveVersion(version)
         case SwitchToolkit(before, after):
             return SwitchToolkit(before=after, after=before)
         case MakeDeviceNodes(nodes):

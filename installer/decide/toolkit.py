@@ -217,12 +217,17 @@ def version_of(files: Iterable[PayloadFile]) -> str:
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
 
+def text_digest(file: Text) -> str:
+    """Return the sha256 of a file that we write ourselves, in hex."""
+    return hashlib.sha256(file.content.encode()).hexdigest()
+
+
 def _identity(file: PayloadFile) -> tuple[str, str, int, str]:
     match file:
         case Copy(path, _, _, digest, mode):
             return str(path), "file", mode, digest
-        case Text(path, content, mode):
-            return str(path), "file", mode, hashlib.sha256(content.encode()).hexdigest()
+        case Text(path, _, mode):
+            return str(path), "file", mode, text_digest(file)
         case Symlink(path, target):
             return str(path), "link", 0, target
         case _:

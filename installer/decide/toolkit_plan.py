@@ -8,6 +8,7 @@ from typing import Final, assert_never
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts
 from installer.decide.inode import Entry, Kind
+from installer.decide.integrity import damage, manifest
 from installer.decide.layout import HOME
 from installer.decide.options import InUse, Options
 from installer.decide.rows import ToolkitRow
@@ -35,7 +36,8 @@ ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its pla
 class ToolkitPlan:
     """``steps`` come before the engines are touched, ``afterwards`` when they are proven.
 
-    ``edited`` are the keys of config.toml that an administrator changed.
+    ``edited`` are the keys of config.toml that an administrator changed, ``damaged`` tells each file
+    of the version in place that is not as it was installed.
     """
 
     steps: tuple[Step, ...]
@@ -43,6 +45,7 @@ class ToolkitPlan:
     row: ToolkitRow | None
     obstacles: tuple[InstallerError, ...] = ()
     edited: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> ToolkitPlan:
@@ -77,8 +80,14 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     current = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
     before = None if current == STAND_IN else current
     steps: list[Step] = []
-    if not _complete(files, facts.toolkit.versions.get(version, {})):
-        steps.append(InstallVersion(version, _with_config(files, config)))
+    there = facts.toolkit.versions.get(version, {})
+    damaged: tuple[str, ...] = ()
+    if current == version:
+        found = damage(manifest(files), there, facts.toolkit.digests)
+        damaged = tuple(f"{name} ({flaw})" for name, flaw in found)
+    # What another version holds was not read: putting it there anew costs less than to trust it.
+    if current != version or damaged or not _complete(files, there):
+        steps.append(InstallVersion(version, _with_config(files, config), repairs=current == version))
     if now != target:
         steps.append(SwitchToolkit(now, target))
     previous = held.previous if held and current == version else before
@@ -86,9 +95,12 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     foreign = held or ToolkitRow(
         version, None, rendered, replaced=now is None, linked=now if now and current is None else None
     )
-    row = replace(foreign, version=version, previous=previous, rendered=rendered)
+    wanted = tuple(manifest(files).items())
+    row = replace(foreign, version=version, previous=previous, rendered=rendered, files=wanted)
     obstacles = _no_room(facts, options, files) if steps else ()
-    return ToolkitPlan(tuple(steps), tuple(RemoveVersion(name) for name in stale), row, obstacles, edited)
+    return ToolkitPlan(
+        tuple(steps), tuple(RemoveVersion(name) for name in stale), row, obstacles, edited, damaged
+    )
 
 
 def plan_removal(
@@ -134,7 +146,7 @@ def _stand_ins(
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links), SwitchToolkit(now, f"{VERSIONS}{STAND_IN}")]
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
-    return replace(row, version=STAND_IN, previous=None), steps, []
+    return replace(row, version=STAND_IN, previous=None, files=()), steps, []
 
 
 def standing(facts: Facts) -> str | None:

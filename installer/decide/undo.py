@@ -72,6 +72,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
             *(row for part in specifications for row in part.rows),
         ),
         nodes=held.nodes,
+        pid_file=held.pid_file,
         finished=True,
     )
     return Plan(

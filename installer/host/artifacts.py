@@ -2,13 +2,44 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact, search_paths
 from installer.host.inodes import translated
+from installer.host.programs import run_here
+
+ASK_S: Final = 2.0
+ASKED: Final = "nvidia-ctk"
+NAMED: Final = "libnvidia-container.so.1"
+_SAYS: Final = re.compile(r"\bCLI version v?(\d{1,6}(?:\.\d{1,6}){2})\b")
+_NAMED: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
+
+
+@contextmanager
+def asked_version(root: PurePosixPath) -> Iterator[Callable[[], tuple[int, ...] | None]]:
+    """Ask the toolkit below ``root`` for its version while the block goes on.
+
+    What is yielded returns it: as its program says, else as the name of its library does; None where neither
+    is to be had. A release that is yet to come (``1.18.0-rc.1``) counts as it.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(_version, root)
+        yield answer.result
+
+
+def _version(root: PurePosixPath) -> tuple[int, ...] | None:
+    program = find_artifact(root, ASKED)
+    ran = run_here(program, ("--version",), "", timeout_s=ASK_S) if program else None
+    said = _SAYS.search(ran.stdout) if ran is not None and ran.returncode == 0 else None
+    if said is None:
+        library = find_artifact(root, NAMED)
+        said = _NAMED.search(library.name) if library else None
+    return tuple(int(number) for number in said[1].split(".")) if said else None
 
 
 def machine() -> str:

@@ -4,8 +4,10 @@ Not by the name of a handler: the default handler has none, and a config may hav
 """
 
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ TASKS: Final = "io.containerd.runtime.v2.task"
 DOCKER_NAMESPACE: Final = "moby"
 CRIO: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
+NOT_OPEN: Final = -1
 
 
 def of_shims(
@@ -34,14 +37,17 @@ def of_shims(
     ``states`` says to which engine a directory belongs, but for what is Docker's.
     A shim records the path in its bundle (engines.md 10; containerd 1.6 to 2.1, dockerd 20.10 to 28.5).
     """
+    paths = {str(binary): binary for binary in binaries}
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
         for namespace in host.names(tasks):
-            for name in host.names(tasks / namespace):
-                bundle = tasks / namespace / name
-                binary = _binary(host, bundle)
-                if binary in binaries:
-                    engine = "docker" if namespace == DOCKER_NAMESPACE else owner
-                    yield Container(engine, name, _pod(host, bundle) or name[:SHORT_ID], binary)
+            # A node may run thousands: the way to them is followed once, and most take one open file.
+            with _opened(host.here(tasks / namespace)) as directory:
+                for name in host.names(tasks / namespace):
+                    binary = paths.get(_binary(directory, name))
+                    if binary is not None:
+                        engine = "docker" if namespace == DOCKER_NAMESPACE else owner
+                        pod = _pod(_object(_bytes(directory, f"{name}/config.json")))
+                        yield Container(engine, name, pod or name[:SHORT_ID], binary)
 
 
 def of_crio(
@@ -59,9 +65,7 @@ def of_crio(
     A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
     bundles = {name: state / name / "userdata" for name in host.names(state)}
-    said = {
-        name: _json(host, bundle / "config.json").get("annotations") or {} for name, bundle in bundles.items()
-    }
+    said = {name: _annotations(_json(host, bundle / "config.json")) for name, bundle in bundles.items()}
     for name, annotations in said.items():
         if not annotations:
             continue
@@ -109,29 +113,72 @@ def _conmon(host: Host, bundle: PurePosixPath, name: str) -> PurePosixPath | Non
     return None
 
 
-def _binary(host: Host, bundle: PurePosixPath) -> PurePosixPath:
-    path = _json(host, bundle / "options.json").get("binary_name")
-    return PurePosixPath(str(path or _read(host, bundle / "runtime").strip()))
+@contextmanager
+def _opened(here: Path) -> Iterator[int]:
+    """Hold a directory open for the block; where it has gone meanwhile, nothing is found below it."""
+    try:
+        directory = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield NOT_OPEN
+        return
+    try:
+        yield directory
+    finally:
+        os.close(directory)
 
 
-def _pod(host: Host, bundle: PurePosixPath) -> str:
+def _binary(directory: int, name: str) -> str:
+    path = _object(_bytes(directory, f"{name}/options.json")).get("binary_name")
+    return str(path or _bytes(directory, f"{name}/runtime").decode(errors="surrogateescape").strip())
+
+
+def _pod(config: dict[str, Any]) -> str:
     """Return namespace and name of the pod, "" for a container that is in none."""
-    annotations = _json(host, bundle / "config.json").get("annotations") or {}
+    annotations = _annotations(config)
     pod = annotations.get("io.kubernetes.cri.sandbox-name", "")
     return f"{annotations.get('io.kubernetes.cri.sandbox-namespace', '-')}/{pod}" if pod else ""
 
 
-def _json(host: Host, path: PurePosixPath) -> dict[str, Any]:
+def _annotations(config: dict[str, Any]) -> dict[str, Any]:
+    annotations = config.get("annotations")
+    return annotations if isinstance(annotations, dict) else {}
+
+
+def _object(content: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(_read(host, path) or "{}")
-    except ValueError:  # being written in this moment
+        said = json.loads(content or b"{}")
+    except (ValueError, RecursionError):  # being written in this moment, or nobody's honest work
         return {}
     return said if isinstance(said, dict) else {}
 
 
+def _bytes(directory: int, path: str) -> bytes:
+    """Return a regular file below an open directory; nothing where it has gone meanwhile."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return b""
+    try:
+        status = os.fstat(file)
+        return os.read(file, status.st_size) if stat.S_ISREG(status.st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
 def _read(host: Host, path: PurePosixPath) -> str:
+    """Return the text of a regular file; nothing where it has gone meanwhile."""
+    try:
+        file = host.read(path) if host.kind(path) is Kind.FILE else None
+    except InstallerError:
+        return ""
+    return file.content.decode(errors="surrogateescape") if file else ""
+
+
+def _json(host: Host, path: PurePosixPath) -> dict[str, Any]:
     try:
         file = host.read(path) if host.kind(path) is Kind.FILE else None
     except InstallerError:  # the container has gone meanwhile
-        return ""
-    return file.content.decode(errors="replace") if file else ""
+        return {}
+    return _object(file.content if file else b"")

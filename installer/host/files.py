@@ -23,6 +23,7 @@ from installer.host.inodes import (
     labelled_as_neighbours,
     meta_of,
     refuse,
+    refuse_missing_root,
     remove_name,
     staged_name,
     translated,
@@ -39,6 +40,7 @@ class Host(Places):
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
+        refuse_missing_root(root)
         host = cls([Mount(PurePosixPath("/"), Path(root))])
         for there, here in sorted(pairs, key=lambda pair: len(pair[0].parts)):
             host._mounts[host.resolve(there)] = Path(here)  # a path is looked up without its links

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind, Meta
 from installer.host.kernel import mounts
 
@@ -29,7 +29,7 @@ REMEDIES: Final = {
     errno.EDQUOT: "raise the quota or free some space there",
     errno.ENAMETOOLONG: "choose a shorter path",
     errno.ENOTDIR: "make every part of the path above it a directory",
-    errno.EBUSY: "mount its directory into the container instead of the file alone",
+    errno.EBUSY: "it is a mount point: mount the directory above it instead",
     errno.EIO: "check the disk; the kernel log says more",
 }
 
@@ -52,6 +52,19 @@ def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
         yield
     except OSError as error:
         refuse(verb, path, error)
+
+
+def refuse_missing_root(root: PurePosixPath) -> None:
+    """Raise where there is no directory at ``root``, which this process was told to find the host's root at.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    if not Path(root).is_dir():
+        raise InstallerError(
+            f"find the host's root {root} (there is no such directory)",
+            remedy=Remedy("name the directory where the host's root is mounted with ", Option("host-root")),
+        )
 
 
 def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
@@ -93,9 +106,15 @@ def give(fd: int, meta: Meta) -> None:
         try:
             os.setxattr(fd, name, value)
         except OSError as error:
-            # A label that the file system sets by itself may be refused; one that stands already is fine.
-            if error.errno not in {errno.EOPNOTSUPP, errno.EPERM} or name.startswith("system."):
+            # A label that the file system sets by itself may be refused, or by a policy that does not let
+            # us relabel (EACCES); one that stands already is fine.
+            if error.errno not in {errno.EOPNOTSUPP, errno.EPERM, errno.EACCES} or name.startswith("system."):
                 raise
+            import structlog
+
+            file = Path(f"/proc/self/fd/{fd}").readlink()
+            log = structlog.get_logger()
+            log.info("attribute not set", path=str(file), attribute=name, reason=error.strerror)
 
 
 def meta_of(fd: int, status: os.stat_result) -> Meta:

@@ -174,11 +174,10 @@ def started_of(pid: int, proc: Path) -> float | None:
     """Return the start of a process, as in Peer; None if it has ended."""
     try:
         stat = text_of(proc / f"{pid}/stat")
-    except OSError:
+        fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
+        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError, OverflowError):
         return None
-    fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
-    ended = not fields or fields[0] in "ZX"
-    return None if ended else started_in(stat)
 
 
 def started_in(stat: str) -> float:

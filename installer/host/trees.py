@@ -6,7 +6,6 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
@@ -14,6 +13,7 @@ from typing import Final, assert_never
 from installer.decide.errors import LockedError
 from installer.decide.inode import Entry, Meta
 from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
+from installer.host.digests import digest_of
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
@@ -158,6 +158,8 @@ def _remove(name: str, directory: int) -> None:
 def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Label) -> None:
     """Put ``files`` into the directory ``staged``."""
     top = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
@@ -177,8 +179,10 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
 
 def _put(top: int, file: PayloadFile, label: Label) -> None:
     match file:
-        case Copy(path, source, size_bytes, _, mode):
+        case Copy(path, source, size_bytes, digest, mode):
             _copy(Path(source), str(path), top, size_bytes, _labelled(mode, label))
+            if digest_of(str(path), top) != digest:
+                raise OSError(None, f"{source} changed while it was copied")
         case Text(path, content, mode):
             write_synced(str(path), content.encode(), _labelled(mode, label), top)
         case Symlink(path, target):

@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
         posix.execve(command[0], command, environment)
     except OSError as error:
         reason = f"toolkit-installer: cannot start {error.filename} again ({error.strerror})"
-        sys.stderr.write(f"{reason}; put it back and run uninstall\n")
+        sys.stderr.write(f"{reason}, so everything is kept; put it back and run uninstall\n")
     return UNDO_INCOMPLETE
 
 

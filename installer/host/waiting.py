@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from installer.decide.errors import InstallerError
 from installer.host import successor, waiter
 
 SUCCEEDS: Final = successor.SUCCEEDS.decode()
@@ -27,11 +28,21 @@ class Woken:
 
 
 def woken() -> Woken | None:
-    """Return how this process was woken, once; None where it was started afresh."""
+    """Return how this process was woken, once; None where it was started afresh.
+
+    Raises:
+        InstallerError: somebody else has set the variables that tell it.
+    """
     number, fds = os.environ.pop(WOKEN_BY, ""), os.environ.pop(LOCKS, "")
     if not number:
         return None
-    return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
+    try:
+        return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
+    except ValueError as error:
+        raise InstallerError(
+            f"understand {WOKEN_BY}={number!r} with {LOCKS}={fds!r} (they are for this program alone)",
+            remedy="unset both, then run again",
+        ) from error
 
 
 def succeeds() -> bool:

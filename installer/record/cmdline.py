@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.options import Options
 from installer.host.files import Host
 
@@ -43,9 +43,9 @@ def value_of(cmdline: CommandLine, names: Sequence[str]) -> str | None:
 
 
 def path_of(cmdline: CommandLine, names: Sequence[str]) -> PurePosixPath | None:
-    """Return the path that a flag gives."""
+    """Return the path that a flag gives; None for one that is relative to who knows what."""
     named = value_of(cmdline, names)
-    return PurePosixPath(named) if named else None
+    return PurePosixPath(named) if named and named.startswith("/") else None
 
 
 def state_of(host: Host, name: str, cmdline: CommandLine, config: PurePosixPath) -> PurePosixPath | None:
@@ -62,6 +62,15 @@ def state_of(host: Host, name: str, cmdline: CommandLine, config: PurePosixPath)
 
 def overruling(name: str, cmdline: CommandLine, options: Options) -> Iterator[InstallerError]:
     """Yield why a flag on the command line stands against what we would write."""
+    for names in (CONFIG.get(name, ()), DROP_INS if name == "crio" else ()):
+        path = value_of(cmdline, names)
+        if path and not path.startswith("/"):
+            yield InstallerError(
+                f"find the config of {name} (it was started with {names[0]} {path}, a relative path)",
+                remedy=Remedy(
+                    "start it with the absolute path, or name that with ", Option("config", "PATH", name)
+                ),
+            )
     as_default = CONFLICTS_AS_DEFAULT.get(name, ()) if options.set_as_default else ()
     for flag in (*CONFLICTS.get(name, ()), *as_default):
         if value_of(cmdline, (flag,)) is not None:

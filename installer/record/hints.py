@@ -1,6 +1,5 @@
 """What a node tells besides its settings: its family, driver, distribution, another install-dir of ours."""
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
@@ -13,9 +12,11 @@ from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
 from installer.decide.rows import Holdings
+from installer.decide.toolkit_plan import VERSIONS
 from installer.host import cri
 from installer.host.files import Host
 from installer.record import units
+from installer.record.lost import TOOLKITS
 
 RANCHER: Final = "k3s or RKE2"
 GENERATED: Final = {
@@ -27,7 +28,6 @@ GENERATED: Final = {
 KUBELET: Final = PurePosixPath("/var/lib/kubelet")
 ASK_S: Final = 5.0
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
-_TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 
 
 def is_suse(host: Host) -> bool:
@@ -40,13 +40,19 @@ def is_suse(host: Host) -> bool:
 def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
     """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
     files = [file for file in contents if file is not None]
-    found = {place for file in files for place in _TOOLKITS.findall(file.content)}
+    found = {place for file in files for place in TOOLKITS.findall(file.content)}
     for place in sorted(PurePosixPath(path.decode(errors="surrogateescape")) for path in found):
         if place != options.install_dir and host.exists(Layout(place).ledger):
             yield InstallerError(
                 f"install into {options.install_dir} (the toolkit in {place} is still in use)",
                 remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
             )
+
+
+def in_place(host: Host, layout: Layout) -> PurePosixPath | None:
+    """Return the directory of the version of ours that the toolkit's name leads to."""
+    link = host.link_target(layout.toolkit) or ""
+    return layout.install_dir / link if link.startswith(VERSIONS) else None
 
 
 def driver_note(host: Host, options: Options) -> tuple[str, ...]:

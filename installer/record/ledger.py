@@ -38,10 +38,11 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
         return None
     try:
         return loads(file.content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise InstallerError(
-            f"understand the ledger {layout.ledger} ({type(error).__name__}: {error})",
-            remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",
+            f"understand the ledger {layout.ledger} ({error})",
+            remedy="use the version of this program that wrote it; else restore the configs by hand from "
+            f"{layout.backups}, then remove {layout.home}",
         ) from error
 
 

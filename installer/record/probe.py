@@ -13,7 +13,8 @@ from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Holdings
-from installer.host.artifacts import found_artifacts, machine
+from installer.host.artifacts import asked_version, found_artifacts, machine
+from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record import crio, units
@@ -22,7 +23,15 @@ from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.configs import configs_read, readable_configs, usual_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
-from installer.record.hints import driver_note, is_suse, moved, refuse_generated, refuse_unknown, used
+from installer.record.hints import (
+    driver_note,
+    in_place,
+    is_suse,
+    moved,
+    refuse_generated,
+    refuse_unknown,
+    used,
+)
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
@@ -34,7 +43,11 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
     # Hashing the payload and asking the engines wait for different things.
-    with found_artifacts(options.toolkit_source) as artifacts:
+    with (
+        found_artifacts(options.toolkit_source) as artifacts,
+        asked_version(options.toolkit_source) as version,
+        digests_below(host, in_place(host, options.layout)) as digests,
+    ):
         engines, notes, overruled = _engines(host, options)
         if options.auto:
             engines, left = used(host, held, engines)
@@ -64,6 +77,8 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             ),
             notes=(*notes, *driver_note(host, options)),
             live=known_to_docker(host, held, live)[0] if live else (),
+            version=version(),
+            toolkit=replace(facts.toolkit, digests=digests()),
         )
         payload = artifacts()
         scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}

@@ -1,16 +1,23 @@
 """The ledger's rows as JSON text: version 1 of the format, to be read for ever."""
 
 import json
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+from installer.decide.cdi import OWNER
 from installer.decide.edits import Edit, Syntax
+from installer.decide.edits.tree import kind_of
+from installer.decide.engines import ENGINES
 from installer.decide.inode import Meta
 from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
 
 VERSION: Final = 1
+KNOWN: Final = frozenset(
+    {"version", "finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
+)
 
 
 def dumps(held: Holdings) -> bytes:
@@ -22,6 +29,7 @@ def dumps(held: Holdings) -> bytes:
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         "directories": [str(path) for path in held.directories],
         "nodes": {str(node.path): node.born for node in held.nodes},
+        "pid_file": held.pid_file and str(held.pid_file),
         "toolkit": toolkit
         and {
             "version": toolkit.version,
@@ -29,6 +37,7 @@ def dumps(held: Holdings) -> bytes:
             "rendered": toolkit.rendered,
             "replaced": toolkit.replaced,
             "linked": toolkit.linked,
+            "files": dict(toolkit.files),
         },
         "engines": [
             {
@@ -65,44 +74,112 @@ def loads(text: bytes) -> Holdings:
     """Return the rows that ``dumps`` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: these are not rows of a version known here.
+        ValueError: these are not rows of a version known here.
     """
-    rows = json.loads(text)
+    try:
+        return _holdings(json.loads(text))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except KeyError as error:
+        raise ValueError(f"{error} is missing") from error
+
+
+def _holdings(rows: Any) -> Holdings:
+    rows = _table(rows)
     if rows["version"] != VERSION:
-        raise ValueError(f"version {rows['version']}")
+        raise ValueError(f"it is of version {rows['version']!r:.20}, and {VERSION} is known here")
+    if unknown := rows.keys() - KNOWN:
+        raise ValueError(f"{min(unknown)!r:.40} is unknown here")
     toolkit, failed = rows["toolkit"], rows.get("failed")
     return Holdings(
-        tuple(PurePosixPath(path) for path in rows["directories"]),
-        toolkit and ToolkitRow(**toolkit),
-        tuple(_engine(row) for row in rows["engines"]),
-        tuple(_config(row) for row in rows["configs"]),
-        finished=rows["finished"],
-        failed=failed and Failure(**failed),
-        nodes=tuple(DeviceNode(PurePosixPath(path), born) for path, born in rows.get("nodes", {}).items()),
+        tuple(_path(path) for path in _list(rows["directories"])),
+        None if toolkit is None else _toolkit(_table(toolkit)),
+        tuple(_engine(_table(row)) for row in _list(rows["engines"])),
+        tuple(_config(_table(row)) for row in _list(rows["configs"])),
+        finished=bool(rows["finished"]),
+        failed=failed and Failure(_text(_table(failed)["digest"]), _text(failed["problem"])),
+        nodes=tuple(
+            DeviceNode(_path(path), _text(born)) for path, born in _table(rows.get("nodes", {})).items()
+        ),
+        pid_file=_path(rows["pid_file"]) if rows.get("pid_file") else None,
+    )
+
+
+def _toolkit(row: Mapping[str, Any]) -> ToolkitRow:
+    previous, linked = row["previous"], row["linked"]
+    return ToolkitRow(
+        _name(row["version"]),
+        None if previous is None else _name(previous),
+        _text(row["rendered"]),
+        replaced=bool(row["replaced"]),
+        linked=None if linked is None else _text(linked),
+        files=tuple((name, _text(identity)) for name, identity in _table(row.get("files", {})).items()),
     )
 
 
 def _engine(row: Mapping[str, Any]) -> EngineRow:
-    runtimes = tuple((name, PurePosixPath(binary)) for name, binary in row["runtimes"].items())
-    state = PurePosixPath(row["state"]) if row.get("state") else None
-    pending = row.get("pending", "")
-    return EngineRow(row["name"], PurePosixPath(row["socket"]), row["unit"], runtimes, state, pending)
+    runtimes = tuple((name, _path(binary)) for name, binary in _table(row["runtimes"]).items())
+    return EngineRow(
+        _engine_name(row["name"]),
+        _path(row["socket"]),
+        _text(row["unit"]),
+        runtimes,
+        _path(row["state"]) if row.get("state") else None,
+        _text(row.get("pending", "")),
+    )
 
 
 def _config(row: Mapping[str, Any]) -> ConfigRow:
-    edits = tuple(
-        Edit(tuple(edit["key"]), edit["before"], edit["after"], member=edit["member"])
-        for edit in row["edits"]
-    )
     return ConfigRow(
-        row["engine"],
-        PurePosixPath(row["path"]),
+        _engine_name(row["engine"], OWNER),
+        _path(row["path"]),
         Syntax(row["syntax"]) if row["syntax"] else None,
-        row["original"] and _saved_in(row["original"]),
-        tuple(row["ours"]),
-        edits,
-        PurePosixPath(row["target"]) if row.get("target") else None,
+        None if row["original"] is None else _saved_in(_table(row["original"])),
+        tuple(_text(digest) for digest in _list(row["ours"])),
+        tuple(_edit(_table(edit)) for edit in _list(row["edits"])),
+        _path(row["target"]) if row.get("target") else None,
     )
+
+
+def _edit(row: Mapping[str, Any]) -> Edit:
+    before, after = (None if row[side] is None else _text(row[side]) for side in ("before", "after"))
+    return Edit(tuple(_text(part) for part in _list(row["key"])), before, after, member=bool(row["member"]))
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else _refuse(value, "a table")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else _refuse(value, "a list")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _refuse(value, "a text")
+
+
+def _refuse(value: Any, expected: str) -> NoReturn:
+    raise ValueError(f"it has {kind_of(value)} where {expected} belongs")
+
+
+def _path(value: Any) -> PurePosixPath:
+    path = PurePosixPath(_text(value))
+    if not path.is_absolute() or ".." in path.parts or "\0" in str(path):
+        raise ValueError(f"the path {value!r:.100} is not absolute")
+    return path
+
+
+def _name(value: Any) -> str:
+    """Return what becomes one name in a directory of ours."""
+    if not re.fullmatch(r"[\w-]+", _text(value), re.ASCII):
+        raise ValueError(f"{value!r:.100} is not the name of a version or of a saved copy")
+    return str(value)
+
+
+def _engine_name(value: Any, *more: str) -> str:
+    if _text(value) not in (*ENGINES, *more):
+        raise ValueError(f"the engine {value[:40]} is unknown here")
+    return str(value)
 
 
 def _saved_out(saved: Saved) -> dict[str, Any]:
@@ -118,5 +195,8 @@ def _saved_out(saved: Saved) -> dict[str, Any]:
 
 
 def _saved_in(row: Mapping[str, Any]) -> Saved:
-    xattrs = tuple((name, b64decode(value)) for name, value in row["xattrs"].items())
-    return Saved(row["digest"], Meta(int(row["mode"], 8), row["uid"], row["gid"], xattrs))
+    xattrs = tuple((name, b64decode(_text(value))) for name, value in _table(row["xattrs"]).items())
+    uid, gid = row["uid"], row["gid"]
+    if not all(owner is None or isinstance(owner, int) for owner in (uid, gid)):
+        raise ValueError("it names an owner that is no number")
+    return Saved(_name(row["digest"]), Meta(int(_text(row["mode"]), 8), uid, gid, xattrs))

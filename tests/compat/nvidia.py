@@ -5,9 +5,10 @@ import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from installer import compat, daemon
+from installer import compat
 from installer.decide.options import Options, RestartMode
 from installer.demo import stand_in_payload
+from installer.uninstall import uninstall
 
 CONFIG = {
     "docker": "etc/docker/daemon.json",
@@ -47,7 +48,7 @@ class Nvidia:
 
     def uninstall(self) -> int:
         options = Options(host_root=PurePosixPath(self.root), restart_mode=RestartMode.NONE)
-        return int(daemon.uninstall(options))
+        return int(uninstall(options))
 
     def tree(self) -> dict[str, str]:
         """Return what each path of the node is."""

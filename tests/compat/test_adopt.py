@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer import daemon
 from installer.decide.options import Options, RestartMode
+from installer.uninstall import uninstall
 from tests.compat.nvidia import TOOLKIT, V2, Nvidia
 
 RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
@@ -45,7 +45,7 @@ def _adopt(
     options = Options(
         runtimes=(node.engine,), host_root=PurePosixPath(node.root), restart_mode=RestartMode.NONE, adopt=True
     )
-    assert daemon.uninstall(options) == 0
+    assert uninstall(options) == 0
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
     found = [line[key] for line in said if line["event"] == event]
     return found if event != "adopted" else next(iter(found), [])

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from installer import daemon
 from installer.decide.options import Options, RestartMode
 from installer.demo import CONFIGS, stand_in_payload
+from installer.uninstall import uninstall
 from tests.crash.faults import KILLED, Fault, Verb, call, effects
 
 INSTALL_DIR = "usr/local/nvidia"
@@ -38,8 +39,8 @@ class Scene:
 SCENES = {
     "install": Scene("untouched", daemon.install),
     "upgrade": Scene("installed", daemon.install, "two"),
-    "undo": Scene("installed", daemon.uninstall),
-    "interrupted undo": Scene("half undone", daemon.uninstall),
+    "undo": Scene("installed", uninstall),
+    "interrupted undo": Scene("half undone", uninstall),
 }
 
 
@@ -103,7 +104,7 @@ def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
         made.payloads.append(tree((installed / INSTALL_DIR / "toolkit").resolve()))
     middle = made.effects(SCENES["undo"]) // 2
     shutil.copytree(installed, half, symlinks=True)
-    assert call(daemon.uninstall, made.options(root=half), Fault(middle)) == KILLED
+    assert call(uninstall, made.options(root=half), Fault(middle)) == KILLED
     yield made
     shutil.rmtree(directory)
 
@@ -156,5 +157,5 @@ def assert_goes_on(ward: Ward, scene: Scene) -> None:
 
 def assert_goes_back(ward: Ward) -> None:
     """One uninstall restores what was before us."""
-    assert call(daemon.uninstall, ward.options()) == 0
+    assert call(uninstall, ward.options()) == 0
     assert tree(ward.root) == ward.untouched()

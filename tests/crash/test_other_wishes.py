@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from installer import daemon
+from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, Fault, call, effects
 from tests.crash.nodes import DAEMON_JSON, SCENES, Ward, tree, what
@@ -34,7 +35,7 @@ def test_an_edit_between_two_runs_of_which_one_was_killed_hides_none_of_our_keys
         config = nodes.root / path
         config.write_text(edit(config.read_text()))
 
-        assert call(daemon.uninstall, nodes.options()) == 0
+        assert call(uninstall, nodes.options()) == 0
 
         original = nodes.directory / "untouched" / path
         assert config.read_text() == edit(original.read_text()), point

@@ -25,6 +25,7 @@ from installer.decide.steps import (
 )
 from installer.demo import CONFIGS, stand_in_payload
 from installer.record import transaction
+from installer.uninstall import uninstall
 from tests.crash import faults
 from tests.crash.faults import Fault, effects
 from tests.crash.nodes import LEDGER, tree
@@ -215,7 +216,7 @@ def test_what_fails_behind_a_part_is_rolled_back_with_all_before_it(
         assert "report it with this log" in last
     assert "Traceback" not in said
     assert "hunter2" not in said
-    assert daemon.uninstall(site.options) == 0
+    assert uninstall(site.options) == 0
     assert tree(site.root) == before
 
 
@@ -244,7 +245,7 @@ def test_what_is_killed_behind_a_part_is_known_to_the_next_run(
         assert daemon.install(site.options) == 0
         assert (site.root / SPECIFICATION).exists()
 
-    assert daemon.uninstall(replace(site.options, cdi=None)) == 0
+    assert uninstall(replace(site.options, cdi=None)) == 0
     assert tree(site.root) == before
 
 
@@ -261,7 +262,7 @@ def test_a_specification_that_somebody_has_edited_since_stays_and_theirs_comes_b
     assert tree(site.root) == before
     assert daemon.install(site.options) == 0
     theirs.write_text("kind: theirs now\n")
-    assert daemon.uninstall(site.options) == 0
+    assert uninstall(site.options) == 0
     assert theirs.read_text() == "kind: theirs now\n"
 
 
@@ -282,5 +283,5 @@ def test_without_a_failure_all_of_it_is_installed_and_undone(
     assert "nothing changed" in _call(call, site, lambda: None)[1]
     assert (site.root / LEDGER).read_bytes() == installed
 
-    assert daemon.uninstall(replace(site.options, cdi=None)) == 0
+    assert uninstall(replace(site.options, cdi=None)) == 0
     assert tree(site.root) == before

@@ -14,6 +14,7 @@ import pytest
 from installer import daemon
 from installer.decide.options import Options, RestartMode
 from installer.demo import CONFIGS, stand_in_payload
+from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, NEVER, Fault, call
 from tests.crash.nodes import tree
@@ -107,7 +108,7 @@ def test_however_a_node_has_lived_only_what_others_did_is_left(
                 restart_mode=RestartMode.NONE,
                 set_as_default=chance.random() < 0.5,
             )
-            verb = chance.choice([daemon.install, daemon.install, daemon.uninstall])
+            verb = chance.choice([daemon.install, daemon.install, uninstall])
             fault = Fault(chance.randrange(LAST_EFFECT)) if chance.random() < 0.5 else NEVER
             code = call(verb, options, fault)
             story.append(f"{verb.__name__} {code}")
@@ -115,7 +116,7 @@ def test_however_a_node_has_lived_only_what_others_did_is_left(
             verbs += 1
             kills += code == KILLED
 
-        done = call(daemon.uninstall, Options(host_root=PurePosixPath(node), restart_mode=RestartMode.NONE))
+        done = call(uninstall, Options(host_root=PurePosixPath(node), restart_mode=RestartMode.NONE))
 
         assert done == 0, story
         left, wanted = tree(node), tree(pure)

@@ -32,8 +32,8 @@ def _context(directory: Path, payload: str) -> None:
         ".dockerignore",
         "LICENSE",
         "README.md",
-        "constraints.txt",
         "pyproject.toml",
+        "requirements.txt",
     ):
         shutil.copy(PROJECT / name, directory)
     for name in ("images", "installer"):

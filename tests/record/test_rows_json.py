@@ -4,13 +4,18 @@ from pathlib import PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
+from installer.decide.cdi import OWNER
 from installer.decide.edits import Edit, Syntax
+from installer.decide.engines import ENGINES as KNOWN_ENGINES
 from installer.decide.inode import Meta
 from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
+from installer.decide.toolkit_plan import ADOPTED, STAND_IN
 from installer.record.rows_json import dumps, loads
 
 # What the kernel takes for a name, UTF-8 or not.
-NAMES = st.binary(min_size=1, max_size=20).filter(lambda name: not {0, ord("/")} & set(name) and name != b".")
+NAMES = st.binary(min_size=1, max_size=20).filter(
+    lambda name: not {0, ord("/")} & set(name) and name not in {b".", b".."}
+)
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map(
     lambda names: PurePosixPath(os.fsdecode(b"/" + b"/".join(names)))
 )
@@ -27,33 +32,42 @@ METAS = st.builds(
 EDITS = st.builds(
     Edit, st.lists(TEXTS).map(tuple), st.none() | TEXTS, st.none() | TEXTS, member=st.booleans()
 )
+ENGINE_NAMES = st.sampled_from([*KNOWN_ENGINES, OWNER])
 CONFIGS = st.builds(
     ConfigRow,
-    TEXTS,
+    ENGINE_NAMES,
     PATHS,
     st.none() | st.sampled_from(Syntax),
     st.none() | st.builds(Saved, DIGESTS, METAS),
-    st.lists(DIGESTS).map(tuple),
-    st.lists(EDITS).map(tuple),
+    st.lists(DIGESTS, max_size=3).map(tuple),
+    st.lists(EDITS, max_size=3).map(tuple),
     st.none() | PATHS,
 )
 ENGINES = st.builds(
     EngineRow,
-    TEXTS,
+    st.sampled_from([*KNOWN_ENGINES]),
     PATHS,
     TEXTS,
     st.dictionaries(TEXTS, PATHS).map(lambda named: tuple(named.items())),
     st.none() | PATHS,
+    TEXTS,
 )
+VERSIONS = DIGESTS | st.sampled_from([STAND_IN, ADOPTED])
 TOOLKITS = st.builds(
-    ToolkitRow, TEXTS, st.none() | TEXTS, TEXTS, replaced=st.booleans(), linked=st.none() | TEXTS
+    ToolkitRow,
+    VERSIONS,
+    st.none() | VERSIONS,
+    TEXTS,
+    replaced=st.booleans(),
+    linked=st.none() | TEXTS,
+    files=st.dictionaries(TEXTS, TEXTS).map(lambda files: tuple(files.items())),
 )
 HOLDINGS = st.builds(
     Holdings,
-    st.lists(PATHS).map(tuple),
+    st.lists(PATHS, max_size=3).map(tuple),
     st.none() | TOOLKITS,
-    st.lists(ENGINES).map(tuple),
-    st.lists(CONFIGS).map(tuple),
+    st.lists(ENGINES, max_size=2).map(tuple),
+    st.lists(CONFIGS, max_size=2).map(tuple),
     finished=st.booleans(),
     failed=st.none() | st.builds(Failure, DIGESTS, TEXTS),
     nodes=st.dictionaries(PATHS, TEXTS).map(lambda born: tuple(DeviceNode(*node) for node in born.items())),

@@ -5,7 +5,7 @@ spans of the text that this takes and returns what it did as ``Edit`` rows, whic
 ``undo`` takes back, also after others have edited the text.
 """
 
-from installer.decide.edits.change import apply, parse, undo
+from installer.decide.edits.change import apply, holds, parse, undo
 from installer.decide.edits.model import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Value",
     "Want",
     "apply",
+    "holds",
     "parse",
     "undo",
 ]

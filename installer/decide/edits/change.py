@@ -22,8 +22,8 @@ def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
     Raises:
         InstallerError: the text is not valid.
     """
-    tree: Tree = plain(loaded(text.removeprefix(BOM), _GRAMMARS[syntax], name))
-    return tree
+    tree: Tree = loaded(text.removeprefix(BOM), _GRAMMARS[syntax], name)
+    return tree if syntax is Syntax.TOML else plain(tree)
 
 
 def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
@@ -45,6 +45,17 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
                 if edit not in edits:
                     edits.append(edit)
     return draft.finished(edits), tuple(edits)
+
+
+def holds(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> bool:
+    """Return whether every want is fulfilled in ``text``.
+
+    Raises:
+        InstallerError: as ``apply``.
+    """
+    draft = Draft.of(text, _GRAMMARS[syntax], name)
+    with understood(name):
+        return not any(True for want in wants for _ in _fulfil(draft, want))
 
 
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:

@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Self
+from functools import lru_cache
+from typing import Any, Final, Self
 
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Edit, Key
-from installer.decide.edits.tree import Branch, TextError, branch_at, dotted, pruned, same
+from installer.decide.edits.tree import Branch, TextError, branch_at, opened, pruned, same
 from installer.decide.errors import InstallerError
 
 BOM: Final = "\ufeff"
+MAX_DEPTH: Final = 100
 
 
 @dataclass(slots=True)
@@ -35,7 +37,7 @@ class Draft:
         if bom + self.text == self.original:
             return self.original
         with understood(self.name):
-            tree = self.grammar.load(self.text)
+            tree = _tree(self.text, self.grammar)
             keys = [edit.key for edit in edits] if self.grammar.vanishing else []
             if not same(pruned(tree, keys), pruned(self.tree, keys)):
                 raise TextError("the result differs elsewhere")
@@ -46,10 +48,7 @@ class Draft:
         if self.grammar.start and not self.text.strip():
             self.text = self.grammar.start
         self.text = self.grammar.insert(self.text, key, literal)
-        branch = self.tree
-        for part in key[:-1]:
-            branch = branch.setdefault(part, {})
-        branch[key[-1]] = self.grammar.value(literal)
+        self._parent(key)[key[-1]] = self.grammar.value(literal)
 
     def replace(self, key: Key, literal: str) -> None:
         """Give ``key``, which is there, another value."""
@@ -64,26 +63,23 @@ class Draft:
     def close(self, key: Key) -> None:
         """Take the container away if it is empty, or its header if it lives on through others."""
         self.text = self.grammar.close(self.text, key)
-        parent = self._parent(key)
-        if not parent[key[-1]]:
-            del parent[key[-1]]
+        if not branch_at(self.tree, key):
+            del self._parent(key)[key[-1]]
 
     def _parent(self, key: Key) -> Branch:
-        parent = branch_at(self.tree, key[:-1])
-        if parent is None:
-            raise TextError(f"{dotted(key)} has lost its place")
+        self.tree, parent = opened(self.tree, key[:-1])
         return parent
 
 
 def loaded(text: str, grammar: Grammar, name: str) -> Branch:
-    """Return the tree of ``text``.
+    """Return the tree of ``text``, which others use too: it must not be changed.
 
     Raises:
         InstallerError: the text is not valid.
     """
     try:
         text.encode()
-        return grammar.load(text)
+        return _tree(text, grammar)
     except UnicodeEncodeError as error:
         reason: object = f"character {error.start + 1}: half a surrogate pair"
         raise _unreadable(name, grammar, reason) from error
@@ -91,6 +87,23 @@ def loaded(text: str, grammar: Grammar, name: str) -> Branch:
         raise _unreadable(name, grammar, "nested too deeply") from error
     except TextError as error:
         raise _unreadable(name, grammar, error) from error
+
+
+@lru_cache(maxsize=4)
+def _tree(text: str, grammar: Grammar) -> Branch:
+    """Return the tree of a text; it is asked for again and again, and may be megabytes.
+
+    Raises:
+        RecursionError: it is nested deeper than anybody writes.
+    """
+    tree = grammar.load(text)
+    level: list[Any] = [tree]
+    for _ in range(MAX_DEPTH):
+        below = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+        level = [child for child in below if isinstance(child, dict | list)]
+        if not level:
+            return tree
+    raise RecursionError
 
 
 def _unreadable(name: str, grammar: Grammar, reason: object) -> InstallerError:

@@ -5,7 +5,7 @@ Every function takes text that ``load`` has accepted.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,8 @@ from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Key, Value
 from installer.decide.edits.tree import Branch, Number, TextError
 
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+|[{}\[\],:]')
+_TOKEN: Final = re.compile(r'\s*+("(?:[^"\\]|\\.)*+"|[^\s"{}\[\],:]++|[{}\[\],:])')
+_TO_BRACKET: Final = re.compile(r'(?:[^"{}\[\]]++|"(?:[^"\\]|\\.)*+")*+[{}\[\]]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """The span of one value; ``members`` is ``None`` unless it is an object."""
+    """The span of one value; ``members`` is ``None`` unless it is an object that was looked into."""
 
     start: int
     end: int
@@ -84,12 +85,12 @@ def replace(text: str, key: Key, literal: str) -> str:
 
 def insert(text: str, key: Key, literal: str) -> str:
     """Return ``text`` with ``key`` at the end of its object, written like the pairs before it."""
-    node, colon, depth = _scan(text), ": ", 0
+    node, colon, depth = _opened(text), ": ", 0
     while node.members is not None and depth < len(key):
         member = next((m for m in node.members if m.name == key[depth]), None)
         if member is None:
             break
-        colon, node, depth = _colon(text, member), member.value, depth + 1
+        colon, node, depth = _colon(text, member), _opened(text, member.value.start), depth + 1
     if node.members is None or depth == len(key):
         raise TextError("a key to be created has no place")
     if node.members:
@@ -139,7 +140,7 @@ def _value(text: str) -> Any:
         reason = error.msg[:1].lower() + error.msg[1:]
         raise TextError(f"line {error.lineno}, column {error.colno}: {reason}") from error
     if constants:
-        pos = next(token.start() for token in _TOKEN.finditer(text) if token[0] == constants[0])
+        pos = next(word.start(1) for word in _TOKEN.finditer(text) if word[1] == constants[0])
         raise TextError(f"{_place(text, pos)}: {constants[0]} is not JSON")
     return tree
 
@@ -163,45 +164,49 @@ def _number(text: str) -> int | Number:
 
 
 def _node(text: str, key: Key) -> _Node | None:
-    node = _scan(text)
+    node = _opened(text)
     for name in key:
         found = next((m.value for m in node.members or () if m.name == name), None)
         if found is None:
             return None
-        node = found
+        node = _opened(text, found.start)
     return node
 
 
-def _scan(text: str) -> _Node:
-    tokens = _TOKEN.finditer(text)
-    try:
-        return _scan_value(tokens.__next__, tokens.__next__())
-    except StopIteration as error:
-        raise TextError("the text ends too early") from error
-
-
-def _scan_value(following: Callable[[], re.Match[str]], token: re.Match[str]) -> _Node:
-    if token[0] == "{":
-        return _scan_object(following, token.start())
-    start, depth = token.start(), int(token[0] == "[")
-    while depth:
-        token = following()
-        depth += (token[0] in "[{") - (token[0] in "]}")
-    return _Node(start, token.end())
-
-
-def _scan_object(following: Callable[[], re.Match[str]], start: int) -> _Node:
+def _opened(text: str, pos: int = 0) -> _Node:
+    """Return the value at ``pos``; of an object's members only where they stand, not what is in them."""
+    start, word, end = _word(text, pos)
+    if word != "{":
+        return _value_at(text, pos)
     members: list[_Member] = []
-    token = following()
-    while token[0] != "}":
-        if token[0] == ",":
-            token = following()
-        name = token
-        following()  # the colon
-        child = _scan_value(following, following())
-        members.append(_Member(json.loads(name[0]), name.start(), name.end(), child))
-        token = following()
-    return _Node(start, token.end(), tuple(members))
+    name_start, word, end = _word(text, end)
+    while word != "}":
+        if word == ",":
+            name_start, word, end = _word(text, end)
+        child = _value_at(text, _word(text, end)[2])  # behind the colon
+        members.append(_Member(json.loads(word), name_start, end, child))
+        _, word, end = _word(text, child.end)
+    return _Node(start, end, tuple(members))
+
+
+def _value_at(text: str, pos: int) -> _Node:
+    start, word, end = _word(text, pos)
+    depth = int(word in "{[")
+    while depth:
+        bracket = _TO_BRACKET.match(text, end)
+        if bracket is None:
+            raise TextError("the text ends too early")
+        end = bracket.end()
+        depth += 1 if text[end - 1] in "{[" else -1
+    return _Node(start, end)
+
+
+def _word(text: str, pos: int) -> tuple[int, str, int]:
+    """Return where the word behind ``pos`` begins, what it is and where it ends."""
+    word = _TOKEN.match(text, pos)
+    if word is None:
+        raise TextError("the text ends too early")
+    return word.start(1), word[1], word.end()
 
 
 def _colon(text: str, member: _Member) -> str:

@@ -74,11 +74,12 @@ def remove(text: str, key: Key) -> str:
     table, pair = _existing(text, key)
     if not table.inline:
         return _without_line(text, pair.start, pair.value.end)
-    index = table.pairs.index(pair)
+    pairs = table.pairs(text)
+    index = pairs.index(pair)
     if index:
-        start, end = table.pairs[index - 1].value.end, pair.value.end
-    elif len(table.pairs) > 1:
-        start, end = pair.start, table.pairs[1].start
+        start, end = pairs[index - 1].value.end, pair.value.end
+    elif len(pairs) > 1:
+        start, end = pair.start, pairs[1].start
     else:
         start, end = table.start + 1, pair.value.end
     return text[:start] + text[end:]
@@ -86,8 +87,8 @@ def remove(text: str, key: Key) -> str:
 
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the header or the braces of ``key``, if no pair is left in them."""
-    for table in tables(text):
-        if table.name == key and not table.pairs:
+    for table in tables(text, key):
+        if table.name == key and not table.pairs(text):
             return (
                 remove(text, key)
                 if table.inline
@@ -102,7 +103,7 @@ def insert(text: str, key: Key, literal: str) -> str:
     That is behind the last pair of its table, between the braces of an inline
     one, beside a dotted one, and else below a header of its own at the end.
     """
-    found = tables(text)
+    found = tables(text, key)
     for depth in range(len(key) - 1, -1, -1):
         parent, rest = key[:depth], key[depth:]
         own = next((table for table in found if table.name == parent), None)
@@ -111,7 +112,7 @@ def insert(text: str, key: Key, literal: str) -> str:
         if own is not None and len(rest) == 1 and literal != "{}":
             return _into_section(text, own, f"{_part(rest[0])} = {literal}")
         if own is None:
-            sibling = _dotted(found, parent)
+            sibling = _dotted(text, found, parent)
             if sibling is not None:
                 table, pair = sibling
                 raw = pair.raw[: depth - len(table.name)] + tuple(_part(name) for name in rest)
@@ -123,17 +124,19 @@ def insert(text: str, key: Key, literal: str) -> str:
 
 def unopened(text: str, key: Key) -> bool:
     """Return whether ``key`` is a table only because headers name it on their way."""
-    found = tables(text)
+    found = tables(text, key)
     own = any(table.name == key for table in found)
-    return not own and _dotted(found, key) is None and any(table.name[: len(key)] == key for table in found)
+    return (
+        not own
+        and _dotted(text, found, key) is None
+        and any(table.name[: len(key)] == key for table in found)
+    )
 
 
 def _place(text: str, key: Key) -> tuple[Table, Pair] | None:
-    for table in tables(text):
-        for pair in table.pairs:
-            if table.name + pair.name == key:
-                return table, pair
-    return None
+    on_the_way = (table for table in tables(text, key) if table.name == key[: len(table.name)])
+    found = ((table, pair) for table in on_the_way for pair in table.pairs(text))
+    return next(((table, pair) for table, pair in found if table.name + pair.name == key), None)
 
 
 def _existing(text: str, key: Key) -> tuple[Table, Pair]:
@@ -143,10 +146,10 @@ def _existing(text: str, key: Key) -> tuple[Table, Pair]:
     return place
 
 
-def _dotted(found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
+def _dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
     """Return the last pair that makes ``key`` a table by a dotted name, and where it stands."""
-    for table in found:
-        for pair in reversed(table.pairs):
+    for table in (table for table in found if table.name == key[: len(table.name)]):
+        for pair in reversed(table.pairs(text)):
             name = table.name + pair.name
             if len(table.name) < len(key) < len(name) and name[: len(key)] == key:
                 return table, pair
@@ -157,16 +160,16 @@ def _into_braces(text: str, table: Table, rest: Key, literal: str) -> str:
     for name in reversed(rest[1:]):
         literal = f"{{ {_part(name)} = {literal} }}"
     pair = f"{_part(rest[0])} = {literal}"
-    if table.pairs:
-        end = table.pairs[-1].value.end
+    if pairs := table.pairs(text):
+        end = pairs[-1].value.end
         return f"{text[:end]}, {pair}{text[end:]}"
     # What stood between the braces stays behind the pair: remove() finds it there.
     return text[: table.start + 1] + text[table.start + 1 : table.end - 1] + pair + text[table.start + 1 :]
 
 
 def _into_section(text: str, table: Table, pair: str) -> str:
-    if table.pairs:
-        last = table.pairs[-1]
+    if pairs := table.pairs(text):
+        last = pairs[-1]
         return _with_lines(text, last.value.end, [_indent(text, last.start) + pair])
     if table.name:
         return _with_lines(text, table.end, [_indent(text, table.start) + pair])
@@ -223,7 +226,8 @@ def _style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str, str]
 
 def _indents(text: str, table: Table) -> tuple[str, str]:
     outer = _indent(text, table.start)
-    return outer, _indent(text, table.pairs[0].start) if table.pairs else outer
+    pairs = table.pairs(text)
+    return outer, _indent(text, pairs[0].start) if pairs else outer
 
 
 def _with_lines(text: str, pos: int, lines: Sequence[str]) -> str:

@@ -6,22 +6,41 @@ is an error all the same.
 
 import re
 import tomllib
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from itertools import accumulate
+from sys import intern
+from typing import Final, NamedTuple
 
 from installer.decide.edits.model import Key
 from installer.decide.edits.tree import TextError
 
+# Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory.
 _QUOTED: Final = re.compile(
-    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' + r"|'''.*?'''(?:'{0,2})" + r'|"(?:\\.|[^"\\])*"' + r"|'[^']*'",
+    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' + r"|'''.*?'''(?:'{0,2})" + r'|"(?:\\.|[^"\\])*+"' + r"|'[^']*+'",
     re.DOTALL,
 )
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SCALAR: Final = re.compile(r"[^\s,\[\]{}#=\"'][^,\]}#\r\n]*")
+_SCALAR: Final = re.compile(r"[^\s,\[\]{}#=\"'][^,\]}#\r\n]*+")
 _SPACE: Final = re.compile(r"[ \t]*")
-_VOID: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_VOID: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+# Lines that end what they begin: empty ones, comments, and pairs without brackets within brackets. Behind
+# a value there can only be a comment. Any other line is left to ``_pair``.
+_PLAIN_LINES: Final = re.compile(
+    r"""(?:
+        [ \t\r]*+ (?:\#[^\n]*+)? \n
+      | [ \t]*+ (?:[A-Za-z0-9_.\-]++ | "[^"\\\n]*+" | '[^'\n]*+' | [ \t]++)++ = [ \t]*+
+        (?:
+            [^\s\[{"'] [^\n]*+
+          | "(?!"") (?:[^"\\\n]++ | \\.)*+ " [^\n]*+
+          | '(?!'') [^'\n]*+ ' [^\n]*+
+          | \[ (?:[^\[\]{}"'\#\n]++ | "(?!"") (?:[^"\\\n]++ | \\.)*+ " | '(?!'') [^'\n]*+ ')*+ \] [^\n]*+
+        ) \n
+    )*+""",
+    re.VERBOSE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +63,50 @@ class Pair:
     value: Node
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """A place where pairs stand: below a header, before the first one, or between braces.
 
-    ``start`` and ``end`` are the span of the header or of the braces. ``name`` is
-    the whole way from the root; ``raw`` the header's parts as they are written.
+    ``start`` and ``end`` are the span of the header or of the braces, ``stop`` is where its pairs end.
+    ``name`` is the whole way from the root; ``raw`` the header's parts as they are written.
     """
 
     name: Key
     raw: Key
     start: int
     end: int
-    pairs: tuple[Pair, ...]
+    stop: int
     inline: bool = False
 
+    def pairs(self, text: str) -> tuple[Pair, ...]:
+        """Return the pairs that stand here in ``text``; they are only looked at when asked for."""
+        if self.inline:
+            return _inline(text, self.start).pairs or ()
+        return tuple(_pairs(text, self.end, self.stop))
 
-@lru_cache(maxsize=4)
-def tables(text: str) -> tuple[Table, ...]:
+
+class _Section(NamedTuple):
+    """A header and all up to the next one, by lengths: they stay true when text before it changes."""
+
+    name: Key
+    raw: Key
+    header: int
+    length: int
+
+
+def tables(text: str, key: Key) -> tuple[Table, ...]:
     """Return the tables of ``text``, the root first, inline ones behind those they are in.
 
-    Elements of ``[[x]]`` are all called x; tables between brackets have no name
-    and are left out. A key cannot lead to either.
+    Inline ones only where they may be on the way to ``key``. Elements of ``[[x]]`` are all called x;
+    tables between brackets have no name and are left out. A key cannot lead to either.
 
     Raises:
         TextError: something is not understood.
     """
-    return tuple(table for section in _sections(text) for table in _with_inline(section))
+    return tuple(
+        table
+        for section in _sections(text)
+        for table in (_with_inline(text, section) if section.name == key[: len(section.name)] else (section,))
+    )
 
 
 def array_at(text: str, pos: int) -> Node:
@@ -89,35 +125,92 @@ def comma_after(text: str, pos: int) -> int | None:
     return pos if text.startswith(",", pos) else None
 
 
-def _with_inline(table: Table) -> Iterator[Table]:
+def _with_inline(text: str, table: Table) -> Iterator[Table]:
     yield table
-    for pair in table.pairs:
+    for pair in table.pairs(text):
         value = pair.value
         if value.pairs is not None:
             name = table.name + pair.name
-            yield from _with_inline(Table(name, (), value.start, value.end, value.pairs, inline=True))
+            yield from _with_inline(text, Table(name, (), value.start, value.end, value.end, inline=True))
 
 
-def _sections(text: str) -> Iterator[Table]:
-    name: Key = ()
-    raw: Key = ()
-    start = end = 0
-    pairs: list[Pair] = []
-    pos = _skip(_VOID, text, 0)
-    while pos < len(text):
-        if text[pos] == "[":
-            yield Table(name, raw, start, end, tuple(pairs))
-            pairs, start = [], pos
-            brackets = 2 if text.startswith("[[", pos) else 1
-            name, raw, pos = _name(text, pos + brackets)
-            _expect(text, pos, "]" * brackets)
-            pos = end = pos + brackets
+# The text that was scanned last, with its sections: an edit changes a few lines of what may be megabytes.
+_latest: Final[list[tuple[str, tuple[_Section, ...]]]] = []
+
+
+@lru_cache(maxsize=1)
+def _sections(text: str) -> tuple[Table, ...]:
+    sections = _rescanned(text, *_latest[0]) if _latest else tuple(_scan(text, 0, root=True))
+    _latest[:] = [(text, sections)]
+    starts = accumulate((section.length for section in sections), initial=0)
+    return tuple(
+        Table(name, raw, start, start + header, start + length)
+        for (name, raw, header, length), start in zip(sections, starts, strict=False)
+    )
+
+
+def _rescanned(text: str, before: str, sections: tuple[_Section, ...]) -> tuple[_Section, ...]:
+    """Return the sections of ``text``: those of the text ``before`` where both are the same."""
+    head = _common(text, before)
+    tail = _common(text[head:][::-1], before[head:][::-1])
+    starts = list(accumulate((section.length for section in sections), initial=0))[:-1]
+    first = max(bisect_left(starts, head) - 1, 0)
+    grown = len(text) - len(before)
+    same = {
+        start + grown: index for index, start in enumerate(starts) if index and start >= len(before) - tail
+    }
+    found: list[_Section] = []
+    pos = starts[first]
+    for section in _scan(text, pos, root=first == 0):
+        found.append(section)
+        pos += section.length
+        if pos in same:
+            return (*sections[:first], *found, *sections[same[pos] :])
+    return (*sections[:first], *found)
+
+
+def _common(one: str, other: str) -> int:
+    """Return with how many equal characters both begin."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
         else:
-            pair = _pair(text, pos)
-            pairs.append(pair)
-            pos = pair.value.end
-        pos = _skip(_VOID, text, pos)
-    yield Table(name, raw, start, end, tuple(pairs))
+            high = middle - 1
+    return low
+
+
+def _scan(text: str, start: int, *, root: bool) -> Iterator[_Section]:
+    """Yield the sections from ``start`` on, where the text or, if not ``root``, a header begins."""
+    while root or start < len(text):
+        name, raw, end = ((), (), start) if root else _header(text, start)
+        stop = _next_header(text, end)
+        yield _Section(name, raw, end - start, stop - start)
+        start, root = stop, False
+
+
+def _header(text: str, pos: int) -> tuple[Key, Key, int]:
+    brackets = 2 if text.startswith("[[", pos) else 1
+    name, raw, pos = _name(text, pos + brackets)
+    _expect(text, pos, "]" * brackets)
+    return name, raw, pos + brackets
+
+
+def _next_header(text: str, pos: int) -> int:
+    """Return where the next header begins behind the end of a header or of a value, or the text ends."""
+    while True:
+        pos = _skip(_VOID, text, _skip(_PLAIN_LINES, text, pos))
+        if pos == len(text) or text[pos] == "[":
+            return pos
+        pos = _pair(text, pos).value.end
+
+
+def _pairs(text: str, pos: int, stop: int) -> Iterator[Pair]:
+    while (pos := _skip(_VOID, text, pos)) < stop:
+        pair = _pair(text, pos)
+        yield pair
+        pos = pair.value.end
 
 
 def _pair(text: str, start: int) -> Pair:
@@ -133,17 +226,19 @@ def _name(text: str, pos: int) -> tuple[Key, Key, int]:
         part = _QUOTED.match(text, pos) or _BARE.match(text, pos)
         if part is None:
             raise _unclear(text, pos)
-        raw.append(part[0])
+        raw.append(intern(part[0]))
         pos = _skip(_SPACE, text, part.end())
         if not text.startswith(".", pos):
-            return tuple(_unquoted(part) for part in raw), tuple(raw), pos
+            written = tuple(raw)
+            name = tuple(map(_unquoted, raw))
+            return (written if name == written else name), written, pos
         pos += 1
 
 
 def _unquoted(part: str) -> str:
     if part[0] not in "\"'":
         return part
-    return part[1:-1] if "\\" not in part else str(tomllib.loads(f"x = {part}")["x"])
+    return intern(part[1:-1] if "\\" not in part else str(tomllib.loads(f"x = {part}")["x"]))
 
 
 def _value(text: str, pos: int) -> Node:

@@ -30,22 +30,26 @@ class Number(float):
         return self.text
 
 
-def canon(value: object) -> object:
-    """Return ``value`` in a form in which ``==`` tells 1, 1.0 and true apart and nan equals nan."""
-    match value:
-        case None | str():
-            return value
-        case Mapping():
-            return {name: canon(child) for name, child in value.items()}
-        case Sequence():
-            return [canon(child) for child in value]
-        case _:
-            return (type(value).__name__ if not isinstance(value, (int, float)) else "number", repr(value))
-
-
 def same(one: object, other: object) -> bool:
-    """Return whether both hold the same, whatever the order of their keys."""
-    return canon(one) == canon(other)
+    """Return whether both hold the same, whatever the order of their keys.
+
+    1, 1.0 and true are different, nan equals nan.
+    """
+    match one, other:
+        case _ if one is other:
+            return True
+        case (None | str(), _) | (_, None | str()):
+            return one == other
+        case Mapping(), Mapping():
+            return len(one) == len(other) and all(
+                name in other and same(child, other[name]) for name, child in one.items()
+            )
+        case Sequence(), Sequence():
+            return len(one) == len(other) and all(map(same, one, other))
+        case int() | float(), int() | float():
+            return repr(one) == repr(other)
+        case _:
+            return type(one) is type(other) and repr(one) == repr(other)
 
 
 def plain(value: Any) -> Any:
@@ -76,8 +80,23 @@ def pruned(tree: Branch, keys: Sequence[Key]) -> Branch:
         for depth in range(len(key) - 1, 0, -1):
             parent = branch_at(tree, key[: depth - 1])
             if parent is not None and parent.get(key[depth - 1]) == {}:
+                tree, parent = opened(tree, key[: depth - 1])
                 del parent[key[depth - 1]]
     return tree
+
+
+def opened(tree: Branch, key: Key) -> tuple[Branch, Branch]:
+    """Return a tree with containers of its own on the way to ``key``, made where missing, and the last one.
+
+    All else is shared with ``tree``, which stays as it is.
+    """
+    root = branch = dict(tree)
+    for name in key:
+        child = branch.get(name, {})
+        if not isinstance(child, dict):
+            raise TextError(f"{dotted(key)} has lost its place")
+        branch[name] = branch = dict(child)
+    return root, branch
 
 
 def branch_at(tree: Branch, key: Key) -> Branch | None:

@@ -1,0 +1,106 @@
+"""What is ours on a node although no ledger in sight says so: engines' configs that name the toolkit."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.adopt import Adopted, adoption
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.inode import Kind
+from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
+from installer.decide.options import Options, Places
+from installer.host.files import Host
+from installer.record.ledger import Ledger
+
+TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
+READ: Final = frozenset({".json", ".toml", ".conf"})  # of what lies there; not config.toml.bak and the like
+
+# By install-dir: the configs that name its toolkit, and whose they are.
+Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
+
+
+def named_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
+    """Return the install-dirs that the configs of engines name, by file and engine; no engine is asked."""
+    named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
+    for name, path in _configs(host, places):
+        with suppress(InstallerError):  # what cannot be read names nothing that could be undone
+            file = host.read(path)
+            for place in TOOLKITS.findall(file.content) if file else ():
+                directory = PurePosixPath(place.decode(errors="surrogateescape"))
+                named.setdefault(directory, {})[path] = name
+    return named
+
+
+def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the configs that an engine may read: its own, and what lies where drop-ins do."""
+    for engine in ENGINES.values():
+        if engine.found_by:
+            continue
+        place = places.get(engine.name, Places())
+        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
+        directories = {config.parent, config.parent / "conf.d", engine.drop_in_dir}
+        for path in dict.fromkeys((config, *([drop_in] if drop_in else ()))):
+            yield engine.name, path
+        for directory in sorted(each for each in directories if each is not None):
+            with suppress(InstallerError):
+                for name in host.names(directory):
+                    if PurePosixPath(name).suffix in READ and directory / name not in {config, drop_in}:
+                        yield engine.name, directory / name
+
+
+def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
+    """Return options with the install-dir that engines really name, where the usual one was not used.
+
+    Raises:
+        InstallerError: they name several.
+    """
+    if options.install_dir != DEFAULT_INSTALL_DIR or host.exists(options.layout.home):
+        return options
+    named = named_toolkits(host, options.places)
+    found = sorted(place for place in named if host.exists(Layout(place).ledger))
+    if len(found) > 1:
+        raise InstallerError(
+            f"tell which installation is meant ({' and '.join(map(str, found))} are in use)",
+            remedy=Remedy("name one: ", Option("install-dir", str(found[0]))),
+        )
+    if not found:
+        return options
+    if tell:
+        import structlog
+
+        structlog.get_logger().info("found by what engines name", install_dir=str(found[0]))
+    return replace(options, install_dir=found[0])
+
+
+def recover(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write down what configs show to be ours where the ledger that knew it is lost."""
+    rows = lost(host, options) if ledger.held.empty else None
+    if rows is not None:
+        import structlog
+
+        remedy = "what was there before us is not known"
+        structlog.get_logger().warning("ledger lost", found=list(rows.found), remedy=remedy)
+        ledger.write(replace(rows.held, directories=ledger.held.directories))
+
+
+def lost(host: Host, options: Options) -> Adopted | None:
+    """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
+
+    A real directory at the toolkit's name is NVIDIA's, and only taken back with ``--adopt``.
+
+    Raises:
+        InstallerError: a config that names us cannot be read.
+    """
+    named = named_toolkits(host, options.places).get(options.install_dir, {})
+    if not named or host.kind(options.layout.toolkit, last=False) is Kind.DIRECTORY:
+        return None
+    from installer.record.probe import probe_adoption
+
+    # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
+    options = replace(options, runtimes=tuple(dict.fromkeys(named.values())))
+    found = adoption(probe_adoption(host, options), options)
+    return found if found.held.configs else None

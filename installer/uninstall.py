@@ -1,0 +1,133 @@
+"""Uninstall, and the undo that a stop of ``run`` is: the ledger tells what there is to undo."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import structlog
+
+from installer import signals
+from installer.decide.adopt import adoption
+from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
+from installer.decide.facts import Facts, names_of
+from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.undo import plan_undo
+from installer.host.files import Host
+from installer.host.locks import remove_pidfile
+from installer.record import ready
+from installer.record.internal import internal_errors
+from installer.record.ledger import Ledger, opened, remove_leftovers
+from installer.record.live import live_containers
+from installer.record.lost import elsewhere, lost, recover
+from installer.record.probe import probe_adoption, probe_undo
+from installer.record.transaction import Site, carry_out, never_stop
+from installer.record.trial import Trials
+
+log = structlog.get_logger()
+
+UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
+IN_USE_S: Final = 10.0
+IN_USE_POLL_S: Final = 0.1
+
+
+def uninstall(options: Options) -> Exit:
+    """Give back whatever the ledger holds, whoever wrote it."""
+    try:
+        with internal_errors():
+            _uninstall(Host.under(options.host_root, options.mounts), options)
+    except InternalError as error:
+        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+    return Exit.OK
+
+
+def _uninstall(host: Host, options: Options) -> None:
+    options = elsewhere(host, options)
+    if host.exists(options.layout.home) or lost(host, options):
+        with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+            undo(host, options, ledger)
+    else:
+        remove_leftovers(host, options.layout)
+        log.info("nothing to undo", install_dir=str(options.install_dir))
+    if options.adopt:
+        _undo_adopted(host, options)
+
+
+def _undo_adopted(host: Host, options: Options) -> None:
+    """Take back what NVIDIA's own installer left, as if it were ours."""
+    adopted = adoption(probe_adoption(host, options), options)
+    for runtime in adopted.left:
+        log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
+    if not adopted.found:
+        log.info("nothing to adopt", install_dir=str(options.install_dir))
+        return
+    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+        ledger.write(replace(adopted.held, directories=ledger.held.directories))
+        log.info("adopted", found=list(adopted.found))
+        undo(host, options, ledger)
+
+
+def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False) -> None:
+    """Undo what the ledger holds, and what configs show to be ours; ``hurried`` ends within a pod's grace.
+
+    Raises:
+        UndoIncompleteError: something of ours is left, and the ledger is kept.
+    """
+    began = time.monotonic()
+    with undoing():
+        withdraw(host, options, ledger)
+        recover(host, options, ledger)
+        facts = probe_undo(host, options, ledger.held)
+        if facts.live and options.in_use is InUse.WAIT:
+            facts = _awaited(host, options, ledger, facts)
+        plan = plan_undo(facts, options, Trials(host, facts.contents))
+        for note in plan.notes:
+            log.warning("noted", note=note)
+        for obstacle in plan.obstacles:
+            raise obstacle
+        left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
+        timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
+        carry_out(Site(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
+    if plan.in_use:
+        raise UndoIncompleteError(
+            f"give everything back (our runtime runs {names_of(plan.in_use)})",
+            remedy="run uninstall again when that has ended",
+        )
+    for need in plan.needed:
+        raise UndoIncompleteError(need.problem, remedy=need.remedy)
+    log.info("everything given back", steps=len(plan.steps))
+
+
+@contextmanager
+def undoing() -> Iterator[None]:
+    """Let whatever goes wrong in the block be told as an undo that is incomplete."""
+    try:
+        with internal_errors():
+            yield
+    except (UndoIncompleteError, LockedError):
+        raise
+    except InstallerError as error:
+        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+
+
+def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:
+    """Return what is found when the containers on our runtimes are gone, or have had their time."""
+    log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
+    deadline = time.monotonic() + IN_USE_S
+    restarts = options.restart_mode is not RestartMode.NONE
+    while time.monotonic() < deadline and live_containers(
+        host, options.layout, ledger.held, facts.engines, restarts=restarts
+    ):
+        time.sleep(IN_USE_POLL_S)
+    return probe_undo(host, options, ledger.held)
+
+
+def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
+    """Take readiness and pidfile back, also those of a killed run; the ledger's lock keeps others out."""
+    pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
+    for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
+        ready.withdraw(host, each.ready_file)
+        remove_pidfile(host, each.pid_file)
+        host.sweep(each.ready_file)

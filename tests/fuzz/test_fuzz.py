@@ -1,0 +1,332 @@
+"""Whatever is read from outside may be anything: it is understood, or refused in a sentence, and never a bug.
+
+Each reader gets honest input, spoilt. ``FUZZ_S`` seconds are spent in all (20 in ``make test``, 600 in
+``make torture``); ``SEED`` chooses others, and a failure prints the seed and the bytes.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from random import Random
+from typing import Any
+
+import pytest
+
+from installer import compat_options, compat_words
+from installer.decide.adopt import adoption
+from installer.decide.configs import syntax_of
+from installer.decide.edits.masked import masked
+from installer.decide.engines import ENGINES
+from installer.decide.engines.crio_effect import STATE
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
+from installer.decide.inode import File, Kind
+from installer.decide.options import Options, RestartMode
+from installer.decide.plan import plan_install
+from installer.decide.rows import Holdings
+from installer.decide.toolkit_config import edited_keys, low_level_words
+from installer.decide.undo import plan_undo
+from installer.demo import CONFIGS
+from installer.flags import FLAGS, options_from
+from installer.host import cri, dockerd, systemd
+from installer.host.containers import TASKS, of_crio, of_shims
+from installer.host.files import Host
+from installer.host.processes import is_running, unit_in
+from installer.host.waiting import LOCKS, WOKEN_BY, woken
+from installer.record.cmdline import overruling, path_of, state_of, value_of
+from installer.record.hints import is_suse
+from installer.record.ledger import read_holdings
+from installer.record.lost import named_toolkits
+from installer.record.ready import is_ready
+from installer.record.rows_json import dumps
+from installer.status import main as status
+from tests.decide.golden import Case
+from tests.fuzz.mutate import mutated
+from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
+
+SEED = int(os.environ.get("SEED") or secrets.randbelow(2**32))
+FUZZ_S = float(os.environ.get("FUZZ_S", "20"))
+LEAST = 3  # tries, however slow the machine is
+ASK_S = 0.2
+OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+
+Reader = Callable[[bytes], object]
+
+
+def _planned(name: str) -> Reader:
+    """Return what plans with a config of an engine, installs on it, and undoes what others made of it."""
+    case = Case(name, Path(), {})
+    config = ENGINES[name].config
+
+    def facts(content: bytes, held: Holdings, original: File | None) -> Facts:
+        files = {config: File(content)}
+        return case.facts({**files}, held, {config: original})
+
+    def read(content: bytes) -> object:
+        honest = File(CONFIGS[str(config).lstrip("/")].encode())
+        settled = plan_install(facts(honest.content, Holdings(), None), case.options).settled
+        assert settled is not None
+        after = []
+        for held, original in ((Holdings(), None), (settled, honest)):
+            found = facts(content, held, original)
+            for plan in (plan_install, plan_undo):
+                with suppress(InstallerError):
+                    after.append(plan(found, case.options))
+        with suppress(InstallerError):
+            after.append(adoption(facts(content, Holdings(), None), case.options))  # type: ignore[arg-type]
+        return after, masked(content.decode(errors="replace"), syntax_of(config))
+
+    return read
+
+
+def _ledger(directory: Path) -> Reader:
+    directory.mkdir()
+    host = Host.under(PurePosixPath(directory))
+    options = Options(runtimes=("docker",), restart_mode=RestartMode.NONE)
+    ledger = directory / str(options.layout.ledger).lstrip("/")
+    ledger.parent.mkdir(parents=True)
+
+    def read(content: bytes) -> object:
+        ledger.write_bytes(content)
+        status(["status", "--host-root", str(directory), "--deep"])
+        held = read_holdings(host, options.layout)
+        assert held is not None
+        names = [row.name for row in held.engines]
+        engines = tuple(
+            EngineFacts(name, ENGINES[name].config, None, None, (), ENGINES[name].socket, "")
+            for name in names
+        )
+        contents = {row.path: File(b"{}") for row in held.configs}
+        toolkit = ToolkitFacts(Kind.LINK)
+        found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), (), toolkit, held)
+        return dumps(held), plan_undo(found, options)
+
+    return read
+
+
+def _file(directory: Path, path: str, use: Callable[[Host], object]) -> Reader:
+    """Return what uses a host on which one file holds the bytes."""
+    (directory / path).parent.mkdir(parents=True)
+    host = Host.under(PurePosixPath(directory))
+
+    def read(content: bytes) -> object:
+        (directory / path).write_bytes(content)
+        return use(host)
+
+    return read
+
+
+def _proc(directory: Path) -> Reader:
+    (directory / "7").mkdir(parents=True)
+
+    def read(content: bytes) -> object:
+        (directory / "7/stat").write_bytes(content)
+        return is_running(7, 1.0, proc=directory), unit_in(content.decode(errors="surrogateescape"))
+
+    return read
+
+
+def _socket(path: Path, ask: Callable[[Path], object], serve: Callable[[bytes], Any]) -> Reader:
+    def read(content: bytes) -> object:
+        path.unlink(missing_ok=True)
+        with serve(content):
+            return ask(path)
+
+    return read
+
+
+class _Spoilt:
+    """A connection whose next messages are followed by what a spoilt one holds."""
+
+    def __init__(self, connection: Any, content: bytes) -> None:
+        self._connection, self._content, self._sent = connection, content, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def sendall(self, content: bytes) -> None:
+        self._sent += 1
+        random = Random(self._content)  # noqa: S311 - repeatable, not secret
+        self._connection.sendall(content if self._sent == 1 else mutated(random, content))
+
+
+def _systemd(path: Path) -> Reader:
+    def serve(content: bytes) -> Any:
+        fake = FakeSystemd({"docker.service": FakeUnit()})
+        return serving(path, lambda connection: fake(_Spoilt(connection, content)))  # type: ignore[arg-type]
+
+    return _socket(path, lambda bus: systemd.unit_state([bus], "docker.service", timeout_s=ASK_S), serve)
+
+
+def _words(content: bytes) -> list[str]:
+    return content.decode(errors="surrogateescape").split("\0")
+
+
+def _cmdline(directory: Path) -> Reader:
+    host = Host.under(PurePosixPath(directory))
+
+    def read(content: bytes) -> object:
+        words = _words(content)
+        for name in ENGINES:
+            state_of(host, name, words, ENGINES[name].config)
+            list(overruling(name, words, Options(runtimes=(name,))))
+        return value_of(words, ("--config",)), path_of(words, ("-c",))
+
+    return read
+
+
+def _compat(content: bytes) -> object:
+    words = [word for word in _words(content) if "/nonexistent" not in word]
+    pairs = (word.partition("=") for word in words)
+    asked = compat_words.read(words, {name: value for name, _, value in pairs if name})
+    return None if asked.special else compat_options.options_from(asked)
+
+
+def _flags(content: bytes) -> object:
+    values: dict[str, Any] = {flag.field: flag.default for flag in FLAGS}
+    for word in _words(content):
+        name, _, value = word.removeprefix("--").partition("=")
+        default = values.get(name.replace("-", "_"))
+        if isinstance(default, str):
+            values[name.replace("-", "_")] = value
+        elif isinstance(default, tuple):
+            values[name.replace("-", "_")] = value.split(",")
+    choices = [flag for flag in FLAGS if flag.choices and isinstance(values[flag.field], str)]
+    for flag in choices:  # click has looked at those
+        if values[flag.field] not in flag.choices:
+            values[flag.field] = flag.default
+    values["runtime"] = [name for name in values["runtime"] if name in ENGINES] or ["auto"]
+    return options_from(values, frozenset())
+
+
+def _woken(content: bytes) -> object:
+    words = [word.replace("\0", "") for word in content.decode(errors="surrogateescape").split(";")]
+    os.environ[WOKEN_BY], os.environ[LOCKS] = (*words, "", "")[:2]
+    return woken()
+
+
+STATUS = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": {"BinaryName": ""}}}}}
+VERSION = message((1, "0.1.0"), (2, "containerd"), (3, "1.7.2"), (4, "v1"))
+READY = message((1, message((1, "RuntimeReady"), (2, 1))))
+INFO = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 95\r\n\r\n"
+    + json.dumps(
+        {"Runtimes": {"runc": {"path": "runc"}}, "DefaultRuntime": "runc", "ServerVersion": "26.1.5"}
+    ).encode()
+)
+
+
+def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
+    """Return the readers by name, each with honest input."""
+    bundle = f"run/containerd/{TASKS}/k8s.io/1/options.json"
+    crio = f"{str(STATE)[1:]}/1/userdata/config.json"
+    handlers = {"nvidia": OURS}
+    state = {PurePosixPath("/run/containerd"): "containerd"}
+    answers = {"/runtime.v1.RuntimeService/Version": VERSION}
+    sent = message((1, READY), (2, message((1, "config"), (2, json.dumps(STATUS)))))
+    listed = message((1, message((1, "0123"), (2, "4567"))))
+    ask = "/runtime.v1.RuntimeService/"
+    return {
+        **{
+            name: (CONFIGS[str(ENGINES[name].config).lstrip("/")].encode(), _planned(name))
+            for name in ("docker", "containerd", "crio")
+        },
+        "ledger": (next(Path("tests/golden/ledgers").rglob("ledger")).read_bytes(), _ledger(directory / "ledger")),
+        "ready": (
+            b'{"boot_id": "0", "pid": 1, "engines": []}',
+            _file(directory / "ready", "ready", lambda host: is_ready(host, PurePosixPath("/ready"))),
+        ),
+        "os-release": (b'ID=debian\nID_LIKE="suse"\n', _file(directory / "os", "etc/os-release", is_suse)),
+        "shim": (
+            json.dumps({"binary_name": str(OURS), "annotations": {"a": "b"}}).encode(),
+            _file(directory / "shim", bundle, lambda host: list(of_shims(host, state, frozenset({OURS})))),
+        ),
+        "bundle": (
+            json.dumps({"annotations": {"io.kubernetes.cri-o.RuntimeHandler": "nvidia"}}).encode(),
+            _file(directory / "crio", crio, lambda host: list(of_crio(host, STATE, handlers, frozenset({OURS})))),
+        ),
+        "named": (
+            f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}}}'.encode(),
+            _file(directory / "named", "etc/docker/daemon.json", lambda host: named_toolkits(host, {})),
+        ),
+        "proc": (b"7 (docker d) S " + b"1 " * 40 + b"\n0::/system.slice/docker.service\n", _proc(directory / "proc")),
+        "command line": (b"dockerd\0--config-file\0/etc/x\0-c=/y\0--add-runtime=a=b\0", _cmdline(directory)),
+        "NVIDIA's words": (
+            b"--runtime=docker\0--nvidia-runtime-name=x\0RUNTIME_ARGS=--socket /x\0ROOT=/a\0CDI_ENABLED=yes", _compat,
+        ),
+        "our words": (b"--install-dir=/x\0--config=docker=/a\0--mount=/a=/b\0--restart-mode=none\0--timeout=1", _flags),
+        "environment": (b"15;3,4", _woken),
+        "config.toml": (
+            b'[nvidia-container-runtime]\nruntimes = ["runc"]\nlog-level = "info"\n',
+            lambda content: (
+                list(edited_keys("a = 1\n", content.decode(errors="replace"), name="x")),
+                low_level_words('[nvidia-container-runtime]\nruntimes = ["runc"]\n'),
+            ),
+        ),
+        "CRI's status": (
+            sent,
+            _socket(
+                directory / "cri", lambda path: cri.status(path, timeout_s=ASK_S),
+                lambda content: engine(directory / "cri", answers | {f"{ask}Status": content}),
+            ),
+        ),
+        "CRI's version": (
+            VERSION,
+            _socket(
+                directory / "version", lambda path: cri.status(path, timeout_s=ASK_S),
+                lambda content: engine(directory / "version", {f"{ask}Version": content, f"{ask}Status": sent}),
+            ),
+        ),
+        "CRI's list": (
+            listed,
+            _socket(
+                directory / "list", lambda path: cri.unready_containers(path, timeout_s=ASK_S),
+                lambda content: engine(directory / "list", {f"{ask}ListContainers": content}),
+            ),
+        ),
+        "dockerd": (
+            INFO,
+            _socket(
+                directory / "docker", lambda path: dockerd.info(path, timeout_s=ASK_S),
+                lambda content: serving(directory / "docker", answer(content)),
+            ),
+        ),
+        "D-Bus": (b"0", _systemd(directory / "bus")),
+    }  # fmt: skip
+
+
+NAMES = (
+    "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
+    "command line", "NVIDIA's words", "our words", "environment", "config.toml",
+    "CRI's status", "CRI's version", "CRI's list", "dockerd", "D-Bus",
+)  # fmt: skip
+
+
+def test_every_reader_is_tried(tmp_path: Path) -> None:
+    assert tuple(readers(tmp_path)) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spoilt_input_is_refused_in_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(WOKEN_BY, "")
+    monkeypatch.setenv(LOCKS, "")
+    honest, read = readers(tmp_path)[name]
+    random = Random(f"{SEED} {name}")  # noqa: S311 - repeatable, not secret
+    until = time.monotonic() + FUZZ_S / len(NAMES)
+    tries = 0
+    while tries < LEAST or time.monotonic() < until:
+        content = mutated(random, honest) if tries else honest
+        tries += 1
+        try:
+            read(content)
+        except InstallerError as error:
+            assert str(error).startswith("cannot ")
+        except Exception as error:
+            raise AssertionError(f"SEED={SEED}, try {tries} of {name!r}: {content!r:.2000}") from error
+    capfd.readouterr()

@@ -1,0 +1,147 @@
+"""A ledger that is lost, or not where one looks: what engines name tells what is ours."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from installer.demo import CONFIGS
+from tests.test_verbs import DAEMON_JSON, LEDGER, PIDFILE, Site, sentence
+
+HOME = "usr/local/nvidia/.toolkit-installer"
+PLACE = "/opt/gpu/nvidia"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def _named(site: Site) -> list[str]:
+    return [
+        str(path.relative_to(site.root))
+        for path in (site.root / "etc").rglob("*")
+        if path.is_file() and b"nvidia-container-runtime" in path.read_bytes()
+    ]
+
+
+def _meaning(site: Site) -> dict[str, object]:
+    daemon = json.loads((site.root / DAEMON_JSON).read_text())
+    texts = {name: (site.root / name).read_text() for name in CONFIGS if name != DAEMON_JSON}
+    return {DAEMON_JSON: daemon} | texts
+
+
+LOST = [pytest.param(HOME, id="the ledger's directory"), pytest.param("usr/local/nvidia", id="all")]
+
+
+@pytest.mark.parametrize("gone", LOST)
+@pytest.mark.parametrize("more", [(), ("--set-as-default",)], ids=["", "as default"])
+def test_uninstall_without_the_ledger_takes_our_keys_out_and_says_so(
+    site: Site, gone: str, more: tuple[str, ...]
+) -> None:
+    before = _meaning(site)
+    assert site.call("install", *more).returncode == 0
+    shutil.rmtree(site.root / gone)
+
+    told = site.status()
+    done = site.call("uninstall")
+
+    assert (told.returncode, done.returncode) == (1, 0), done.stderr
+    assert "there is no ledger" in told.stdout
+    assert "ledger lost" in done.stderr
+    assert _named(site) == []
+    assert _meaning(site)[DAEMON_JSON] == before[DAEMON_JSON]
+    assert site.status().returncode == 3
+    assert "nothing to undo" in site.call("uninstall").stderr
+    assert not list((site.root / "usr").rglob("toolkit")) if (site.root / "usr").exists() else True
+
+
+@pytest.mark.parametrize("gone", LOST)
+def test_an_install_after_the_loss_and_an_uninstall_leave_nothing_of_ours(site: Site, gone: str) -> None:
+    assert site.call("install").returncode == 0
+    shutil.rmtree(site.root / gone)
+
+    installed = site.call("install")
+    good = site.status("--deep")
+    done = site.call("uninstall")
+
+    assert [installed.returncode, good.returncode, done.returncode] == [0, 0, 0], installed.stderr
+    assert "ledger lost" in installed.stderr
+    assert _named(site) == []
+
+
+@pytest.mark.parametrize("gone", LOST)
+def test_a_run_whose_ledger_is_lost_while_it_waits_undoes_what_can_be_seen(site: Site, gone: str) -> None:
+    with site.running() as child:
+        shutil.rmtree(site.root / gone)
+        child.send_signal(signal.SIGTERM)
+        assert child.stderr is not None
+        said = child.stderr.read()
+        code = child.wait(30)
+
+    assert code == 0, said
+    assert "ledger lost" in said
+    assert _named(site) == []
+
+
+def test_what_nvidias_installer_left_is_not_taken_for_ours(site: Site) -> None:
+    toolkit = site.root / "usr/local/nvidia/toolkit"
+    (toolkit / ".config/nvidia-container-runtime").mkdir(parents=True)
+    theirs = {"runtimes": {"nvidia": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}}}
+    (site.root / DAEMON_JSON).write_text(json.dumps(theirs))
+    before = site.tree(times=True)
+
+    done, told = site.call("uninstall"), site.status()
+
+    assert (done.returncode, told.returncode) == (0, 3)
+    assert "nothing to undo" in done.stderr
+    assert site.tree(times=True) == before
+
+
+def test_a_ledger_of_another_install_dir_is_found_by_what_engines_name(site: Site) -> None:
+    before = site.tree()
+    assert site.call("install", "--install-dir", PLACE).returncode == 0
+
+    told = site.status()
+    done = site.call("uninstall")
+
+    assert told.returncode == 0
+    assert f"{PLACE}/toolkit" in told.stdout
+    assert done.returncode == 0
+    assert f'"install_dir": "{PLACE}"' in done.stderr
+    assert site.tree() == before
+
+
+def test_two_installations_are_told_apart_by_their_owner(site: Site) -> None:
+    assert site.call("install", "--install-dir", PLACE, "--runtime", "docker").returncode == 0
+    named = (site.root / DAEMON_JSON).read_text()
+    shutil.copytree(site.root / PLACE[1:], site.root / "srv/nvidia", symlinks=True)
+    toml = site.root / "etc/containerd/conf.d/x.toml"
+    toml.parent.mkdir()
+    toml.write_text('x = "/srv/nvidia/toolkit/nvidia-container-runtime"\n')
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 1
+    assert f"--install-dir {PLACE}" in sentence(done)
+    assert (site.root / DAEMON_JSON).read_text() == named
+
+
+def test_a_pidfile_of_a_killed_run_goes_with_an_uninstall_that_was_told_another(site: Site) -> None:
+    before = site.tree()
+    elsewhere = site.root / "run/elsewhere/my.pid"
+    with site.running("--pid-file", str(elsewhere)) as child:
+        ready = {"boot_id": "", "pid": child.pid, "plan": "", "engines": [], "time": ""}
+        (elsewhere.with_name("ready")).write_text(json.dumps(ready))
+        child.kill()
+        child.wait()
+    assert elsewhere.exists()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0
+    assert site.tree() == before
+    assert not (site.root / PIDFILE).exists()
+    assert not (site.root / LEDGER).exists()

@@ -1,0 +1,270 @@
+"""Odd nodes: what is found there may be anything, and the answer is one sentence and the right exit code."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.errors import Exit, InstallerError, UsageError
+from installer.decide.inode import File, Meta
+from installer.decide.options import Options
+from installer.host import inodes
+from installer.host.files import Host
+from installer.host.waiting import LOCKS, WOKEN_BY
+from installer.record.cmdline import overruling, path_of
+from tests.test_verbs import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
+from tests.test_waiting import until_it_sleeps
+
+CONTAINERD = "etc/containerd/config.toml"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def plain(done: "subprocess.CompletedProcess[str]") -> bool:
+    return "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1
+
+
+@pytest.mark.parametrize("depth", [150, 400, 990, 5_000, 100_000])
+@pytest.mark.parametrize(
+    ("path", "head", "tail"),
+    [
+        pytest.param(DAEMON_JSON, '{"a":', "}", id="lists in JSON"),
+        pytest.param(CONTAINERD, "version = 2\na = ", "\n", id="lists in TOML"),
+    ],
+)
+def test_a_deep_config_is_refused_in_a_sentence(
+    site: Site, path: str, head: str, tail: str, depth: int
+) -> None:
+    (site.root / path).write_text(head + "[" * depth + "]" * depth + tail)
+    before = site.tree()
+
+    done = [site.call("plan"), site.call("install")]
+
+    assert [each.returncode for each in done] == [1, 1]
+    assert all(plain(each) and "nested too deeply" in sentence(each) for each in done), done
+    assert site.tree() == before
+
+
+def test_objects_in_objects_are_refused_as_well(site: Site) -> None:
+    (site.root / DAEMON_JSON).write_text('{"a":' * 300 + "1" + "}" * 300)
+
+    assert "nested too deeply" in sentence(site.call("install"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(lambda rows: rows["engines"][0].update(name="podman"), "engine podman", id="an engine"),
+        pytest.param(lambda rows: rows["configs"][0].update(engine="podman"), "engine podman", id="a config's"),
+        pytest.param(lambda rows: rows.update(version=2), "version 2", id="a later version"),
+        pytest.param(lambda rows: rows.update(directories="/etc"), "a list", id="a text for a list"),
+        pytest.param(lambda rows: rows["toolkit"].update(version=7), "a text", id="a number for a text"),
+        pytest.param(lambda rows: rows["toolkit"].update(version="../../etc"), "version", id="a way out"),
+        pytest.param(lambda rows: rows["configs"][0].update(path="etc/x"), "etc/x", id="a relative path"),
+        pytest.param(lambda rows: rows.update(later=True), "later", id="a key of later"),
+    ],
+)  # fmt: skip
+def test_a_ledger_that_is_not_understood_is_one_sentence(site: Site, change, words: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    assert site.call("install").returncode == 0
+    rows = json.loads((site.root / LEDGER).read_text())
+    change(rows)
+    (site.root / LEDGER).write_text(json.dumps(rows))
+    before = site.tree(times=True)
+
+    done = [site.call(verb) for verb in ("install", "uninstall", "plan")]
+    told = site.status()
+
+    assert [each.returncode for each in (*done, told)] == [1, 1, 1, 1]
+    assert all(plain(each) and words in sentence(each) for each in done), [each.stderr for each in done]
+    assert words in told.stderr
+    assert "the version of this program that wrote it" in told.stderr
+    assert site.tree(times=True) == before
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "\udcff", "7", "null", ""], ids=["deep", "bytes", "7", "null", "empty"]
+)
+def test_a_ledger_may_hold_anything(site: Site, text: str) -> None:
+    assert site.call("install").returncode == 0
+    (site.root / LEDGER).write_text(text, errors="surrogateescape")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 1
+    assert plain(done), done.stderr
+    assert "cannot understand the ledger" in sentence(done)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(["--install-dir", "/opt/\udcff"], id="install-dir"),
+        pytest.param(["--runtime-name", "\udcff"], id="runtime-name"),
+        pytest.param(["--driver-root", "/\udcff"], id="driver-root"),
+        pytest.param(["--toolkit-source", "/\udcff"], id="toolkit-source"),
+        pytest.param(["--pid-file", "\udcff"], id="pid-file"),
+        pytest.param(["--runtime", "\udcff"], id="runtime"),
+        pytest.param(["--\udcff"], id="a flag"),
+        pytest.param(["--timeout", "\udcff"], id="a number"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["plan", "install", "status"])
+def test_words_that_are_no_utf_8_are_no_bug(site: Site, more: list[str], verb: str) -> None:
+    done = site.call(verb, *more, "--log-format", "text") if verb != "status" else site.status(*more)
+
+    assert "Traceback" not in done.stderr
+    assert done.returncode in {0, 1, 2, 3, 10}
+
+
+@pytest.mark.parametrize("woken", [("x", "1,2"), ("15", ""), ("15", "x,y"), ("99", "1,2")])
+def test_variables_of_the_waiter_that_somebody_else_set_are_refused(
+    site: Site, woken: tuple[str, str]
+) -> None:
+    before = site.tree()
+
+    done = site.call("run", env={WOKEN_BY: woken[0], LOCKS: woken[1]})
+
+    assert done.returncode == 1
+    assert plain(done), done.stderr
+    assert WOKEN_BY in sentence(done)
+    assert site.tree() == before
+
+
+def test_a_waiter_whose_program_is_gone_says_so_and_keeps_everything(site: Site, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.mkdir()
+    subprocess.run(["cp", "-r", str(PROJECT / "installer"), str(program / "installer")], check=True)
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(program)}
+    command = site.command("run")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd="/") as child:
+        waits(child)
+        until_it_sleeps(child.pid)
+        while Path(f"/proc/{child.pid}/syscall").read_text().split()[0] not in {"128", "137"}:
+            time.sleep(0.01)  # rt_sigtimedwait on x86_64 and aarch64
+        during = site.tree()
+        (program / "installer").rename(program / "gone")
+        child.send_signal(signal.SIGTERM)
+        assert child.stderr is not None
+        said = child.stderr.read()
+
+        assert child.wait(30) == Exit.UNDO_INCOMPLETE
+    assert "so everything is kept; put it back and run uninstall" in said
+    assert site.tree() == during
+    assert site.call("uninstall").returncode == 0
+
+
+def test_a_host_root_that_is_not_there_is_said() -> None:
+    for verb in ("install", "uninstall", "plan", "status"):
+        command = [sys.executable, "-m", "installer", verb, "--host-root", "/nonexistent"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+
+        assert done.returncode == 1
+        assert "find the host's root /nonexistent" in done.stderr
+
+
+@pytest.mark.parametrize("timeout", ["nan", "inf", "0", "-1"])
+def test_a_timeout_is_a_number_of_seconds(timeout: str) -> None:
+    with pytest.raises(UsageError, match="give --timeout a number"):
+        Options(timeout_s=float(timeout))
+
+
+def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
+    cmdline = ("dockerd", "--config-file", "daemon.json")
+
+    (obstacle,) = overruling("docker", cmdline, Options(runtimes=("docker",)))
+
+    assert path_of(cmdline, ("--config-file",)) is None
+    assert "started with --config-file daemon.json, a relative path" in str(obstacle)
+
+
+def test_a_date_in_place_of_a_table_or_a_name_is_said(site: Site) -> None:
+    for text in (
+        "version = 2\nplugins = 1979-05-27\n",
+        "version = 1979-05-27\n",
+        "imports = 1979-05-27\nversion = 2\n",
+    ):
+        (site.root / CONTAINERD).write_text(text)
+
+        done = site.call("install", "--runtime", "containerd")
+
+        assert "report" not in done.stderr, text
+        assert "Traceback" not in done.stderr
+
+
+def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site: Site) -> None:
+    (site.root / LEDGER).parent.mkdir(parents=True)
+    failed = {"digest": "0", "problem": "prove it"}
+    rows = {
+        "version": 1,
+        "finished": False,
+        "failed": failed,
+        "directories": [],
+        "toolkit": None,
+        "engines": [],
+        "configs": [],
+    }
+    (site.root / LEDGER).write_text(json.dumps(rows))
+
+    told = site.status()
+
+    assert "failed and is not tried again" in told.stdout
+    assert "did not finish" not in told.stdout
+
+
+class ReadOnly:
+    """A file system that refuses before it looks, as Linux does (mnt_want_write)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("unlink", "rmdir"):
+            monkeypatch.setattr(os, name, self.refuse)
+
+    @staticmethod
+    def refuse(path: str, **_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+def test_what_is_absent_on_a_read_only_file_system_needs_no_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    (tmp_path / "there").mkdir()
+    ReadOnly(monkeypatch)
+
+    assert host.remove_directory(PurePosixPath("/absent"))
+    host.remove(PurePosixPath("/absent"))
+    with pytest.raises(InstallerError, match="read-only"):
+        host.remove_directory(PurePosixPath("/there"))
+    with pytest.raises(InstallerError, match="read-only"):
+        host.remove(PurePosixPath("/there"))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EOPNOTSUPP])
+def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "setxattr", refused)
+    host = Host.under(PurePosixPath(tmp_path))
+
+    host.replace(PurePosixPath("/x"), File(b"text", Meta(xattrs=(("security.selinux", b"label"),))))
+
+    assert (tmp_path / "x").read_bytes() == b"text"
+    said = capfd.readouterr()
+    assert "security.selinux" in said.out + said.err
+    assert os.strerror(number) in said.out + said.err
+
+
+def test_a_mounted_toolkit_directory_is_told_what_to_mount_instead() -> None:
+    with pytest.raises(InstallerError, match="mount the directory above it"):
+        inodes.refuse("exchange", PurePosixPath("/usr/local/nvidia/toolkit"), OSError(errno.EBUSY, "busy"))

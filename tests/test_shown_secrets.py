@@ -1,0 +1,112 @@
+"""What ``plan`` shows of a config may be pasted into a ticket: secrets are masked, also in the lines between ours."""
+
+import json
+import os
+from difflib import unified_diff
+from pathlib import Path, PurePosixPath
+
+import click
+import pytest
+from hypothesis import given
+
+from installer.decide.edits import Syntax
+from installer.decide.edits.masked import MASK, masked
+from installer.decide.inode import File
+from installer.show import diff
+from tests.decide.edits.texts import json_texts, toml_texts
+from tests.test_verbs import DAEMON_JSON, Site
+
+S = "hunter2"  # nobody's
+
+JSON_TEXTS = [
+    pytest.param(f'{{"auths": {{"r.example.com": {{"auth": "{S}", "n": ["{S}", 7]}}}}}}', id="auths, nested"),
+    pytest.param(f'{{"a": {{"identitytoken": "{S}"}}, "b": 1}}', id="identitytoken"),
+    pytest.param(f'{{"log-opts": {{"splunk-token":\n"{S}"}}}}', id="a token in the next line"),
+    pytest.param(f'{{"proxies": {{"http-proxy": "http://me:{S}@proxy:3128/"}}}}', id="a proxy's address"),
+    pytest.param(f'{{"proxies": {{"http-proxy": "me:{S}@proxy:3128"}}}}', id="a proxy without a scheme"),
+    pytest.param(f'{{"registry-mirrors": ["https://me:{S}/x@y@mirror"]}}', id="a mirror's address"),
+    pytest.param(f'{{"Password": "a\\"{S}"}}', id="a quoted quote"),
+    pytest.param(f'{{"clientSecret": {{"deep": [{{"er": "{S}"}}]}}}}', id="all below a secret"),
+    pytest.param(f'{{"a": 1 }} ] , "x" {{ ] "auth": "{S}"', id="brackets that do not match"),
+    pytest.param(f'{{"auth": "{S}" ]] broken', id="what cannot be read"),
+]
+TOML_TEXTS = [
+    pytest.param(f'[plugins."x".registry.configs."r".auth]\n  username = "{S}"\n  password = "{S}"\n', id="auth"),
+    pytest.param(f'auth = {{ password = "{S}", deep = [["{S}"]] }}\n', id="an inline table"),
+    pytest.param(f"a.identitytoken = '{S}'\n", id="a dotted key"),
+    pytest.param(f'[x]\nprivate_key = """\n-----BEGIN\n{S}\n"""\nb = 1\n', id="key material in lines"),
+    pytest.param(f'[x.header]\n  Authorization = ["Basic {S}"]\n', id="a header of a registry"),
+    pytest.param(f'# password = "{S}"\nb = 1\n', id="commented out"),
+    pytest.param(f"b = 1 # token: {S}\n", id="behind a value"),
+    pytest.param(f'proxy = "https://me:{S}@proxy"\n', id="a proxy"),
+    pytest.param(f'x = "{S}" {S}\n', id="what cannot be read"),
+]  # fmt: skip
+KEPT = [
+    pytest.param('{"registry-mirrors": ["https://mirror.example.com/a"], "debug": true}', Syntax.JSON),
+    pytest.param('{"auth": true, "tlskey": "/etc/key.pem", "authorization-plugins": ["x"]}', Syntax.JSON),
+    pytest.param('key_file = "/etc/k.pem"\nsandbox_image = "r:5000/pause:3@sha256:0"\n', Syntax.TOML),
+    pytest.param('[plugins."io.containerd.grpc.v1.cri"]\n  SystemdCgroup = true # keyless\n', Syntax.TOML),
+]
+
+
+@pytest.mark.parametrize("text", JSON_TEXTS)
+def test_secrets_in_json_are_masked_and_lines_stay(text: str) -> None:
+    shown = masked(text, Syntax.JSON)
+
+    assert S not in shown
+    assert MASK in shown
+    assert shown.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize("text", TOML_TEXTS)
+def test_secrets_in_toml_are_masked_and_lines_stay(text: str) -> None:
+    shown = masked(text, Syntax.TOML)
+
+    assert S not in shown
+    assert MASK in shown
+    assert shown.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(("text", "syntax"), KEPT)
+def test_what_is_no_secret_is_shown(text: str, syntax: Syntax) -> None:
+    assert masked(text, syntax) == text
+
+
+@given(json_texts())
+def test_any_json_keeps_its_lines(text: str) -> None:
+    assert masked(text, Syntax.JSON).count("\n") == text.count("\n")
+
+
+@given(toml_texts())
+def test_any_toml_keeps_its_lines(text: str) -> None:
+    assert masked(text, Syntax.TOML).count("\n") == text.count("\n")
+
+
+@given(toml_texts(), toml_texts())
+def test_the_diff_is_the_one_that_everybody_knows(old: str, new: str) -> None:
+    path = PurePosixPath("/x.toml")
+    texts = [[f"{line}\n" for line in text.split("\n")] for text in (old, new)]
+
+    files = [File("".join(lines).encode()) for lines in texts]
+
+    told = [click.unstyle(line) for line in diff(path, files[0], files[1], show_secrets=True)]
+
+    known = list(unified_diff(texts[0], texts[1], "a/x.toml", "b/x.toml"))
+    assert told == [click.unstyle(line.rstrip("\r\n")) for line in known]
+
+
+def test_plan_masks_secrets_and_shows_them_when_asked(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    (site.root / DAEMON_JSON).write_text(json.dumps({"auths": {"r": {"auth": S}}, "debug": True}, indent=1))
+    toml = site.root / "etc/containerd/config.toml"
+    toml.write_text(toml.read_text() + f'[plugins."x".registry.configs."r".auth]\n  password = "{S}"\n')
+
+    shown = site.call("plan")
+    asked = site.call("plan", "--show-secrets")
+    by_variable = site.call("plan", env={"TOOLKIT_INSTALLER_SHOW_SECRETS": "1", "PATH": os.defpath})
+
+    assert [done.returncode for done in (shown, asked, by_variable)] == [10, 10, 10]
+    assert S not in shown.stdout + shown.stderr
+    assert f'"auth": "{MASK}"' in shown.stdout
+    assert f'password = "{MASK}"' in shown.stdout
+    assert asked.stdout.count(S) == by_variable.stdout.count(S) == 2
