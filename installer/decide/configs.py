@@ -124,7 +124,7 @@ def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     return engine.relocated(row.edits, tree_of(now, row.path))
 
 
-def _runtime_of(key: Key) -> str:
+def runtime_of(key: Key) -> str:
     """Return the name of the runtime that a key is about, "" for any other key."""
     place = key.index(RUNTIMES) + 1 if RUNTIMES in key else len(key)
     return key[place] if place < len(key) else ""
@@ -133,12 +133,12 @@ def _runtime_of(key: Key) -> str:
 def group_of(key: Key, engine: str) -> str:
     """Return what an edit is about: a runtime by its name, ``DEFAULT``, or the last part of another key."""
     default = engine in ENGINES and {ENGINES[engine].default_key, OLD_TABLE} & {*key[-2:]}
-    return _runtime_of(key) or (DEFAULT if default else key[-1] if key else "")
+    return runtime_of(key) or (DEFAULT if default else key[-1] if key else "")
 
 
 def _goes(edit: Edit, engine: str, kept: Collection[str]) -> bool:
     """Tell whether an edit is to be undone while ``kept`` stay: the tables that hold these stay with them."""
-    holds = not _runtime_of(edit.key) and edit.after == "{}"
+    holds = not runtime_of(edit.key) and edit.after == "{}"
     return group_of(edit.key, engine) not in kept and not (kept and holds)
 
 

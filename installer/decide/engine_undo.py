@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, pristine, tree_of
+from installer.decide.configs import DEFAULT, group_of, pristine, runtime_of, tree_of
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engine_part import Ask, Texts, defaults, others, present
 from installer.decide.engines import ENGINES
@@ -62,6 +62,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
         InstallerError: no text that is less ours leaves the rest as it is.
     """
     found = next((each for each in facts.engines if each.name == row.name), None)
+    row = _with_former(row, facts)
     names = frozenset(name for name, _ in row.runtimes)
     used = any(container.engine == row.name for container in facts.live)
     version = found.version if found else None
@@ -87,6 +88,17 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
         ],
         tuple(needed.values()) if kept else (),
     )
+
+
+def _with_former(row: EngineRow, facts: Facts) -> EngineRow:
+    """Return the row with the runtimes of an earlier run that a later one had not yet taken away."""
+    toolkits = {str(binary.parent) for _, binary in row.runtimes}
+    former: dict[str, PurePosixPath] = {}
+    for edit in (edit for config in facts.held.configs if config.engine == row.name for edit in config.edits):
+        binary = PurePosixPath((edit.after or "").strip("\"'"))
+        if str(binary.parent) in toolkits and (name := runtime_of(edit.key)):
+            former[name] = binary
+    return replace(row, runtimes=tuple((former | dict(row.runtimes)).items()))
 
 
 def _groups(row: EngineRow, facts: Facts) -> frozenset[str]:

@@ -1,0 +1,260 @@
+"""The gate: a text is written only if the engine has with it what it has without, and what is ours."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.effect import Effect, Handler, disturbed
+from installer.decide.engine_part import Texts, texts_alone
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.inode import File
+from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.rows import Holdings
+from installer.decide.steps import Neighbour, Reload, WriteConfig
+from installer.decide.undo import plan_undo
+from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
+from tests.decide.serving import served
+
+CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+DOCKER = next(
+    case for case in cases("docker") if case.path.name == "minikube-compact-one-line-without-spaces"
+)
+CONFIG = PurePosixPath("/etc/containerd/config.toml")
+DAEMON_JSON = PurePosixPath("/etc/docker/daemon.json")
+OLD = 'plugins."io.containerd.grpc.v1.cri".containerd'
+CRI = '[plugins."io.containerd.grpc.v1.cri".containerd]'
+
+
+@dataclass(frozen=True)
+class Own(Case):
+    """A case whose one config is told here."""
+
+    config: PurePosixPath = CONFIG
+    text: str = ""
+
+    @property
+    def before(self) -> Disk:
+        return {self.config: File(self.text.encode())}
+
+
+NOWHERE = Path("/nowhere")
+CONTAINERD = Own(
+    "containerd",
+    NOWHERE,
+    {},
+    CONFIG,
+    f"""version = 2
+{CRI}
+  default_runtime_name = "runc"
+  [{OLD}.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [{OLD}.runtimes.runc.options]
+      SystemdCgroup = true
+""",
+)
+DOCKER = Own("docker", NOWHERE, {}, DAEMON_JSON, '{"log-level": "warn"}\n')
+OURS = {entry.name for entry in entries_for(CONTAINERD.options)}
+TOOLKIT = "/usr/local/nvidia/toolkit"
+
+
+def edited(disk: Disk, path: PurePosixPath, *changes: tuple[str, str]) -> Disk:
+    """Return ``disk`` with texts of a file replaced, as an admin would."""
+    file = disk[path]
+    assert file is not None
+    text = file.content.decode()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return {**disk, path: File(text.encode(), file.meta)}
+
+
+def undone(case: Case, disk: Disk, plan: Plan) -> tuple[Plan, Disk]:
+    assert plan.settled is not None
+    back = plan_undo(undo_facts(case, disk, plan.settled), case.options)
+    return back, written(disk, back)
+
+
+def test_a_text_that_changes_what_others_have_is_not_written() -> None:
+    def flips_the_driver(engine: EngineFacts, texts: Texts) -> Effect:
+        said = texts_alone(engine, texts)
+        driver = "nvidia" not in said.handlers
+        other = Handler("", {"options": {"SystemdCgroup": driver}})
+        return replace(said, rest="told", handlers={**said.handlers, "runc": other})
+
+    with pytest.raises(InstallerError, match="the runtime runc would have other settings"):
+        plan_install(
+            CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, flips_the_driver
+        )
+
+
+def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> None:
+    def knows_nothing_of_us(engine: EngineFacts, texts: Texts) -> Effect:
+        said = texts_alone(engine, texts)
+        others = {name: handler for name, handler in said.handlers.items() if name not in OURS}
+        return replace(said, rest="told", handlers=others)
+
+    with pytest.raises(InstallerError, match="the runtime nvidia would not be there"):
+        plan_install(
+            CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, knows_nothing_of_us
+        )
+
+
+def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
+    case = next(
+        one
+        for one in cases("containerd")
+        if one.path.name == "ubuntu-2004-schema-1-left-over-on-containerd-2"
+    )
+
+    def reads_schema_1(engine: EngineFacts, texts: Texts) -> Effect:
+        return replace(texts_alone(engine, texts), rest="told")
+
+    plan = plan_install(case.facts(case.before, Holdings(), {}), case.options, reads_schema_1)
+
+    assert [step for step in plan.steps if isinstance(step, WriteConfig)]
+
+
+def test_a_runtime_that_was_made_the_default_stays_and_the_rest_goes() -> None:
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    file = disk[CONFIG]
+    assert file is not None
+    text = file.content.decode()
+    assert "default_runtime_name" in text
+    disk = edited(disk, CONFIG, ('default_runtime_name = "runc"', 'default_runtime_name = "nvidia"'))
+
+    back, left = undone(CONTAINERD, disk, plan)
+
+    assert [error.problem for error in back.needed] == [
+        f"take the runtime nvidia away from containerd (it was made the default in {CONFIG})"
+    ]
+    after = left[CONFIG]
+    assert after is not None
+    assert f"{TOOLKIT}/nvidia-container-runtime" in after.content.decode()
+    assert "nvidia-legacy" not in after.content.decode()
+    assert back.settled is not None
+    assert back.settled.toolkit is not None
+    assert [name for name, _ in back.settled.engines[0].runtimes] == ["nvidia"]
+
+
+def test_a_default_of_dockers_that_names_ours_keeps_it() -> None:
+    plan, disk = installed(DOCKER, DOCKER.before, Holdings())
+    file = disk[DAEMON_JSON]
+    assert file is not None
+    tree = json.loads(file.content)
+    tree["default-runtime"] = "nvidia"
+    disk = {**disk, DAEMON_JSON: File(json.dumps(tree).encode(), file.meta)}
+
+    back, left = undone(DOCKER, disk, plan)
+
+    after = left[DAEMON_JSON]
+    assert after is not None
+    said = json.loads(after.content)
+    assert said["runtimes"].keys() & OURS == {"nvidia"}
+    assert said["default-runtime"] == "nvidia"
+    assert back.needed
+
+
+def test_keys_that_a_migration_has_moved_are_ours_still() -> None:
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    file = disk[CONFIG]
+    assert file is not None
+    moved = file.content.decode().replace("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+    disk = {**disk, CONFIG: File(moved.replace("version = 2", "version = 3").encode(), file.meta)}
+
+    back, left = undone(CONTAINERD, disk, plan)
+
+    after = left[CONFIG]
+    assert after is not None
+    assert "nvidia" not in after.content.decode()
+    assert back.settled is None
+
+
+def test_what_others_put_into_a_runtime_of_ours_goes_and_is_named() -> None:
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    file = disk[CONFIG]
+    assert file is not None
+    header = f"[{OLD}.runtimes.nvidia]"
+    assert header in file.content.decode()
+    disk = edited(disk, CONFIG, (header, f'{header}\ncni_conf_dir = "/etc/site"'))
+
+    back, left = undone(CONTAINERD, disk, plan)
+
+    after = left[CONFIG]
+    assert after is not None
+    assert "/etc/site" not in after.content.decode()
+    assert "runtimes.nvidia" not in after.content.decode()
+    assert [note for note in back.notes if "cni_conf_dir" in note]
+
+
+def test_the_toolkit_stays_while_another_file_names_it() -> None:
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(CONTAINERD, disk, plan.settled)
+    other = File(f'{{"runtimes": {{"gpu": {{"path": "{TOOLKIT}/nvidia-container-runtime"}}}}}}'.encode())
+
+    back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
+
+    assert [error.problem for error in back.needed] == [
+        f"remove the toolkit ({DAEMON_JSON} names {TOOLKIT}/nvidia-container-runtime)"
+    ]
+    assert back.settled is not None
+    assert back.settled.toolkit == plan.settled.toolkit
+
+
+@pytest.mark.parametrize(
+    ("after", "lost"),
+    [
+        pytest.param({"runc": "", "kata": "/usr/bin/kata"}, (), id="as before"),
+        pytest.param({"runc": ""}, ("kata",), id="one is gone"),
+        pytest.param({"runc": "", "kata": "/usr/bin/other"}, ("kata",), id="one is another"),
+    ],
+)
+def test_after_a_reload_the_runtimes_of_others_are_looked_at(
+    after: Mapping[str, str], lost: tuple[str, ...]
+) -> None:
+    before = served({"runc": "", "kata": "/usr/bin/kata"}, "runc")
+    others = tuple(Neighbour(name, (handler,)) for name, handler in before.handlers.items())
+
+    found = Reload("containerd", (), others=others, defaults=frozenset({"runc"})).lost_in(
+        served(after, "runc")
+    )
+
+    assert found == lost
+
+
+def test_a_default_that_is_another_after_a_reload_is_seen() -> None:
+    reload = Reload("containerd", (), defaults=frozenset({"runc"}))
+
+    assert reload.lost_in(served({"runc": "", "kata": ""}, "kata")) == ("the default",)
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        pytest.param(
+            Effect({}, "", broken="no such file"), ["it would not start: no such file"], id="broken"
+        ),
+        pytest.param(
+            served({"nvidia": "/x"}, "runc"), ["the runtime runc would be lost"], id="a runtime is lost"
+        ),
+        pytest.param(
+            served({"runc": "", "kata": ""}, "kata"),
+            ["the runtime kata would appear", "its default runtime would be kata in the place of runc"],
+            id="another default",
+        ),
+        pytest.param(served({"runc": "", "nvidia": "/x"}, "nvidia"), [], id="ours, and the default"),
+        pytest.param(
+            replace(served({"runc": ""}, "runc"), rest="b"),
+            ["settings besides the runtimes would change"],
+            id="rest",
+        ),
+    ],
+)
+def test_what_others_would_notice_is_told_in_words(after: Effect, said: list[str]) -> None:
+    before = replace(served({"runc": ""}, "runc"), rest="a" if after.rest else "")
+
+    assert [*disturbed(before, after, {"nvidia"})] == said
