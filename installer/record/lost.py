@@ -90,7 +90,8 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
 def lost(host: Host, options: Options) -> Adopted | None:
     """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
 
-    A real directory at the toolkit's name is NVIDIA's, and only taken back with ``--adopt``.
+    A real directory at the toolkit's name is NVIDIA's, and so is a drop-in of its that we do not write: both
+    are only taken back with ``--adopt``.
 
     Raises:
         InstallerError: a config that names us cannot be read.
@@ -103,4 +104,7 @@ def lost(host: Host, options: Options) -> Adopted | None:
     # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
     options = replace(options, runtimes=tuple(dict.fromkeys(named.values())))
     found = adoption(probe_adoption(host, options), options)
-    return found if found.held.configs else None
+    configs = tuple(
+        row for row in found.held.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
+    )
+    return replace(found, held=replace(found.held, configs=configs)) if configs else None

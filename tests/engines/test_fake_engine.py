@@ -75,7 +75,7 @@ def faked(fake_node: Node) -> Iterator[Node]:
         ),
         pytest.param(
             "other-cgroups",
-            "another cgroup driver for nvidia, nvidia-cdi, nvidia-legacy",
+            "other settings than asked for in nvidia, nvidia-cdi, nvidia-legacy",
             2,
             id="another cgroup driver",
         ),

@@ -145,7 +145,7 @@ def test_a_config_mounted_as_a_single_file_is_refused_and_names_the_directory(si
     ("path", "what"),
     [
         pytest.param("etc/docker", "write /etc/docker/daemon.json", id="configs"),
-        pytest.param("usr", "install /usr/local", id="payload"),
+        pytest.param("usr", "make /usr/local", id="payload"),
     ],
 )
 def test_a_read_only_mount_is_refused_and_nothing_half_done(site: MountedSite, path: str, what: str) -> None:
@@ -220,8 +220,8 @@ def test_a_new_file_takes_the_label_of_its_neighbour_and_a_binary_that_of_the_ru
     assert os.getxattr(site.root / DROP_IN, LABEL) == os.getxattr(neighbour, LABEL)
     for name in ("nvidia-container-runtime", "nvidia-container-runtime.real", "nvidia-container-cli.real"):
         assert os.getxattr(site.root / TOOLKIT / name, LABEL) == os.getxattr(runc, LABEL)
-    library = site.root / TOOLKIT / "libnvidia-container.so.1.0.0"
-    assert LABEL not in os.listxattr(library)
+    library = site.root / TOOLKIT / "libnvidia-container.so.1"
+    assert LABEL not in os.listxattr(library.resolve())
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 
@@ -232,7 +232,7 @@ def test_a_ledger_and_its_backups_are_for_root_alone(site: MountedSite) -> None:
 
     home = site.root / "usr/local/nvidia/.toolkit-installer"
     modes = {path.name: path.stat().st_mode & 0o777 for path in home.iterdir()}
-    assert modes == {"ledger": 0o600, "backups": 0o700, "versions": 0o755}
+    assert modes == {"ledger": 0o600, "lock": 0o600, "backups": 0o700, "versions": 0o755}
     assert {path.stat().st_mode & 0o777 for path in (home / "backups").iterdir()} == {0o600}
     assert len(list((home / "backups").iterdir())) == 2
     assert json.loads((home / "ledger").read_text())["version"] == 1

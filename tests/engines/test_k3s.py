@@ -161,7 +161,7 @@ def test_containerd_is_not_configured_behind_its_back(rancher: Rancher) -> None:
     done = rancher.node.installer("install", *SOURCE, "--runtime", "containerd", "--socket", SOCKET)
 
     assert done.returncode == 1
-    assert sentence(done.stderr).endswith("say --runtime k3s or --runtime rke2")
+    assert sentence(done.stderr).endswith("with --runtime k3s or --runtime rke2")
     assert snapshot(rancher.node) == files
 
 
