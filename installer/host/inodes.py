@@ -60,7 +60,9 @@ def refuse_missing_root(root: PurePosixPath) -> None:
     Raises:
         InstallerError: always in that case.
     """
-    if not Path(root).is_dir():
+    with translated("look at", root):
+        there = Path(root).is_dir()
+    if not there:
         raise InstallerError(
             f"find the host's root {root} (there is no such directory)",
             remedy=Remedy("name the directory where the host's root is mounted with ", Option("host-root")),

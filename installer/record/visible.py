@@ -20,9 +20,9 @@ def refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> Non
     """
     if engine.pid is None:
         return
-    theirs = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
     for path in binaries:
         try:
+            theirs = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
             there = not theirs.names(ROOT) or theirs.kind(path) is Kind.FILE
         except InstallerError:  # without CAP_SYS_PTRACE nobody looks into another process's root
             return
