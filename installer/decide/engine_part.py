@@ -9,6 +9,7 @@ from installer.decide.configs import (
     ConfigChange,
     config_change,
     pristine,
+    runtime_of,
     syntax_of,
     text_of,
     untouched,
@@ -109,17 +110,30 @@ def install_engine(
             f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
             remedy="correct that config, then run again",
         )
+    ours = _names(entries) | _former(engine, facts)
+    now = {path: facts.contents.get(path) for path in texts}
+    # What others have put into a file of ours is in force as well, and has to stay so.
+    lived = ask(engine, now) if now != texts else before
     refusal: InstallerError | None = None
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
         chosen = _chosen(engine, decision, entries, facts)
-        after = ask(engine, {**{path: facts.contents.get(path) for path in texts}, **chosen.texts})
+        after = ask(engine, {**now, **chosen.texts})
         wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
+        if not (wrong or lived.broken or lived.undefined):
+            wrong += disturbed(lived, after, ours)
         told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
             return _part(chosen, entries, facts, options, after)
         refusal = refusal or decision.doubt or _refusal(chosen, wrong)
     assert refusal is not None  # noqa: S101 - each engine has one way at least
     raise refusal
+
+
+def _former(engine: EngineFacts, facts: Facts) -> frozenset[str]:
+    """Return the names of our runtimes of earlier runs."""
+    rows = [row for row in facts.held.configs if row.engine == engine.name]
+    held = {name for row in facts.held.engines if row.name == engine.name for name, _ in row.runtimes}
+    return frozenset(held | {runtime_of(edit.key) for row in rows for edit in row.edits})
 
 
 def _refusal(chosen: "_Chosen", wrong: Iterable[str]) -> InstallerError:
@@ -195,6 +209,9 @@ def _part(
     gone = tuple(
         RuntimeEntry(*runtime) for runtime in (held.runtimes if held else ()) if runtime[0] not in names
     )
+    # Another installer's entry of that name, which we had taken over, may be back.
+    still = after.binaries if after is not None else {}
+    gone = tuple(entry for entry in gone if still.get(entry.name) != str(entry.binary))
     writes = writes_for(engine, chosen.changes, facts.contents)
     ours = {*names, *_names(gone)}
     reload = Reload(

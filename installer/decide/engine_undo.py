@@ -137,7 +137,10 @@ def _attempt(row: EngineRow, facts: Facts, kept: frozenset[str]) -> _Attempt:
         writes.append(WriteConfig(row.name, path, now, after))
     found = next((each for each in facts.engines if each.name == row.name), None)
     held = [one for one in facts.held.configs if one.engine == row.name]
-    edited = any((now := facts.contents[one.path]) is not None and now.digest not in one.ours for one in held)
+    edited = any(
+        (now := facts.contents[one.path]) is not None and bool(one.ours) and now.digest not in one.ours
+        for one in held
+    )
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
     return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
 
@@ -226,6 +229,7 @@ def _reload(
         wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
         return Reload(row.name, tuple(there), absent, others=neighbours, defaults=wanted)
     default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
+    default |= {after.default} if after is not None and not after.broken else set()
     return Reload(row.name, tuple(there), absent, demoted=names - default, others=neighbours)
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from installer.decide.configs import ConfigChange, pristine
-from installer.decide.edits import Syntax
+from installer.decide.configs import ConfigChange, pristine, syntax_of
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.docker_reload import effect, route
@@ -64,7 +63,7 @@ def rows_for(
         if isinstance(step, WriteConfig) and step.path not in rows and step.before is not None:
             # Nothing of ours stands there, but for the time of a reload.
             row = ConfigRow(
-                step.engine, step.path, Syntax.JSON, Saved.of(step.before), (step.before.digest,), ()
+                step.engine, step.path, syntax_of(step.path), Saved.of(step.before), (step.before.digest,), ()
             )
             rows[step.path] = ConfigChange(None, row, step.before)
             yield row, step.before

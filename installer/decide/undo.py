@@ -16,6 +16,7 @@ from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File
+from installer.decide.layout import HOME
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.reloading import knowing, take_up
@@ -45,7 +46,8 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     parts = [undo_engine(engine, facts, options, ask) for engine in held.engines]
     specifications = [give_back(row, facts) for row in held.configs if row.engine == OWNER]
     steps = [step for part in parts for step in part.steps]
-    needed = (*(error for part in parts for error in part.needed), *_named(facts, parts, options))
+    named = tuple(_named(facts, parts, options))
+    needed = (*(error for part in parts for error in part.needed), *named)
     stays = bool(facts.live or needed)
     if not stays:
         steps += [write for part in specifications for write in part.writes]
@@ -66,7 +68,10 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     settled = Holdings(
         directories=held.directories,
         toolkit=toolkit,
-        engines=tuple(part.kept for part in parts if part.kept is not None),
+        # Where the toolkit is still named its engines are asked again: what runs counts, too.
+        engines=tuple(
+            part.kept or row for part, row in zip(parts, held.engines, strict=True) if part.kept or named
+        ),
         configs=(
             *(row for part in parts if part.kept is not None for row in part.rows),
             *(row for part in specifications for row in part.rows),
@@ -132,7 +137,17 @@ def _programs(file: File | None, path: PurePosixPath, options: Options) -> Itera
 
 
 def _is_below(value: str, directory: PurePosixPath) -> bool:
-    return value.startswith(f"{directory}/")
+    """Tell whether a path leads into the toolkit, by its name or by the directory behind it."""
+    parts: list[str] = []
+    for part in PurePosixPath(value).parts if value.startswith("/") else ():
+        if part == "..":
+            parts = parts[:-1] or ["/"]
+        else:
+            parts.append(part)
+    path = PurePosixPath(*parts)
+    return path != directory and any(
+        path.is_relative_to(each) for each in (directory, directory.parent / HOME)
+    )
 
 
 def _idle(facts: Facts) -> Iterator[str]:

@@ -12,7 +12,7 @@ from installer.host.processes import started_of
 
 PROC: Final = Path("/proc")
 _FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
-_EFFECTIVE_UID = re.compile(r"^Uid:\s+\d+\s+(\d+)", re.MULTILINE)
+_UIDS = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 
 def lock_holder(path: Path, *, proc: Path = PROC) -> tuple[int, float] | None:
@@ -93,8 +93,9 @@ def _open_files(pid: str, proc: Path) -> Iterable[os.stat_result]:
 
 def _is_root(pid: int, proc: Path) -> bool:
     try:
-        # Not the owner of /proc/PID: that is root for whoever forbids to be traced.
-        found = _EFFECTIVE_UID.search(text_of(proc / f"{pid}/status"))
+        # Not the owner of /proc/PID: that is root for whoever forbids to be traced. Nor the effective uid
+        # alone: anybody can start a setuid program with his lock in it, and stop that for ever.
+        found = _UIDS.search(text_of(proc / f"{pid}/status"))
     except OSError:
         return False
-    return found is not None and int(found[1]) in trusted_uids()
+    return found is not None and {int(uid) for uid in found.groups()} <= set(trusted_uids())

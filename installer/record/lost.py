@@ -9,6 +9,7 @@ from typing import Final
 
 from installer.decide.adopt import Adopted, adoption
 from installer.decide.engines import ENGINES
+from installer.decide.engines.model import STANDARD_NAMES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
@@ -107,4 +108,7 @@ def lost(host: Host, options: Options) -> Adopted | None:
     configs = tuple(
         row for row in found.held.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
     )
+    names = {name for row in found.held.engines for name, _ in row.runtimes}
+    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= set(STANDARD_NAMES):
+        return None  # an entry that an admin wrote ahead of a first install, and that stays his
     return replace(found, held=replace(found.held, configs=configs)) if configs else None

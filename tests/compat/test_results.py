@@ -202,6 +202,8 @@ def test_names_and_default_are_as_nvidia_has_them(docker: Nvidia, name: str, def
         ({"CREATE_DEVICE_NODES": "none,bad"}, "use 'bad' as --create-device-nodes"),
         ({"CDI_KIND": "nvidia"}, "use 'nvidia' as --cdi-kind"),
         ({"CDI_KIND": "-x/gpu"}, "use '-x/gpu' as --cdi-kind"),
+        ({"CDI_KIND": "a/gpu"}, "use 'a/gpu' as --cdi-kind"),  # engines that watch CDI die of it
+        ({"CDI_KIND": "nvidia.com/g"}, "use 'nvidia.com/g' as --cdi-kind"),
         ({"NRI_PLUGIN_INDEX": "100"}, "use 100 as --nri-plugin-index"),
         ({"ENABLE_NRI_PLUGIN": "1"}, "enable the NRI plugin without a namespace"),
         ({"ENABLE_NRI_PLUGIN": "1", "NRI_NAMESPACE": "x"}, "run the NRI plugin (it is not supported yet)"),
@@ -277,13 +279,13 @@ def test_a_restart_mode_is_what_an_engine_survives(engine: str, said: str, mode:
         (
             {
                 "ENABLE_CDI": "1",
-                "CDI_KIND": "a.b/c",
+                "CDI_KIND": "a.b/cd",
                 "DRIVER_ROOT": "/",
                 "DRIVER_ROOT_CTR_PATH": "/host",
                 "DEV_ROOT": "/dev-root",
                 "CREATE_DEVICE_NODES": "none",
             },
-            Cdi(PurePosixPath("/var/run/cdi"), "a.b/c", "/", "/host", "/dev-root", "/host", nodes=False),
+            Cdi(PurePosixPath("/var/run/cdi"), "a.b/cd", "/", "/host", "/dev-root", "/host", nodes=False),
         ),
     ],
     ids=["off", "no directory", "the defaults", "a driver on the host"],

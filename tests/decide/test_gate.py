@@ -42,20 +42,15 @@ class Own(Case):
 
 
 NOWHERE = Path("/nowhere")
-CONTAINERD = Own(
-    "containerd",
-    NOWHERE,
-    {},
-    CONFIG,
-    f"""version = 2
+TEXT = f"""version = 2
 {CRI}
   default_runtime_name = "runc"
   [{OLD}.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [{OLD}.runtimes.runc.options]
       SystemdCgroup = true
-""",
-)
+"""
+CONTAINERD = Own("containerd", NOWHERE, {}, CONFIG, TEXT)
 DOCKER = Own("docker", NOWHERE, {}, DAEMON_JSON, '{"log-level": "warn"}\n')
 OURS = {entry.name for entry in entries_for(CONTAINERD.options)}
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -258,3 +253,51 @@ def test_what_others_would_notice_is_told_in_words(after: Effect, said: list[str
     before = replace(served({"runc": ""}, "runc"), rest="a" if after.rest else "")
 
     assert [*disturbed(before, after, {"nvidia"})] == said
+
+
+def test_what_others_put_into_a_drop_in_of_ours_is_not_lost_with_it() -> None:
+    drop_in = PurePosixPath("/etc/containerd/conf.d/99-nvidia.toml")
+    case = Own("containerd", NOWHERE, {"drop_in": str(drop_in), "engine_version": "2.1.9"}, CONFIG, TEXT)
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    mine = f'\n[{OLD}.runtimes.mine]\nruntime_type = "io.containerd.runc.v2"\n'
+    file = disk[drop_in]
+    assert file is not None
+    disk = {**disk, drop_in: File(file.content + mine.encode(), file.meta)}
+    without = replace(case, said={"engine_version": "2.1.9"})
+
+    with pytest.raises(InstallerError, match="the runtime mine would be lost"):
+        installed(without, disk, plan.settled)
+
+
+def test_an_engine_is_asked_again_while_the_toolkit_is_named() -> None:
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(CONTAINERD, disk, plan.settled)
+    other = File(f'{{"runtimes": {{"gpu": {{"path": "{TOOLKIT}/nvidia-container-runtime"}}}}}}'.encode())
+
+    back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
+
+    assert back.settled is not None
+    assert [row.name for row in back.settled.engines] == ["containerd"]
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        pytest.param("/usr/local/nvidia//toolkit/nvidia-container-runtime", id="two slashes"),
+        pytest.param("/usr/local/nvidia/../nvidia/toolkit/nvidia-container-runtime", id="two dots"),
+        pytest.param(
+            "/usr/local/nvidia/.toolkit-installer/versions/0/nvidia-container-runtime", id="behind the link"
+        ),
+    ],
+)
+def test_the_toolkit_is_known_however_its_path_is_spelled(spelled: str) -> None:
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(CONTAINERD, disk, plan.settled)
+    other = File(json.dumps({"runtimes": {"gpu": {"path": spelled}}}).encode())
+
+    back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
+
+    assert [error.problem for error in back.needed] == [f"remove the toolkit ({DAEMON_JSON} names {spelled})"]

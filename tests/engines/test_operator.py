@@ -213,7 +213,7 @@ def _is_read_only(node: Node) -> None:
 @pytest.mark.parametrize(
     ("happens", "words"),
     [
-        pytest.param(_refuses, "refuses the new config", id="its own program refuses the config"),
+        pytest.param(_refuses, "refuses the config it has", id="its own program refuses the config"),
         pytest.param(_is_read_only, "read-only file system", id="its config is read-only"),
     ],
 )

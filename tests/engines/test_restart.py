@@ -108,8 +108,9 @@ def test_a_config_that_the_engine_itself_refuses_never_reaches_its_place(
     done = containerd_node.installer("install", *SOURCE)
 
     assert done.returncode == 1, done.stderr
-    assert "cannot configure containerd (/usr/bin/containerd refuses the new config: " in sentence(
-        done.stderr
+    assert (
+        "cannot configure containerd in /etc/containerd/config.toml (it refuses the config it has: "
+        in sentence(done.stderr)
     )
     assert containerd_node.read(CONTAINERD) == broken
     assert starts(containerd_node) == count

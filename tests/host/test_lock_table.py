@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from installer.decide.errors import InstallerError
-from installer.host.lock_table import lock_holder, seems_locked
+from installer.host.lock_table import lock_holder, root_holds, seems_locked
 from installer.host.processes import is_running
 
 
@@ -70,3 +70,25 @@ def test_what_is_no_visible_holder_is_not_named(tmp_path: Path, line: str) -> No
 def test_a_lock_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InstallerError, match="absent"):
         lock_holder(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("uids", "held"),
+    [
+        pytest.param("0 0 0 0", True, id="root"),
+        pytest.param("65534 65534 65534 65534", False, id="nobody"),
+        pytest.param("65534 0 0 0", False, id="nobody in a setuid program"),
+    ],
+)
+def test_a_lock_is_roots_only_if_all_of_its_holder_is(tmp_path: Path, uids: str, *, held: bool) -> None:
+    locked = tmp_path / "lock"
+    locked.touch()
+    stat = locked.stat()
+    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    (tmp_path / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 77 {device} 0 EOF\n")
+    (tmp_path / "77/fd").mkdir(parents=True)
+    (tmp_path / "77/fd/3").symlink_to(locked)
+    (tmp_path / "77/status").write_text(f"Name:\tsu\nUid:\t{uids.replace(' ', chr(9))}\n")
+
+    with locked.open() as file:
+        assert root_holds(file.fileno(), [tmp_path]) is held

@@ -103,7 +103,7 @@ def _rest(dump: Tree, plugin: str) -> Tree:
     plugins = table(dump, ("plugins",), PRINTED)
     cri = table(plugins, (plugin,), PRINTED)
     containerd = table(cri, ("containerd",), PRINTED)
-    rest = {name: value for name, value in containerd.items() if name not in (RUNTIMES, DEFAULT)}
+    rest = {name: value for name, value in containerd.items() if name not in (RUNTIMES, DEFAULT, OLD_TABLE)}
     less = {name: value for name, value in cri.items() if name != CDI} | {"containerd": rest}
     top = {name: value for name, value in dump.items() if name not in ("imports", "version")}
     return {**top, "plugins": {**plugins, plugin: less}}
