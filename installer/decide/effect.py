@@ -8,7 +8,7 @@ from typing import Final
 from installer.decide.edits import Key, Tree, Value
 
 # In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
-NAMELESS: Final = ""  # a default that is a table of its own, and no runtime that anybody could ask for
+NAMELESS: Final = "default"  # what containerd 1.x calls a default that is a table of its own
 BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"})
 
 
@@ -74,7 +74,8 @@ def disturbed(before: Effect, after: Effect, ours: Collection[str]) -> Iterator[
         yield f"its default runtime {after.undefined} would not be defined"
     for name in sorted((before.handlers.keys() | after.handlers.keys()) - {*ours}):
         was, now = before.handlers.get(name), after.handlers.get(name)
-        if (was is None and name == before.undefined) or (name == NAMELESS and after.default in ours):
+        asked = {before.default, after.default} & {*ours}
+        if (was is None and name == before.undefined) or (name == NAMELESS and asked):
             continue  # the engine is the better for it, or was asked for it
         if now is None or was is None:
             yield f"the runtime {name} would {'be lost' if now is None else 'appear'}"

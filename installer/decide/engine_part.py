@@ -262,7 +262,7 @@ def _of_engine(
 
 def defaults(engine: EngineFacts, after: Effect | None, ours: Iterable[str]) -> frozenset[str]:
     """Return what an engine's default may be after a reload; nothing where that is not known."""
-    if engine.serving is None:
+    if engine.serving is None or (after is not None and after.broken):
         return frozenset()
     names = {engine.serving.default} if after is None else {engine.serving.default, after.default} - {""}
     if after is not None and not {engine.serving.default} - {*ours}:

@@ -222,7 +222,10 @@ def _reload(
     # Files of others may name the same: NVIDIA's installer leaves a drop-in of CRI-O's at its end.
     still = after.binaries if after is not None and not after.broken else {}
     entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
-    there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
+    if after is not None and not after.broken:  # a file may lie there that nobody reads
+        there = [entry for entry in entries if still.get(entry.name) == str(entry.binary)]
+    else:
+        there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
     absent = tuple(e for e in entries if e not in there and still.get(e.name) != str(e.binary))
     neighbours = () if found is None else others(found, after, names)
     if not kept:

@@ -17,9 +17,9 @@ from tests.engines.told import served
 OWNER = 1000
 # What then happens; the last one: an engine that was restarted into a config which nobody had tried.
 LACK = {
-    "CHOWN": "cannot stage /etc/containerd/config.toml (operation not permitted)",
-    "DAC_OVERRIDE": "cannot look at /etc/containerd/config.toml (permission denied)",
-    "FOWNER": "cannot stage /etc/containerd/config.toml (operation not permitted)",
+    "CHOWN": "cannot write /etc/containerd/config.toml (operation not permitted)",
+    "DAC_OVERRIDE": "cannot read /etc/containerd/config.toml (permission denied)",
+    "FOWNER": "cannot write /etc/containerd/config.toml (operation not permitted)",
     "SYS_CHROOT": "containerd.sock: connect failed",
 }
 CAPABILITIES = container_of(kustomized("base"))["securityContext"]["capabilities"]["add"]
@@ -52,7 +52,7 @@ def a_careful_owner_is_served(node: Node, story: Story, *, without: str = "") ->
     said = problem(pod.log())
     node.write(CONTAINERD, text)
     assert pod.exit_code() == 1
-    assert "refuses the new config" in said, said
+    assert "refuses the config it has" in said, said
     assert node.pid_of("containerd.service") == engine
     story.tell(
         "a config that the engine would not start with was refused by its own program, before anything was done"
