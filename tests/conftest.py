@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared and noisy: how long an example takes says nothing.
+settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("noisy")
 
 _skipped: set[str] = set()
 

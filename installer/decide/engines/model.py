@@ -13,7 +13,9 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File
 
 OUR_BINARIES: Final = frozenset(
-    f"nvidia-container-runtime{mode}{real}" for mode in ("", ".cdi", ".legacy") for real in ("", ".real")
+    f"nvidia-container-runtime{mode}{real}"
+    for mode in ("", ".cdi", ".legacy", ".experimental")  # the last is that of 2021
+    for real in ("", ".real")
 )
 # A VM or a user-space kernel cannot start a container for our runtime (compat.md D33), nor can a shim.
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
