@@ -7,8 +7,8 @@ from typing import Final
 
 from installer.decide.edits import Key, Tree, Value
 
-# In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
 NAMELESS: Final = "default"  # what containerd 1.x calls a default that is a table of its own
+# In the words of containerd, of CRI-O, and of schema 1: what names the program that a runtime starts.
 BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"})
 
 

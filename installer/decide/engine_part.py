@@ -46,7 +46,6 @@ class EnginePart:
     backups: tuple[File, ...]
     low_level: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    obstacles: tuple[InstallerError, ...] = ()
 
 
 def texts_alone(engine: EngineFacts, texts: Texts) -> Effect:
@@ -264,10 +263,10 @@ def defaults(engine: EngineFacts, after: Effect | None, ours: Iterable[str]) -> 
     """Return what an engine's default may be after a reload; nothing where that is not known."""
     if engine.serving is None or (after is not None and after.broken):
         return frozenset()
-    names = {engine.serving.default} if after is None else {engine.serving.default, after.default} - {""}
-    if after is not None and not {engine.serving.default} - {*ours}:
-        return frozenset({after.default})
-    return frozenset(names)
+    told = engine.serving.default
+    if after is None:
+        return frozenset({told})
+    return frozenset({after.default} if told in {*ours} else {told, after.default} - {""})
 
 
 def others(engine: EngineFacts, after: Effect | None, ours: Iterable[str]) -> tuple[Neighbour, ...]:
@@ -277,9 +276,10 @@ def others(engine: EngineFacts, after: Effect | None, ours: Iterable[str]) -> tu
     """
     if engine.serving is None:
         return ()
-    names = engine.serving.handlers.keys() - {*ours}
+    served = engine.serving.handlers
+    names = sorted(served.keys() - {*ours})
+    if after is None:
+        return tuple(Neighbour(name, (served[name],)) for name in names)
     return tuple(
-        Neighbour(name, tuple(form for form in (engine.serving.handlers[name], told) if form is not None))
-        for name in sorted(names)
-        if (told := after.handlers.get(name) if after else None) is not None or after is None
+        Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
     )

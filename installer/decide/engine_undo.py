@@ -1,6 +1,5 @@
 """What one engine takes at an undo: everything of ours goes, but for what the rest of its config needs."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -68,11 +67,11 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     version = found.version if found else None
     stays = used and (options.in_use is not InUse.FORCE or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
-    attempt = _attempt(row, facts, (groups | names) - {DEFAULT} if stays else frozenset())
+    attempt = _attempt(row, found, facts, (groups | names) - {DEFAULT} if stays else frozenset())
     needed: dict[str, InstallerError] = {}
     now = _effect(found, present(found, facts), ask) if found else None
     while found is not None and (more := _needs(found, attempt, groups, names, ask, now=now, needed=needed)):
-        attempt = _attempt(row, facts, attempt.kept | more)
+        attempt = _attempt(row, found, facts, attempt.kept | more)
     kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
     left = sorted(attempt.kept) if not kept else []
     after = _effect(found, attempt.texts, ask) if found else None
@@ -112,8 +111,8 @@ def _groups(row: EngineRow, facts: Facts) -> frozenset[str]:
     )
 
 
-def _attempt(row: EngineRow, facts: Facts, kept: frozenset[str]) -> _Attempt:
-    rows, backups, notes = [], [], []
+def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: frozenset[str]) -> _Attempt:
+    rows, backups, notes, edited = [], [], [], False
     writes: list[WriteConfig] = []
     for config in (one for one in facts.held.configs if one.engine == row.name):
         path, now = config.path, facts.contents[config.path]
@@ -128,19 +127,12 @@ def _attempt(row: EngineRow, facts: Facts, kept: frozenset[str]) -> _Attempt:
         if plain.file is not None:
             backups.append(plain.file)
         after = was.file if now is not None else None
-        if after == now and kept:
-            rows.append(replace(config, original=Saved.of(plain.file)))
-        else:
-            ours = (after.digest,) if kept and after else config.ours
-            edits = was.left if kept else config.edits
-            rows.append(replace(config, original=Saved.of(plain.file), ours=ours, edits=edits))
+        edited |= now is not None and bool(config.ours) and now.digest not in config.ours
+        left = replace(config, original=Saved.of(plain.file))
+        if kept and after != now:
+            left = replace(left, ours=(after.digest,) if after else config.ours, edits=was.left)
+        rows.append(left)
         writes.append(WriteConfig(row.name, path, now, after))
-    found = next((each for each in facts.engines if each.name == row.name), None)
-    held = [one for one in facts.held.configs if one.engine == row.name]
-    edited = any(
-        (now := facts.contents[one.path]) is not None and bool(one.ours) and now.digest not in one.ours
-        for one in held
-    )
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
     return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
 
@@ -209,7 +201,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
 def _reload(
     row: EngineRow,
     kept: tuple[tuple[str, PurePosixPath], ...],
-    writes: Iterable[WriteConfig],
+    writes: tuple[WriteConfig, ...],
     found: EngineFacts | None,
     after: Effect | None,
 ) -> Reload:
@@ -219,14 +211,14 @@ def _reload(
     """
     names = frozenset(name for name, _ in row.runtimes)
     said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
-    # Files of others may name the same: NVIDIA's installer leaves a drop-in of CRI-O's at its end.
-    still = after.binaries if after is not None and not after.broken else {}
     entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
-    if after is not None and not after.broken:  # a file may lie there that nobody reads
-        there = [entry for entry in entries if still.get(entry.name) == str(entry.binary)]
+    if after is not None and not after.broken:
+        # A file may lie there that nobody reads, and files of others may name the same: NVIDIA's installer
+        # leaves a drop-in of CRI-O's at its end.
+        there = [e for e in entries if after.binaries.get(e.name) == str(e.binary)]
     else:
         there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
-    absent = tuple(e for e in entries if e not in there and still.get(e.name) != str(e.binary))
+    absent = tuple(e for e in entries if e not in there)
     neighbours = () if found is None else others(found, after, names)
     if not kept:
         wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
@@ -237,14 +229,13 @@ def _reload(
 
 
 def _revert(
-    writes: Iterable[WriteConfig],
+    writes: tuple[WriteConfig, ...],
     reload: Reload,
     found: EngineFacts | None,
     facts: Facts,
     restart_mode: RestartMode,
 ) -> list[Step]:
     """Return the steps for one engine; one that is stopped will read its file anyway."""
-    writes = tuple(writes)
     # One that looks for the toolkit by itself will not find it at its next start; one whose files said
     # what we wanted before we came has nothing to read.
     unread = not writes or restart_mode is RestartMode.NONE
