@@ -17,7 +17,13 @@ READY = [PYTHON, "-m", "installer", "status"]
 @pytest.fixture
 def service(node: Node) -> Node:
     """Put the program and a toolkit where the unit looks for them, and enable the unit."""
-    node.write("/usr/local/bin/toolkit-installer", f'#!/bin/sh\nexec {PYTHON} -m installer "$@"\n')
+    # A copy: the checkout may lie below /tmp, and the unit has one of its own.
+    node.run(["mkdir", "/opt/program"])
+    node.run(["cp", "-r", f"{PROJECT}/installer", "/opt/program/"])
+    environment = "PYTHONPATH=/opt/program PYTHONDONTWRITEBYTECODE=1"
+    node.write(
+        "/usr/local/bin/toolkit-installer", f'#!/bin/sh\n{environment} exec {PYTHON} -m installer "$@"\n'
+    )
     (node.root / "usr/local/bin/toolkit-installer").chmod(0o755)
     node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
     node.write(f"/etc/systemd/system/{UNIT}", FILE.read_text())
