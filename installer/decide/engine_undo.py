@@ -166,10 +166,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         if name not in names and not attempt.edited:
             return frozenset()  # as it was before us
         if name in names:
-            needed[name] = InstallerError(
-                f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
-                remedy=f"name another default runtime there, then {TRY_AGAIN}",
-            )
+            needed[name] = _default_of_others(engine, name, paths)
         return frozenset({name})
     if after.undefined and DEFAULT in open_:
         needed[DEFAULT] = InstallerError(
@@ -196,6 +193,19 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
             remedy=f"correct that config, then {TRY_AGAIN}",
         )
     return frozenset()
+
+
+def _default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerError:
+    """Return why a runtime of ours stays that its engine's owner has made the default."""
+    if name == engine.flags.default:
+        return InstallerError(
+            f"take the runtime {name} away from {engine.name} (it was started with --default-runtime {name})",
+            remedy=f"start {engine.name} without that, then {TRY_AGAIN}",
+        )
+    return InstallerError(
+        f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
+        remedy=f"name another default runtime there, then {TRY_AGAIN}",
+    )
 
 
 def _reload(
@@ -250,4 +260,4 @@ def _revert(
     if forgotten:
         return [step for step in writes if step.before != step.after]
     # Whatever dockerd has by now: somebody may have told it more since we asked.
-    return take_up(writes, reload, None, found.version if found else None)
+    return take_up(writes, reload, None, found)

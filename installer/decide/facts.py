@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.effect import Effect
+from installer.decide.effect import Effect, Flags
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
 from installer.decide.rows import DeviceNode, Holdings
@@ -43,7 +43,8 @@ class EngineFacts:
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
     usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
-    ``hooks`` are the OCI hooks that it runs, where somebody looked for them.
+    ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
+    start that say more than its files.
     """
 
     name: str
@@ -63,6 +64,7 @@ class EngineFacts:
     state: PurePosixPath | None = None
     outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()
+    flags: Flags = field(default_factory=Flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,9 +116,16 @@ def _named(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterato
 
 
 def _served(facts: Facts, reloaded: Collection[str], options: Options) -> Iterator[InstallerError]:
-    """Yield which runtimes of others start the toolkit in engines that are not reloaded."""
+    """Yield which runtimes of others start the toolkit: by a flag, or in engines that are not reloaded."""
     ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
     for engine in facts.engines:
+        for name, binary in engine.flags.runtimes.items():
+            if _is_below(binary, options.layout.toolkit):
+                reason = f"{engine.name} was started with a flag for {name}, which starts {binary}"
+                yield InstallerError(
+                    f"remove the toolkit ({reason})",
+                    remedy=f"start {engine.name} without that flag, then {TRY_AGAIN}",
+                )
         binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
         for name, binary in binaries.items():
             if (engine.name, name) not in ours and _is_below(binary, options.layout.toolkit):
@@ -215,7 +222,7 @@ def plan_rollback(
         looks = bool(ENGINES[name].found_by)
         again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
         # What dockerd has by now depends on when it failed.
-        steps += take_up(writes, again, None, plan.engines[name].version) if again else [*writes]
+        steps += take_up(writes, again, None, plan.engines[name]) if again else [*writes]
     steps += [
         back
         for step in reversed(done)

@@ -34,6 +34,7 @@ from installer.record.hints import (
 )
 from installer.record.ledger import original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
+from installer.record.started import with_flags
 
 
 def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
@@ -243,7 +244,7 @@ def _cmdline(answer: Answer) -> tuple[str, ...]:
 
 def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
     exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
-    return replace(
+    facts = replace(
         facts,
         # A process that is seen tells by itself which unit it is in, be it none.
         unit=(answer.peer.unit or "") if answer.peer else _unit(host, facts, answer),
@@ -257,6 +258,7 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         state=(answer.serving and answer.serving.state)
         or state_of(host, facts.name, _cmdline(answer), facts.config),
     )
+    return with_flags(host, facts)
 
 
 def _unit(host: Host, facts: EngineFacts, answer: Answer) -> str:
