@@ -83,7 +83,7 @@ class Trials:
             return told
         if ran.returncode and UNKNOWN_FLAG not in ran.stderr:
             return Effect({}, "", undefined=told.undefined, broken=f"{program}: {ran.last_line}")
-        if engine.name != "containerd":
+        if engine.name != "containerd" or told.broken:
             return told
         try:
             return containerd_effect.effect_of(tomllib.loads(ran.stdout))

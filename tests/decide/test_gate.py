@@ -12,6 +12,7 @@ from installer.decide.engine_part import Texts, texts_alone
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
+from installer.decide.options import RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
 from installer.decide.rows import Holdings
 from installer.decide.steps import Neighbour, Reload, WriteConfig
@@ -348,3 +349,27 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None
     ]
     assert back.settled is not None
     assert back.settled.toolkit == plan.settled.toolkit
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(Effect({}, "", broken="no such import"), id="refused"),
+        pytest.param(Effect({}, "runc", undefined="runc"), id="without its default"),
+    ],
+)
+@pytest.mark.parametrize("case", [CONTAINERD, CRIO], ids=["containerd", "crio"])
+def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found: Effect) -> None:
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(case, disk, plan.settled)
+    (engine,) = facts.engines
+    restarts = replace(case.options, restart_mode=RestartMode.AUTO)
+    ours = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
+    running = replace(facts, engines=(replace(engine, serving=served(ours, "runc")),))
+    stopped = replace(facts, engines=(replace(engine, stopped=True),))
+
+    with pytest.raises(InstallerError, match="it would not come up again with the config it has"):
+        plan_undo(running, restarts, lambda *_: found)
+
+    assert plan_undo(stopped, restarts, lambda *_: found).settled is None

@@ -276,3 +276,20 @@ def test_what_others_put_into_a_runtime_of_ours_goes_with_it(containerd: Contain
 
     assert node.truth() == before
     assert any("cni_conf_dir" in note for note in done.notes)
+
+
+def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_dumps(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    node = a_node(
+        containerd, tmp_path, f'version = 2\nimports = ["@/absent.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n'
+    )
+    facts, trials = node.facts(None)
+    dumped = node.truth()
+
+    told = trials(facts.engines[0], facts.contents)
+
+    assert told.broken
+    assert bool(dumped.broken) == (containerd[1] < (2,)), "2.x prints its defaults"
+    with pytest.raises(InstallerError, match=r"absent\.toml"):
+        node.install()
