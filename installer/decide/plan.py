@@ -217,7 +217,11 @@ def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[Installer
     return tuple(
         InstallerError(
             f"prove that {engine.name} serves our runtimes ({engine.silence})",
-            remedy=Remedy(f"start {engine.name}, or configure it unproven with ", UNPROVEN),
+            remedy=Remedy(
+                f"start {engine.name}" if engine.stopped else f"correct what the log of {engine.name} says",
+                ", or configure it unproven with ",
+                UNPROVEN,
+            ),
         )
         for engine in engines
         if engine.serving is None and engine.hook is None

@@ -31,6 +31,7 @@ from installer.record.hints import (
     refuse_generated,
     refuse_unknown,
     used,
+    without_cri,
 )
 from installer.record.ledger import original_of
 from installer.record.links import links_named
@@ -194,7 +195,8 @@ def _facts(
 def _engines(
     host: Host, options: Options
 ) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
-    found, notes = [], []
+    found: list[EngineFacts] = []
+    notes: list[str] = []
     overruled: list[InstallerError] = []
     for name in options.engine_names:
         engine = ENGINES[name]
@@ -211,7 +213,7 @@ def _engines(
         answer = _ask(host, engine, facts, options)
         if options.auto and (answer.stopped or answer.disabled):
             if answer.disabled:
-                notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
+                notes.append(f"left {name} alone: {without_cri(host, [each.name for each in found])}")
             if answer.another:
                 notes.append(f"left {name} alone: {answer.another.reason}")
             continue
