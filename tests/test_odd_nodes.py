@@ -18,6 +18,8 @@ from installer.host import inodes
 from installer.host.files import Host
 from installer.host.waiting import LOCKS, WOKEN_BY
 from installer.record.cmdline import overruling, path_of
+from installer.record.engines import numbers
+from installer.record.hints import without_cri
 from tests.test_verbs import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
 from tests.test_waiting import until_it_sleeps
 
@@ -268,3 +270,49 @@ def test_a_label_that_is_refused_is_noted_and_the_file_is_written(
 def test_a_mounted_toolkit_directory_is_told_what_to_mount_instead() -> None:
     with pytest.raises(InstallerError, match="mount the directory above it"):
         inodes.refuse("exchange", PurePosixPath("/usr/local/nvidia/toolkit"), OSError(errno.EBUSY, "busy"))
+
+
+@pytest.mark.parametrize(
+    ("said", "understood"),
+    [
+        pytest.param("v1.6.20~ds1", (1, 6, 20), id="Debian's"),
+        pytest.param("28.5.2+dfsg4", (28, 5, 2), id="Debian's dockerd"),
+        pytest.param("v2.4.0-beta.0", (2, 4, 0), id="ahead of a release"),
+        pytest.param("v2.4.0-beta+unknown", (2, 4, 0), id="of a branch"),
+        pytest.param("unknown", (), id="none"),
+    ],
+)
+def test_a_version_is_its_numbers(said: str, understood: tuple[int, ...]) -> None:
+    assert numbers(said) == understood
+
+
+@pytest.mark.parametrize(
+    ("os_release", "beside", "reason"),
+    [
+        pytest.param(
+            "ID=talos\n",
+            (),
+            "its CRI is switched off: on Talos the toolkit is a system extension, and runtimes come from the "
+            "machine config",
+            id="Talos",
+        ),
+        pytest.param(
+            'ID="bottlerocket"\n',
+            (),
+            "its CRI is switched off: Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing "
+            "is installed",
+            id="Bottlerocket",
+        ),
+        pytest.param(
+            "ID=debian\n", ("docker",), "its CRI is switched off, it serves Docker", id="beside Docker"
+        ),
+        pytest.param("ID=debian\n", (), "its CRI is switched off", id="for nobody we know"),
+    ],
+)
+def test_a_containerd_without_cri_is_left_alone_for_what_is_seen(
+    tmp_path: Path, os_release: str, beside: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text(os_release)
+
+    assert without_cri(Host.under(PurePosixPath(tmp_path)), beside) == reason

@@ -1,5 +1,7 @@
-"""The README tells every flag, and what it promises about them is so."""
+"""The README tells every flag, and what it promises about them is so; every refusal of the gate is told."""
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,12 @@ from installer.decide.errors import UsageError
 from installer.flags import FLAGS, Flag, options_from
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
+TROUBLESHOOTING = (Path(__file__).parent.parent / "docs/troubleshooting.md").read_text()
+DECIDE = Path(__file__).parent.parent / "installer/decide"
+GATE = (
+    *("engine_part", "engine_undo", "references", "undo"),
+    *(f"engines/{name}" for name in ("docker", "docker_reload", "crio", "containerd", "containerd_doubts")),
+)
 DEFAULTS = {flag.field: flag.default for flag in FLAGS}
 
 
@@ -56,3 +64,25 @@ def test_a_path_as_this_process_sees_it_becomes_the_hosts() -> None:
 
     assert str(options.places["docker"].config) == "/etc/docker/daemon.json"
     assert str(options.places["crio"].socket) == "/run/x.sock"
+
+
+def refusals(module: str) -> Iterator[str]:
+    """Yield what a module says that it cannot do, with dots for what differs from case to case."""
+    tree = ast.parse((DECIDE / f"{module}.py").read_text())
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    named = {ast.unparse(node.targets[0]): node.value for node in assigned}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "InstallerError":
+            problem = named.get(ast.unparse(call.args[0]), call.args[0])
+            parts = problem.values if isinstance(problem, ast.JoinedStr) else [problem]
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in parts)
+
+
+@pytest.mark.parametrize("module", GATE)
+def test_each_refusal_for_an_engines_sake_is_told_with_its_remedy(module: str) -> None:
+    told = [line.split("|")[1].strip() for line in TROUBLESHOOTING.splitlines() if line.startswith("| `")]
+    # How a file is read is said in the words of the file itself.
+    said = {words for words in refusals(module) if not words.startswith("read ")}
+
+    assert said or module == "engines/containerd"
+    assert {f"`{words}`" for words in said} - {*told} == set()

@@ -8,13 +8,14 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.crio_effect import named
 from installer.decide.facts import Facts
 from installer.decide.inode import File
+from installer.decide.layout import Layout
 from installer.decide.rows import ConfigRow
 
 CRIO = ENGINES["crio"]
 
 
 def ignored(
-    facts: Facts, texts: Mapping[PurePosixPath, File | None], toolkit: PurePosixPath
+    facts: Facts, texts: Mapping[PurePosixPath, File | None], layout: Layout
 ) -> frozenset[PurePosixPath]:
     """Return the files of CRI-O that may go on naming programs of the toolkit when that has gone.
 
@@ -25,7 +26,7 @@ def ignored(
     usual = (path for path in sorted(texts) if CRIO.drop_in_dir in path.parents or path == CRIO.config)
     paths = tuple(path for path in found or usual if path.suffix != ".json")
     runtimes, default = named(tree_of(texts.get(path), path) for path in paths)
-    needed = PurePosixPath(runtimes.get(default, "/")).is_relative_to(toolkit)
+    needed = facts.leads_into(runtimes.get(default, ""), layout)
     return frozenset() if needed else frozenset(paths)
 
 

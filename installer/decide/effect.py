@@ -65,6 +65,18 @@ class Effect:
         return {name: handler.binary for name, handler in self.handlers.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What an engine was told of its runtimes as it was started, and what no file can change.
+
+    ``default`` is its default runtime, "" where it was told none; ``runtimes`` are those that it was given,
+    with what they start.
+    """
+
+    default: str = ""
+    runtimes: Mapping[str, str] = field(default_factory=dict)
+
+
 def disturbed(before: Effect, after: Effect, ours: Collection[str]) -> Iterator[str]:
     """Yield, in words, what an engine would not have as before, besides the runtimes that are ours."""
     if after.broken:

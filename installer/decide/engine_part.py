@@ -66,7 +66,15 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
     syntax = {path: Syntax.JSON if usual is Syntax.JSON else syntax_of(path) for path in files}
     trees = {path: parse(text_of(file, path), syntax[path], name=str(path)) for path, file in files.items()}
     return ConfigFiles(
-        engine.config, engine.drop_in, trees, engine.version, engine.hook, before, engine.serving, files
+        engine.config,
+        engine.drop_in,
+        trees,
+        engine.version,
+        engine.hook,
+        before,
+        engine.serving,
+        files,
+        engine.flags,
     )
 
 
@@ -224,7 +232,7 @@ def _part(
     served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in chosen.changes))
-    steps = chosen.steps if quiet else take_up(writes, reload, engine.serving, engine.version)
+    steps = chosen.steps if quiet else take_up(writes, reload, engine.serving, engine)
     rows = tuple(rows_for(chosen.changes, steps))
     return EnginePart(
         EngineRow(

@@ -76,8 +76,11 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     left = sorted(attempt.kept) if not kept else []
     after = _effect(found, attempt.texts, ask) if found else None
     reload = _reload(row, kept, attempt.writes, found, after)
+    steps = _revert(attempt.writes, reload, found, facts, options.restart_mode)
+    if found is not None and any(isinstance(step, Reload) for step in steps):
+        _refuse_fatal(found, now, after)
     return UndoPart(
-        _revert(attempt.writes, reload, found, facts, options.restart_mode),
+        steps,
         replace(row, runtimes=kept) if kept else None,
         list(attempt.rows),
         list(attempt.backups),
@@ -166,10 +169,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         if name not in names and not attempt.edited:
             return frozenset()  # as it was before us
         if name in names:
-            needed[name] = InstallerError(
-                f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
-                remedy=f"name another default runtime there, then {TRY_AGAIN}",
-            )
+            needed[name] = _default_of_others(engine, name, paths)
         return frozenset({name})
     if after.undefined and DEFAULT in open_:
         needed[DEFAULT] = InstallerError(
@@ -196,6 +196,36 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
             remedy=f"correct that config, then {TRY_AGAIN}",
         )
     return frozenset()
+
+
+def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) -> None:
+    """Raise where an engine that runs would not come up again, for what others have written since its start.
+
+    One whose CRI is switched off, and down by now, may be restarted like that.
+    """
+    if now is None or after is None or (engine.serving is None and after.rest):
+        return
+    reason = after.broken
+    if not reason and after.undefined and now.undefined:
+        reason = f"its default runtime {after.undefined} is not defined"
+    if reason:
+        raise InstallerError(
+            f"undo our edits for {engine.name} (it would not come up again with the config it has: {reason})",
+            remedy=f"correct that config, then {TRY_AGAIN}",
+        )
+
+
+def _default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerError:
+    """Return why a runtime of ours stays that its engine's owner has made the default."""
+    if name == engine.flags.default:
+        return InstallerError(
+            f"take the runtime {name} away from {engine.name} (it was started with --default-runtime {name})",
+            remedy=f"start {engine.name} without that, then {TRY_AGAIN}",
+        )
+    return InstallerError(
+        f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
+        remedy=f"name another default runtime there, then {TRY_AGAIN}",
+    )
 
 
 def _reload(
@@ -250,4 +280,4 @@ def _revert(
     if forgotten:
         return [step for step in writes if step.before != step.after]
     # Whatever dockerd has by now: somebody may have told it more since we asked.
-    return take_up(writes, reload, None, found.version if found else None)
+    return take_up(writes, reload, None, found)

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.effect import Effect
+from installer.decide.effect import Effect, Flags
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
+from installer.decide.layout import Layout
 from installer.decide.rows import DeviceNode, Holdings
 from installer.decide.toolkit import Artifact
 
@@ -43,7 +44,8 @@ class EngineFacts:
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
     usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
-    ``hooks`` are the OCI hooks that it runs, where somebody looked for them.
+    ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
+    start that say more than its files.
     """
 
     name: str
@@ -63,6 +65,7 @@ class EngineFacts:
     state: PurePosixPath | None = None
     outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()
+    flags: Flags = field(default_factory=Flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Facts:
     runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
     None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
     ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
-    lacks. ``version`` is what the toolkit to be installed says of itself, if anything.
+    lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
+    what configs and engines name by a symbolic link where it is.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -120,3 +124,28 @@ class Facts:
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None
+    links: Mapping[str, PurePosixPath] = field(default_factory=dict)
+
+    def leads_into(self, value: str, layout: Layout) -> bool:
+        """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""
+        real = self.links.get(str(layout.install_dir), layout.install_dir)
+        places = {
+            each for directory in (layout, Layout(real)) for each in (directory.toolkit, directory.home)
+        }
+        found = {_normal(value), self.links.get(value)}
+        return any(
+            path is not None and path not in places and path.is_relative_to(place)
+            for path in found
+            for place in places
+        )
+
+
+def _normal(value: str) -> PurePosixPath | None:
+    """Return a path without what only spells it otherwise; None for a word."""
+    parts: list[str] = []
+    for part in PurePosixPath(value).parts[1:] if value.startswith("/") else ():
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    return PurePosixPath("/", *parts) if value.startswith("/") else None

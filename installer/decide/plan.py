@@ -77,7 +77,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     """
     entries = entries_for(options)
     parts = [install_engine(engine, entries, facts, options, ask) for engine in facts.engines]
-    toolkit = plan_toolkit(facts, options, options.low_level or _low_level(parts))
+    toolkit = plan_toolkit(facts, options, options.low_level or _low_level(parts, facts, options))
     cdi = plan_cdi(facts, options)
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
     steps: list[Step] = [*cdi.nodes_made, *toolkit.steps, *map(MakeDirectory, directories), *cdi.writes]
@@ -165,9 +165,10 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
     return (InstallerError(problem, remedy=remedy),)
 
 
-def _low_level(parts: Iterable[EnginePart]) -> tuple[str, ...]:
-    """Return what all engines can start, paths before words."""
+def _low_level(parts: Iterable[EnginePart], facts: Facts, options: Options) -> tuple[str, ...]:
+    """Return what all engines can start, paths before words; ours is not for ours, whatever its name."""
     words = dict.fromkeys(word for part in parts for word in part.low_level)
+    words = {word: None for word in words if not facts.leads_into(word, options.layout)}
     return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
 
 
@@ -216,7 +217,11 @@ def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[Installer
     return tuple(
         InstallerError(
             f"prove that {engine.name} serves our runtimes ({engine.silence})",
-            remedy=Remedy(f"start {engine.name}, or configure it unproven with ", UNPROVEN),
+            remedy=Remedy(
+                f"start {engine.name}" if engine.stopped else f"correct what the log of {engine.name} says",
+                ", or configure it unproven with ",
+                UNPROVEN,
+            ),
         )
         for engine in engines
         if engine.serving is None and engine.hook is None

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from installer.decide.configs import ConfigChange, pristine, syntax_of
-from installer.decide.effect import Effect
+from installer.decide.effect import Effect, Flags
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.docker_reload import effect, route
 from installer.decide.engines.model import Extras, RuntimeEntry
@@ -18,7 +18,7 @@ from installer.decide.steps import Reload, Step, WriteConfig
 
 
 def take_up(
-    writes: Sequence[WriteConfig], reload: Reload, live: Effect | None, version: tuple[int, ...] | None
+    writes: Sequence[WriteConfig], reload: Reload, live: Effect | None, engine: EngineFacts | None
 ) -> list[Step]:
     """Return the writes and the reload of one engine; ``live`` is None where nobody knows what it has.
 
@@ -33,7 +33,8 @@ def take_up(
         if step is not last[step.path]:
             steps.append(step)
             continue
-        first, *rest = route(live, step.after, step.path, version)
+        version, flags = (engine.version, engine.flags) if engine else (None, Flags())
+        first, *rest = route(live, step.after, step.path, version, flags)
         texts = [step.before, first, *rest]
         pairs = [WriteConfig(step.engine, step.path, *pair) for pair in pairwise(texts)]
         steps += [*(pair for pair in pairs[:1] if pair.before != pair.after), reload, *pairs[1:]]
@@ -79,7 +80,7 @@ def unwanted_defaults(
     """
     if ENGINES[engine.name].reload is not How.HUP:
         return frozenset()
-    named = {effect(step.after, step.path, engine.version).default for step in writes}
+    named = {effect(step.after, step.path, engine.version, engine.flags).default for step in writes}
     return frozenset(entry.name for entry in entries if entry.name not in named)
 
 
@@ -90,7 +91,8 @@ def stale_defaults(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[st
         if ENGINES[engine.name].reload is not How.HUP or engine.serving is None:
             continue
         default = engine.serving.default
-        wanted = effect(pristine(engine.config, facts).file, engine.config, engine.version)
+        text = pristine(engine.config, facts).file
+        wanted = effect(text, engine.config, engine.version, engine.flags)
         if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
             yield (
                 f"{engine.name} has the default runtime {default} in force and {engine.config} says "

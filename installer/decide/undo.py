@@ -1,24 +1,21 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide import crio_undo
 from installer.decide.cdi import OWNER, give_back
-from installer.decide.configs import tree_of
 from installer.decide.engine_part import Ask, texts_alone
-from installer.decide.engine_undo import UndoPart, undo_engine
+from installer.decide.engine_undo import undo_engine
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Reload as How
-from installer.decide.engines.model import RuntimeEntry, leaves
+from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts
-from installer.decide.inode import File
-from installer.decide.layout import HOME
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
+from installer.decide.references import references
 from installer.decide.reloading import knowing, take_up
 from installer.decide.rows import Holdings
 from installer.decide.steps import (
@@ -46,7 +43,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     parts = [undo_engine(engine, facts, options, ask) for engine in held.engines]
     specifications = [give_back(row, facts) for row in held.configs if row.engine == OWNER]
     steps = [step for part in parts for step in part.steps]
-    named = tuple(_named(facts, parts, options))
+    named = tuple(references(facts, parts, options))
     needed = (*(error for part in parts for error in part.needed), *named)
     stays = bool(facts.live or needed)
     if not stays:
@@ -93,60 +90,6 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
         in_use=facts.live,
         needed=needed,
-    )
-
-
-def _named(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
-    """Yield what else starts a program of the toolkit, which outlives every reference to it.
-
-    A file may name what it named before us.
-    """
-    steps = [step for part in parts for step in part.steps]
-    texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-    left = {row.path for row in facts.held.configs if row.engine == OWNER or not row.written}
-    left |= {row.path for part in parts if part.kept for row in part.rows}
-    left |= crio_undo.ignored(facts, texts, options.layout.toolkit)
-    for path in sorted(texts.keys() - left):
-        before = set(_programs(facts.originals.get(path), path, options))
-        named = next((value for value in _programs(texts[path], path, options) if value not in before), None)
-        if named is not None:
-            problem = f"remove the toolkit ({path} names {named})"
-            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
-    yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, options)
-
-
-def _served(facts: Facts, reloaded: Collection[str], options: Options) -> Iterator[InstallerError]:
-    """Yield which runtimes of others start the toolkit in engines that are not reloaded."""
-    ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
-    for engine in facts.engines:
-        binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
-        for name, binary in binaries.items():
-            if (engine.name, name) not in ours and _is_below(binary, options.layout.toolkit):
-                yield InstallerError(
-                    f"remove the toolkit ({engine.name} serves {name}, which starts {binary})",
-                    remedy=f"take it out of the config of {engine.name}, restart that, then {TRY_AGAIN}",
-                )
-
-
-def _programs(file: File | None, path: PurePosixPath, options: Options) -> Iterator[str]:
-    """Yield what a file names of the toolkit; one that no engine could read names nothing."""
-    with suppress(InstallerError):
-        for _, value in leaves(tree_of(file, path)):
-            if isinstance(value, str) and _is_below(value, options.layout.toolkit):
-                yield value
-
-
-def _is_below(value: str, directory: PurePosixPath) -> bool:
-    """Tell whether a path leads into the toolkit, by its name or by the directory behind it."""
-    parts: list[str] = []
-    for part in PurePosixPath(value).parts if value.startswith("/") else ():
-        if part == "..":
-            parts = parts[:-1] or ["/"]
-        else:
-            parts.append(part)
-    path = PurePosixPath(*parts)
-    return path != directory and any(
-        path.is_relative_to(each) for each in (directory, directory.parent / HOME)
     )
 
 
@@ -215,7 +158,7 @@ def plan_rollback(
         looks = bool(ENGINES[name].found_by)
         again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
         # What dockerd has by now depends on when it failed.
-        steps += take_up(writes, again, None, plan.engines[name].version) if again else [*writes]
+        steps += take_up(writes, again, None, plan.engines[name]) if again else [*writes]
     steps += [
         back
         for step in reversed(done)

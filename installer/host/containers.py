@@ -37,13 +37,13 @@ def of_shims(
     ``states`` says to which engine a directory belongs, but for what is Docker's.
     A shim records the path in its bundle (engines.md 10; containerd 1.6 to 2.1, dockerd 20.10 to 28.5).
     """
-    paths = {str(binary): binary for binary in binaries}
+    known = Known(host, binaries)
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
         for namespace in host.names(tasks):
             # A node may run thousands: the way to them is followed once, and most take one open file.
             with _opened(host.here(tasks / namespace)) as directory:
                 for name in host.names(tasks / namespace):
-                    binary = paths.get(_binary(directory, name))
+                    binary = known.of(_binary(directory, name))
                     if binary is not None:
                         engine = "docker" if namespace == DOCKER_NAMESPACE else owner
                         pod = _pod(_object(_bytes(directory, f"{name}/config.json")))
@@ -64,6 +64,7 @@ def of_crio(
     sandbox without one takes the default of the moment, so none of ours once that is another.
     A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
+    known = Known(host, binaries)
     bundles = {name: state / name / "userdata" for name in host.names(state)}
     said = {name: _annotations(_json(host, bundle / "config.json")) for name, bundle in bundles.items()}
     for name, annotations in said.items():
@@ -71,8 +72,8 @@ def of_crio(
             continue
         sandbox = annotations.get(f"{CRIO}SandboxID", name)
         handler = said.get(sandbox, annotations).get(f"{CRIO}RuntimeHandler", "")
-        started_by = _conmon(host, bundles[name], name)
-        binary = handlers.get(handler) or (started_by if handler and started_by in binaries else None)
+        started_by = known.of(_conmon(host, bundles[name], name))
+        binary = handlers.get(handler) or (started_by if handler else None)
         if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
@@ -103,14 +104,40 @@ def pid_of_own(host: Host, state: PurePosixPath) -> int | None:
     return None
 
 
-def _conmon(host: Host, bundle: PurePosixPath, name: str) -> PurePosixPath | None:
-    """Return the runtime that the monitor of a running container was started with."""
+class Known:
+    """Some binaries of a host, by the paths that containers were started with, links of others included.
+
+    A link that leads on to a program of another name, as a forced undo leaves them, is none of ours.
+    """
+
+    def __init__(self, host: Host, binaries: frozenset[PurePosixPath]) -> None:
+        self._host = host
+        self._found: dict[str, PurePosixPath | None] = {str(binary): binary for binary in binaries}
+        found = ((self._resolved(str(binary)), binary) for binary in binaries)
+        self._real = {real: binary for real, binary in found if real and real.name == binary.name}
+
+    def of(self, path: str) -> PurePosixPath | None:
+        """Return which of the binaries a path is, None for another."""
+        if path not in self._found:
+            real = self._resolved(path)
+            self._found[path] = self._real.get(real) if real else None
+        return self._found[path]
+
+    def _resolved(self, path: str) -> PurePosixPath | None:
+        try:
+            return self._host.resolve(PurePosixPath(path)) if path.startswith("/") else None
+        except InstallerError:
+            return None
+
+
+def _conmon(host: Host, bundle: PurePosixPath, name: str) -> str:
+    """Return the runtime that the monitor of a running container was started with, "" where nobody knows."""
     pid = _read(host, bundle / "conmon-pidfile").strip()
     words = _read(host, PurePosixPath(f"/proc/{pid}/cmdline")).split("\0") if pid.isdigit() else []
     # In a pid namespace of our own the number may be that of another process.
     if name in words and "-r" in words[:-1]:
-        return PurePosixPath(words[words.index("-r") + 1])
-    return None
+        return words[words.index("-r") + 1]
+    return ""
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from installer.decide.effect import Effect, Handler
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
 from installer.host import http
+from installer.host.sockets import connectable
 
 _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
@@ -182,7 +183,10 @@ def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
         ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an earlier channel would hold this one
         ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     )
-    with grpc.insecure_channel(f"unix:{quote(str(socket_path))}", options=options) as channel:
+    with (
+        connectable(socket_path) as path,
+        grpc.insecure_channel(f"unix:{quote(path)}", options=options) as channel,
+    ):
         yield _Engine(channel, socket_path, timeout_s)
 
 

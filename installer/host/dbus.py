@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from installer.host.sockets import connectable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -108,7 +110,8 @@ class Bus:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
 
         self._socket.settimeout(self._left())
-        self._socket.connect(str(path))
+        with connectable(path) as name:
+            self._socket.connect(name)
         # In one go, as sd-bus does, and the first message after the answer: systemd 252 loses a message that
         # it reads together with BEGIN (16 of 20 with BEGIN sent after the OK, none of 120 like this).
         self._socket.sendall(b"\0" + make_auth_external() + BEGIN)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from installer.host.sockets import connectable
+
 MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB
 FOUND: Final = b"200"
 
@@ -42,7 +44,8 @@ def ask(socket_path: Path, resource: str, *, deadline: float) -> Answer:
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_left(deadline))
-        connection.connect(str(socket_path))
+        with connectable(socket_path) as path:
+            connection.connect(path)
         connection.sendall(f"GET {resource} HTTP/1.0\r\n\r\n".encode())
         answer = bytearray()
         while part := _received(connection, deadline):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from installer.decide.errors import InstallerError
 from installer.host.kernel import text_of, trusted_uids
+from installer.host.sockets import connectable
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
 """Makes dockerd answer."""
@@ -78,7 +79,8 @@ def peer_of(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.settimeout(timeout_s)
         try:
-            connection.connect(str(socket_path))
+            with connectable(socket_path) as path:
+                connection.connect(path)
             connection.sendall(greeting)
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
             answer, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_UCRED.size))

@@ -142,6 +142,35 @@ def unit_environment(buses: Sequence[Path], unit: str, *, timeout_s: float) -> t
     return _ask(buses, environment, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
+def unit_command(buses: Sequence[Path], unit: str, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the command that a unit starts, its program first, with variables as they are written.
+
+    Raises:
+        NoBusError: no bus can be reached.
+        InstallerError: systemd refuses or does not answer in time.
+    """
+
+    def command(bus: Bus) -> tuple[str, ...]:
+        lines = bus.get(_known(bus, unit), _SERVICE, "ExecStart")
+        return tuple(lines[-1][1]) if lines else ()
+
+    return _ask(buses, command, purpose=f"look at {unit}", timeout_s=timeout_s)
+
+
+def unit_environment_files(buses: Sequence[Path], unit: str, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the files that a unit takes more of its service's environment from.
+
+    Raises:
+        NoBusError: no bus can be reached.
+        InstallerError: systemd refuses or does not answer in time.
+    """
+
+    def files(bus: Bus) -> tuple[str, ...]:
+        return tuple(path for path, _ in bus.get(_known(bus, unit), _SERVICE, "EnvironmentFiles"))
+
+    return _ask(buses, files, purpose=f"look at {unit}", timeout_s=timeout_s)
+
+
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ...
 

@@ -1,11 +1,12 @@
 """What the command line of a running engine says of its config, its state, and of what overrules both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
+from installer.decide.effect import Flags
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.options import Options
 from installer.host.files import Host
@@ -25,9 +26,17 @@ STATE: Final = {
     "k3s": ("--state", "state", ""),
     "rke2": ("--state", "state", ""),
 }
-# dockerd does not start with a key that is a flag as well (engines.md 8); the flags of CRI-O win.
-CONFLICTS: Final = {"docker": ("--add-runtime", "--default-runtime")}
-CONFLICTS_AS_DEFAULT: Final = {"crio": ("--default-runtime",)}
+# A dockerd with runtimes in its config loses those of its flags at each reload (20.10, 26.1 and 28.5).
+CONFLICTS: Final = {"docker": {"--add-runtime": "which each reload with runtimes in its config undoes"}}
+# dockerd does not start with a default in its config as well; the flags of CRI-O win.
+CONFLICTS_AS_DEFAULT: Final = {"--default-runtime": "which its config may not say too"}
+# What tells an engine of runtimes besides its files: the flag of a default, its variable, the flag of one
+# runtime, its variable, and what is between the name of that and its path.
+RUNTIMES: Final = {
+    "docker": ("--default-runtime", "", "--add-runtime", "", "="),
+    # cri-o internal/criocli/criocli.go
+    "crio": ("--default-runtime", "CONTAINER_DEFAULT_RUNTIME", "--runtimes", "CONTAINER_RUNTIMES", ":"),
+}
 
 CommandLine = Sequence[str]
 
@@ -40,6 +49,26 @@ def value_of(cmdline: CommandLine, names: Sequence[str]) -> str | None:
         if flag in names:
             return value if equals else next(words, "")
     return None
+
+
+def flags_of(name: str, cmdline: CommandLine, environment: Mapping[str, str]) -> Flags:
+    """Return what an engine was told of runtimes when it was started; a flag wins over a variable."""
+    if name not in RUNTIMES:
+        return Flags()
+    default_flag, default_variable, flag, variable, between = RUNTIMES[name]
+    default = value_of(cmdline, (default_flag,)) or environment.get(default_variable, "")
+    told = tuple(_values_of(cmdline, flag)) or (environment.get(variable, ""),)
+    pairs = (word.split(between) for each in told for word in each.split(","))
+    return Flags(default, {pair[0]: pair[1] for pair in pairs if len(pair) > 1})
+
+
+def _values_of(cmdline: CommandLine, name: str) -> Iterator[str]:
+    """Yield all values of a flag that may be given more than once."""
+    words = iter(cmdline)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag == name:
+            yield value if equals else next(words, "")
 
 
 def path_of(cmdline: CommandLine, names: Sequence[str]) -> PurePosixPath | None:
@@ -71,10 +100,10 @@ def overruling(name: str, cmdline: CommandLine, options: Options) -> Iterator[In
                     "start it with the absolute path, or name that with ", Option("config", "PATH", name)
                 ),
             )
-    as_default = CONFLICTS_AS_DEFAULT.get(name, ()) if options.set_as_default else ()
-    for flag in (*CONFLICTS.get(name, ()), *as_default):
+    as_default = CONFLICTS_AS_DEFAULT if options.set_as_default and name in RUNTIMES else {}
+    for flag, reason in (CONFLICTS.get(name, {}) | as_default).items():
         if value_of(cmdline, (flag,)) is not None:
             yield InstallerError(
-                f"configure {name} (it was started with {flag}, which its config may not say too)",
+                f"configure {name} (it was started with {flag}, {reason})",
                 remedy=f"move {flag} from its command line to its config, and restart it",
             )

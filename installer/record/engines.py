@@ -95,6 +95,8 @@ def numbers(version: str) -> tuple[int, ...]:
         if not digits:
             break
         found.append(int(digits))
+        if digits != part:
+            break  # what follows is about a release before this one: 2.4.0-beta.0
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """What a node tells besides its settings: its family, driver, distribution, another install-dir of ours."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -27,14 +27,17 @@ GENERATED: Final = {
 }
 KUBELET: Final = PurePosixPath("/var/lib/kubelet")
 ASK_S: Final = 5.0
+# By ID in os-release: systems whose users do not configure containerd.
+WITHOUT_CRI: Final = {
+    "talos": ": on Talos the toolkit is a system extension, and runtimes come from the machine config",
+    "bottlerocket": ": Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed",
+}
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 
 
 def is_suse(host: Host) -> bool:
     """Tell whether the host is of the SUSE family."""
-    file = host.read(OS_RELEASE)
-    lines = file.content.decode(errors="replace").splitlines() if file else []
-    return any(line.startswith("ID_LIKE=") and "suse" in line for line in lines)
+    return "suse" in _os_release(host).get("ID_LIKE", "")
 
 
 def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
@@ -84,6 +87,18 @@ def used(
         return engines, ()
     left = tuple(each for each in engines if each is not containerd)
     return left, ("left containerd alone: it serves Docker, and nobody uses its CRI (no kubelet, no pod)",)
+
+
+def without_cri(host: Host, beside: Collection[str]) -> str:
+    """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
+    usual = ", it serves Docker" if "docker" in beside else ""
+    return f"its CRI is switched off{WITHOUT_CRI.get(_os_release(host).get('ID', ''), usual)}"
+
+
+def _os_release(host: Host) -> dict[str, str]:
+    file = host.read(OS_RELEASE)
+    lines = file.content.decode(errors="replace").splitlines() if file else []
+    return {name: value.strip("\"'") for name, _, value in (line.partition("=") for line in lines)}
 
 
 def _runs_pods(host: Host, engine: EngineFacts) -> bool:

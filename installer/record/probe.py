@@ -1,6 +1,6 @@
 """The host as it is: reads only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -31,9 +31,13 @@ from installer.record.hints import (
     refuse_generated,
     refuse_unknown,
     used,
+    without_cri,
 )
 from installer.record.ledger import original_of
+from installer.record.links import links_named
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
+from installer.record.started import with_flags
+from installer.record.targets import led_elsewhere, missing_above, targets_of
 
 
 def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
@@ -54,7 +58,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             notes += left
         facts = _facts(host, options, held, engines)
         live = live_containers(host, options.layout, held, engines)
-        targets = {path for engine in engines for path in _targets(engine)}
+        targets = {path for engine in engines for path in targets_of(engine)}
         if options.cdi is not None:
             targets.add(options.cdi.path)
             facts = _with_cdi(host, options, options.cdi, facts)
@@ -63,9 +67,9 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
         facts = replace(
             facts,
-            missing=frozenset(_missing(host, {*targets, *linked})),
+            missing=frozenset(missing_above(host, {*targets, *linked})),
             machine=machine(),
-            targets=_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
+            targets=led_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
@@ -137,9 +141,8 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
             found = replace(found, outdated=crio.outdated(host, process.at_s, paths))
         files = tuple(dict.fromkeys((*readable_configs(host, engine, found), *paths)))
         engines.append(replace(found, files=files))
-    facts = _facts(host, options, held, tuple(engines))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
-    facts = replace(facts, contents={path: host.read(path) for path in sorted(named)} | {**facts.contents})
+    facts = _facts(host, options, held, tuple(engines), named)
     restarts = options.restart_mode is not RestartMode.NONE
     found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
     live, idle = known_to_docker(host, held, found_live)
@@ -154,14 +157,23 @@ def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
             yield replace(row, path=row.target, target=None)
 
 
-def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFacts, ...]) -> Facts:
-    paths = {path for engine in engines for path in (*engine.files, *engine.hooks, *_targets(engine))}
+def _facts(
+    host: Host,
+    options: Options,
+    held: Holdings,
+    engines: tuple[EngineFacts, ...],
+    more: Collection[PurePosixPath] = (),
+) -> Facts:
+    paths = {
+        *more,
+        *(path for engine in engines for path in (*engine.files, *engine.hooks, *targets_of(engine))),
+    }
     paths |= {row.path for row in held.configs}
     layout = options.layout
     link = host.link_target(layout.toolkit)
     config = host.read(layout.config)
     versions = (name for name in host.names(layout.versions) if not name.startswith("."))
-    return Facts(
+    facts = Facts(
         engines=engines,
         contents={path: host.read(path) for path in sorted(paths)},
         originals={row.path: original_of(host, layout, row) for row in held.configs},
@@ -177,12 +189,14 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
         held=held,
         held_nodes=tuple(now for node in held.nodes if (now := held_node(host, node)) is not None),
     )
+    return replace(facts, links=links_named(host, facts, layout))
 
 
 def _engines(
     host: Host, options: Options
 ) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
-    found, notes = [], []
+    found: list[EngineFacts] = []
+    notes: list[str] = []
     overruled: list[InstallerError] = []
     for name in options.engine_names:
         engine = ENGINES[name]
@@ -199,7 +213,7 @@ def _engines(
         answer = _ask(host, engine, facts, options)
         if options.auto and (answer.stopped or answer.disabled):
             if answer.disabled:
-                notes.append(f"left {name} alone: CRI is switched off, it serves Docker")
+                notes.append(f"left {name} alone: {without_cri(host, [each.name for each in found])}")
             if answer.another:
                 notes.append(f"left {name} alone: {answer.another.reason}")
             continue
@@ -243,7 +257,7 @@ def _cmdline(answer: Answer) -> tuple[str, ...]:
 
 def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
     exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
-    return replace(
+    facts = replace(
         facts,
         # A process that is seen tells by itself which unit it is in, be it none.
         unit=(answer.peer.unit or "") if answer.peer else _unit(host, facts, answer),
@@ -257,6 +271,7 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         state=(answer.serving and answer.serving.state)
         or state_of(host, facts.name, _cmdline(answer), facts.config),
     )
+    return with_flags(host, facts)
 
 
 def _unit(host: Host, facts: EngineFacts, answer: Answer) -> str:
@@ -265,27 +280,6 @@ def _unit(host: Host, facts: EngineFacts, answer: Answer) -> str:
     if answer.stopped or facts.unit not in candidates:
         return facts.unit
     return next((unit for unit in candidates if units.runs(host, unit)), "")
-
-
-def _targets(engine: EngineFacts) -> Iterator[PurePosixPath]:
-    if ENGINES[engine.name].found_by:
-        return
-    if engine.hook is not None:
-        yield engine.hook
-        return
-    if engine.drop_in is not None:
-        yield engine.drop_in
-    if engine.drop_in is None or engine.name != "crio":
-        yield engine.config
-
-
-def _elsewhere(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
-    """Return the paths that symbolic links lead elsewhere, and where to."""
-    return {path: real for path in paths if (real := host.resolve(path)) != path}
-
-
-def _missing(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
-    return {parent for path in paths for parent in path.parents if host.kind(parent) is Kind.ABSENT}
 
 
 def _unit_obstacles(

@@ -1,17 +1,21 @@
-"""How a running engine was started: its program reads a config the same way only if started the same."""
+"""How an engine was started, or will be: its program reads a config the same way only if started the same."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
+from installer.decide.inode import File
 from installer.host.files import Host
 from installer.record import units
+from installer.record.cmdline import RUNTIMES, flags_of
 
 PROC: Final = PurePosixPath("/proc")
+VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
 OF_ITS_PROCESS: Final = (
     "LISTEN_",
@@ -44,6 +48,42 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
     environment = _pairs(_strings(process / "environ")) or _of_unit(host, engine)
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
     return Started(words, kept)
+
+
+def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
+    """Return an engine with what it was told of runtimes at its start, or will be at its next."""
+    if engine.name not in RUNTIMES:
+        return engine
+    how = _next_start(host, engine) if engine.stopped else started(host, engine)
+    return replace(engine, flags=flags_of(engine.name, how.words, how.environment)) if how else engine
+
+
+def _next_start(host: Host, engine: EngineFacts) -> Started | None:
+    """Return how its unit will start an engine; None where that is not known."""
+    try:
+        words = units.command(host, engine.unit) if engine.unit else ()
+        environment = _of_unit(host, engine)
+        for path in units.environment_files(host, engine.unit) if words else ():
+            environment |= _assigned(host.read(path))
+    except InstallerError:
+        return None
+    return Started(tuple(_expanded(words[1:], environment)), environment) if words else None
+
+
+def _assigned(file: File | None) -> dict[str, str]:
+    """Return what an environment file says: a name, an equals sign, a value, quoted or not, on each line."""
+    lines = file.content.decode(errors="replace").splitlines() if file else []
+    pairs = _pairs([line.strip() for line in lines if line.strip()[:1] not in {"#", ";"}])
+    return {name: value.strip().strip("\"'") for name, value in pairs.items()}
+
+
+def _expanded(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield words as systemd makes them: a variable that is a word may become several words."""
+    for word in words:
+        if word[:1] == "$" and word[1:].isidentifier():
+            yield from environment.get(word[1:], "").split()
+        else:
+            yield VARIABLE.sub(lambda found: environment.get(found[1], ""), word)
 
 
 def without(words: Sequence[str], flags: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from installer.decide.steps import Step, WriteConfig
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import ENVIRONMENT, Ran, run_in
-from installer.record.cmdline import CONFIG
+from installer.record.cmdline import CONFIG, DROP_INS
 from installer.record.live import PATH
 from installer.record.started import Started, started, without
 
@@ -82,8 +82,8 @@ class Trials:
             self._unasked[engine.name] = f"{program} cannot tell here"
             return told
         if ran.returncode and UNKNOWN_FLAG not in ran.stderr:
-            return Effect({}, "", broken=f"{program}: {ran.last_line}")
-        if engine.name != "containerd":
+            return Effect({}, "", undefined=told.undefined, broken=f"{program}: {ran.last_line}")
+        if engine.name != "containerd" or told.broken:
             return told
         try:
             return containerd_effect.effect_of(tomllib.loads(ran.stdout))
@@ -149,9 +149,11 @@ class Trials:
         }
         with held_texts(1) as (root,), held_directory(texts) as drop_ins:
             root.fill(text_of(files.get(engine.config), engine.config))
-            words = ("--config", root.name, "--config-dir", drop_ins.name, "config")
+            as_running = started(self._host, engine)
+            told = without(as_running.words, (*CONFIG["crio"], *DROP_INS)) if as_running else ()
+            words = ("--config", root.name, "--config-dir", drop_ins.name, *told, "config")
             places = {engine.config: root, beside or engine.config: drop_ins}
-            return self._run(program, words, places)
+            return self._run(program, words, places, as_running)
 
     def _run(
         self,

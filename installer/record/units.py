@@ -58,6 +58,25 @@ def environment(host: Host, unit: str) -> tuple[str, ...]:
     return systemd.unit_environment(buses(host), unit, timeout_s=ASK_S)
 
 
+def command(host: Host, unit: str) -> tuple[str, ...]:
+    """Return the command that a unit starts, its program first, with variables as they are written.
+
+    Raises:
+        InstallerError: systemd cannot be reached, or does not answer.
+    """
+    return systemd.unit_command(buses(host), unit, timeout_s=ASK_S)
+
+
+def environment_files(host: Host, unit: str) -> tuple[PurePosixPath, ...]:
+    """Return the files that a unit takes more of its service's environment from.
+
+    Raises:
+        InstallerError: systemd cannot be reached, or does not answer.
+    """
+    found = systemd.unit_environment_files(buses(host), unit, timeout_s=ASK_S)
+    return tuple(PurePosixPath(path) for path in found)
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.

@@ -7,11 +7,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.effect import Effect, Handler, disturbed
+from installer.decide.effect import Effect, Flags, Handler, disturbed
 from installer.decide.engine_part import Texts, texts_alone
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
+from installer.decide.options import RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
 from installer.decide.rows import Holdings
 from installer.decide.steps import Neighbour, Reload, WriteConfig
@@ -52,6 +53,13 @@ TEXT = f"""version = 2
 """
 CONTAINERD = Own("containerd", NOWHERE, {}, CONFIG, TEXT)
 DOCKER = Own("docker", NOWHERE, {}, DAEMON_JSON, '{"log-level": "warn"}\n')
+CRIO = Own(
+    "crio",
+    NOWHERE,
+    {"engine_version": "1.37.0"},
+    PurePosixPath("/etc/crio/crio.conf"),
+    '[crio.runtime]\nlog_level = "warn"\n',
+)
 OURS = {entry.name for entry in entries_for(CONTAINERD.options)}
 TOOLKIT = "/usr/local/nvidia/toolkit"
 
@@ -301,3 +309,67 @@ def test_the_toolkit_is_known_however_its_path_is_spelled(spelled: str) -> None:
     back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
 
     assert [error.problem for error in back.needed] == [f"remove the toolkit ({DAEMON_JSON} names {spelled})"]
+
+
+@pytest.mark.parametrize("case", [DOCKER, CRIO], ids=["docker", "crio"])
+def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(case, disk, plan.settled)
+    (engine,) = facts.engines
+
+    back = plan_undo(replace(facts, engines=(replace(engine, flags=Flags("nvidia")),)), case.options)
+
+    problem = (
+        f"take the runtime nvidia away from {case.engine} (it was started with --default-runtime nvidia)"
+    )
+    assert [error.problem for error in back.needed] == [problem]
+    assert back.settled is not None
+    assert [name for name, _ in back.settled.engines[0].runtimes] == ["nvidia"]
+    assert back.settled.toolkit == plan.settled.toolkit
+    texts = [step.after for step in back.steps if isinstance(step, WriteConfig) and step.after]
+    assert [text for text in texts if b"nvidia-container-runtime" in text.content] == texts
+    assert not [text for text in texts if b"default" in text.content]
+
+
+@pytest.mark.parametrize("case", [DOCKER, CRIO], ids=["docker", "crio"])
+def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None:
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(case, disk, plan.settled)
+    flags = Flags(runtimes={"gpu": f"{TOOLKIT}/nvidia-container-runtime"})
+
+    back = plan_undo(replace(facts, engines=(replace(facts.engines[0], flags=flags),)), case.options)
+
+    assert [error.problem for error in back.needed] == [
+        (
+            f"remove the toolkit ({case.engine} was started with a flag for gpu, which starts "
+            f"{TOOLKIT}/nvidia-container-runtime)"
+        )
+    ]
+    assert back.settled is not None
+    assert back.settled.toolkit == plan.settled.toolkit
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(Effect({}, "", broken="no such import"), id="refused"),
+        pytest.param(Effect({}, "runc", undefined="runc"), id="without its default"),
+    ],
+)
+@pytest.mark.parametrize("case", [CONTAINERD, CRIO], ids=["containerd", "crio"])
+def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found: Effect) -> None:
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    facts = undo_facts(case, disk, plan.settled)
+    (engine,) = facts.engines
+    restarts = replace(case.options, restart_mode=RestartMode.AUTO)
+    ours = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
+    running = replace(facts, engines=(replace(engine, serving=served(ours, "runc")),))
+    stopped = replace(facts, engines=(replace(engine, stopped=True),))
+
+    with pytest.raises(InstallerError, match="it would not come up again with the config it has"):
+        plan_undo(running, restarts, lambda *_: found)
+
+    assert plan_undo(stopped, restarts, lambda *_: found).settled is None

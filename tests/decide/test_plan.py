@@ -46,6 +46,25 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
     assert unasked.unproven == ("containerd",)
 
 
+@pytest.mark.parametrize(
+    ("stopped", "first"),
+    [
+        pytest.param(True, "start containerd, or configure it unproven with ", id="nobody listens"),
+        pytest.param(
+            False, "correct what the log of containerd says, or configure it", id="it runs without CRI"
+        ),
+    ],
+)
+def test_who_cannot_be_asked_is_started_or_mended(first: str, *, stopped: bool) -> None:
+    facts = _facts()
+    engines = tuple(replace(engine, stopped=stopped, silence="why") for engine in facts.engines)
+
+    plan = plan_install(replace(facts, engines=engines), replace(CASE.options, restart_mode=RestartMode.AUTO))
+
+    assert plan.obstacles[0].problem == "prove that containerd serves our runtimes (why)"
+    assert plan.obstacles[0].remedy.startswith(first)
+
+
 def test_an_engine_that_serves_everything_already_is_not_reloaded() -> None:
     options = replace(CASE.options, restart_mode=RestartMode.AUTO)
     binaries = {entry.name: str(entry.binary) for entry in entries_for(options)}

@@ -27,6 +27,7 @@ SOCKET = Path("/run/crio/crio.sock")
 INNER = "/run/crio/grpc.sock"
 CONFIG, DROP_INS = Path("/etc/crio/crio.conf"), Path("/etc/crio/crio.conf.d")
 DEFAULTS = Path("/run/fake/default.toml")
+FLAG = "--default-runtime"
 PR_SET_NAME = 15
 
 
@@ -55,6 +56,8 @@ def merged() -> dict[str, Any]:
         if path.exists():
             overlay(config, tomllib.loads(path.read_text()))
     runtime = config["crio"]["runtime"]
+    if FLAG in sys.argv:  # wins over the files (cri-o internal/criocli/criocli.go: mergeConfig)
+        runtime["default_runtime"] = sys.argv[sys.argv.index(FLAG) + 1]
     if runtime["default_runtime"] not in runtime["runtimes"]:
         raise ValueError(f'default_runtime set to "{runtime["default_runtime"]}", but not defined')
     for name, one in list(runtime["runtimes"].items()):

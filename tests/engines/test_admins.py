@@ -276,3 +276,50 @@ def test_what_others_put_into_a_runtime_of_ours_goes_with_it(containerd: Contain
 
     assert node.truth() == before
     assert any("cni_conf_dir" in note for note in done.notes)
+
+
+def test_an_import_that_is_not_there_keeps_containerd_from_starting_whatever_it_dumps(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    node = a_node(
+        containerd, tmp_path, f'version = 2\nimports = ["@/absent.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n'
+    )
+    facts, trials = node.facts(None)
+    dumped = node.truth()
+
+    told = trials(facts.engines[0], facts.contents)
+
+    assert told.broken
+    assert bool(dumped.broken) == (containerd[1] < (2,)), "2.x prints its defaults"
+    with pytest.raises(InstallerError, match=r"absent\.toml"):
+        node.install()
+
+
+ELSEWHERE = {
+    "the default alone": f'version = 2\n[{OLD}]\ndefault_runtime_name = "runc"\n',
+    "the default and its runtime": (
+        f'version = 2\n[{OLD}]\ndefault_runtime_name = "mine"\n[{OLD}.runtimes.mine]\n{RUNC}\n{SYSTEMD}\n'
+    ),
+    "the other id of the plugin": f'version = 3\n[{NEW}]\ndefault_runtime_name = "runc"\n',
+}
+
+
+@pytest.mark.parametrize("case", ELSEWHERE)
+@pytest.mark.parametrize("drop_in", ["", "etc/conf.d/10-gpu.toml", "etc/conf.d/99-gpu.toml"])
+def test_a_default_that_is_asked_for_is_in_force_or_the_file_is_named_that_says_another(
+    containerd: Containerd, tmp_path: Path, case: str, drop_in: str
+) -> None:
+    root = f'version = 2\nimports = ["@/conf.d/*.toml"]\n[{OLD}.runtimes.runc]\n{RUNC}\n'
+    node = a_node(containerd, tmp_path, root, **{"conf.d__50-site": ELSEWHERE[case]})
+    untouched, before = node.files(), node.truth()
+    try:
+        node.install(default=True, drop_in=drop_in)
+    except InstallerError as error:
+        assert before.broken, error  # 1.7 reads no schema 3
+        assert "50-site.toml" in error.problem
+        assert node.files() == untouched
+        return
+    assert node.truth().default == "nvidia"
+    assert [*disturbed(before, node.truth(), OURS)] == []
+    node.uninstall()
+    assert node.files() == untouched

@@ -20,7 +20,7 @@ from tests.engines.crios import (
     starts,
     stop_container,
 )
-from tests.engines.nodes import Node
+from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
@@ -363,3 +363,23 @@ def test_a_runtime_that_an_admin_made_the_default_stays_until_he_names_another(c
     crio.write("/etc/crio/crio.conf", CONF)
     crio.restart("crio")
     assert crio.installer("uninstall").returncode == 0
+
+
+def test_a_default_that_a_flag_makes_keeps_its_runtime_until_the_flag_is_gone(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    flag = f"[Service]\nExecStart=\nExecStart=@{PYTHON} crio /run/fake/crio.py --default-runtime nvidia\n"
+    crio.write("/run/systemd/system/crio.service.d/own.conf", flag)
+    crio.run(["systemctl", "daemon-reload"])
+    crio.restart("crio")
+
+    kept = crio.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert "it was started with --default-runtime nvidia); start crio without that" in sentence(kept.stderr)
+    run_pod(crio, "")
+    crio.restart("crio")
+    run_pod(crio, "nvidia")
+    crio.run(["rm", "-r", "/run/systemd/system/crio.service.d"])
+    crio.run(["systemctl", "daemon-reload"])
+    crio.restart("crio")
+    crio.installer("uninstall", check=True)

@@ -114,8 +114,9 @@ def test_the_runtimes_of_others_are_served_as_before(docker_node: Node) -> None:
 
 def _started_with(node: Node, flags: str, *settings: str) -> None:
     """Start dockerd with more flags and settings of its unit; its own docker-proxy is elsewhere."""
-    node.run(["mkdir", "-p", "/opt/own"])
-    node.run(["mv", "/usr/sbin/docker-proxy", "/opt/own/docker-proxy"])
+    if not (node.root / "opt/own").exists():
+        node.run(["mkdir", "-p", "/opt/own"])
+        node.run(["mv", "/usr/sbin/docker-proxy", "/opt/own/docker-proxy"])
     command = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
     lines = ["[Service]", "ExecStart=", f"ExecStart={command} {flags}", *settings]
     node.write("/run/systemd/system/docker.service.d/own.conf", "\n".join(lines) + "\n")
@@ -148,6 +149,60 @@ def test_dockerd_validates_as_it_was_started(
     assert done.returncode == 0, done.stderr
     assert "is not validated" not in done.stderr  # as said where what the program tells cannot be believed
     assert served(docker_node)[0] > OURS
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+def test_a_default_that_a_flag_makes_keeps_its_runtime_until_the_flag_is_gone(
+    docker_node: Node, *, stopped: bool
+) -> None:
+    node = docker_node
+    _started_with(node, "--userland-proxy-path=/opt/own/docker-proxy")
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    _started_with(node, "--userland-proxy-path=/opt/own/docker-proxy --default-runtime nvidia")
+    pid = node.pid_of("docker")
+    if stopped:
+        node.run(["systemctl", "stop", "docker.service", "docker.socket"])
+
+    kept = node.installer("uninstall")
+    again = node.installer("uninstall")
+
+    assert (kept.returncode, again.returncode) == (4, 4), kept.stderr
+    assert sentence(again.stderr) == sentence(kept.stderr)
+    assert "it was started with --default-runtime nvidia); start docker without that" in sentence(kept.stderr)
+    assert json.loads(node.read(DOCKER))["runtimes"].keys() == {"nvidia"}
+    if stopped:
+        node.run(["systemctl", "start", "docker"])
+    assert served(node) == ({"runc", "nvidia"}, "nvidia")
+    assert stopped or node.pid_of("docker") == pid
+    node.restart("docker")
+    assert served(node) == ({"runc", "nvidia"}, "nvidia")
+    _started_with(node, "--userland-proxy-path=/opt/own/docker-proxy")
+    assert node.installer("uninstall").returncode == 0
+    assert served(node) == ({"runc"}, "runc")
+    assert snapshot(node) == files
+
+
+def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_node: Node) -> None:
+    node = docker_node
+    node.installer("install", *SOURCE, check=True)
+    own = "--userland-proxy-path=/opt/own/docker-proxy"
+    flag = "gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime"
+    _started_with(node, f"{own} --add-runtime {flag} --add-runtime other=/usr/sbin/runc")
+    pid = node.pid_of("docker")
+
+    kept = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert "docker was started with a flag for gpu" in sentence(kept.stderr)
+    assert served(node) == ({"runc", "gpu", "other"}, "runc")
+    assert node.pid_of("docker") == pid
+    assert node.read(DOCKER) == DAEMON_JSON
+    assert (node.root / "usr/local/nvidia/toolkit/nvidia-container-runtime").exists()
+    _started_with(node, f"{own} --add-runtime other=/usr/sbin/runc")
+    assert node.installer("uninstall").returncode == 0
+    assert served(node) == ({"runc", "other"}, "runc")
+    assert not (node.root / "usr/local/nvidia").exists()
 
 
 def test_what_a_flag_says_may_not_stand_in_the_file_too(docker_node: Node) -> None:

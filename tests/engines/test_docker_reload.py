@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from installer.decide.edits import Value
-from installer.decide.effect import Effect
+from installer.decide.effect import Effect, Flags
 from installer.decide.engines.docker_reload import Refused, effect, reloaded, route, same
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
@@ -178,3 +178,45 @@ def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
     assert route(live, File(ours), PATH, version) == (File(ours),)
     assert dockerd.reload(ours) == "taken"
     assert dockerd.serving.default == SHIM
+
+
+FLAGS: Final = [
+    pytest.param(("--default-runtime", "a"), Flags("a"), id="a default"),
+    pytest.param(("--add-runtime", "a=/usr/sbin/runc"), Flags("", {"a": "/usr/sbin/runc"}), id="a runtime"),
+]
+
+
+@pytest.mark.parametrize(("words", "flags"), FLAGS)
+def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
+    dockerd: Dockerd, docker_engines: EngineSet, words: tuple[str, ...], flags: Flags
+) -> None:
+    version = numbers(docker_engines.docker or "")
+    said: list[dict[str, Value]] = [{}, {"runtimes": {}}, {"runtimes": {"a": A}}, {"default-runtime": "runc"}]
+    said += [{"default-runtime": "runc", "runtimes": {"a": A}}, {"debug": True}, {"runtimes": {"b": B}}]
+    texts = [json.dumps(one).encode() for one in said]
+    safe = texts[2] if flags.default else texts[0]
+
+    for text in texts:
+        found, expected = dockerd.start(text, *words), effect(_file(text), PATH, version, flags)
+
+        assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
+        assert found is None or same(found, expected), (text, found, expected)
+
+    for text in texts:
+        live = dockerd.start(safe, *words)
+        assert live is not None, dockerd.log
+        told = reloaded(live, _file(text), PATH, version, flags)
+
+        outcome = dockerd.reload(text)
+
+        if isinstance(told, Refused):
+            assert outcome == ("died" if told.dies else "refused"), (text, told, dockerd.log)
+        else:
+            assert outcome == "taken", (text, dockerd.log)
+            assert same(dockerd.serving, told), (text, dockerd.serving, told)
+        if effect(_file(text), PATH, version, flags).broken:
+            continue
+        live = dockerd.start(safe, *words)
+        first = route(live, _file(text), PATH, version, flags)[0]
+        assert dockerd.reload(first.content if first else None) == "taken", (text, first, dockerd.log)
+        assert same(dockerd.serving, effect(_file(text), PATH, version, flags)), (text, dockerd.serving)

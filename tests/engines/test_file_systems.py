@@ -239,3 +239,25 @@ def test_a_ledger_and_its_backups_are_for_root_alone(site: MountedSite) -> None:
     assert json.loads((home / "ledger").read_text())["version"] == 1
     assert (site.root / DAEMON_JSON).stat().st_mode & 0o777 == 0o640
     assert site.call("uninstall").returncode == 0
+
+
+def test_a_root_config_on_a_read_only_file_system_stays_where_a_drop_in_is_enough(site: MountedSite) -> None:
+    """Flatcar's /usr/share/containerd/config.toml imports what is below /etc."""
+    place = site.root / "usr/share/containerd"
+    place.mkdir(parents=True)
+    imports = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    (place / "config.toml").write_text(imports)
+    site.mount("usr/share/containerd", "--bind", ".")
+    site.mount("usr/share/containerd", "-o", "remount,ro,bind")
+    config, drop_in = "/usr/share/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
+    words = (f"--config=containerd={site.root}{config}", f"--drop-in-config=containerd={site.root}{drop_in}")
+    before = site.tree()
+
+    done = site.call("install", "--runtime", "containerd", *words)
+
+    assert done.returncode == 0, done.stderr
+    assert "nvidia-container-runtime" in (site.root / drop_in[1:]).read_text()
+    assert (place / "config.toml").read_text() == imports
+    assert site.call("install", "--runtime", "containerd", *words, "--set-as-default").returncode == 0
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before

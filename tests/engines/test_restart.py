@@ -177,6 +177,43 @@ def test_a_config_that_takes_cri_down_is_rolled_back_with_the_reason(containerd_
     assert snapshot(containerd_node) == files
 
 
+IMPORTED = "/etc/containerd/conf.d/site.toml"
+
+
+def test_no_verb_restarts_into_what_somebody_has_broken_since(containerd_node: Node, cri: Cri) -> None:
+    node, fine = containerd_node, 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
+    node.write(IMPORTED, "oom_score = -900\n")
+    node.write(CONTAINERD, fine + node.read(CONTAINERD))
+    node.restart("containerd")
+    cri.wait()
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    text, pid = node.read(CONTAINERD), node.pid_of("containerd")
+    breaks = [
+        (IMPORTED, 'oom_score = "none"\n'),
+        (CONTAINERD, text.replace(fine, 'imports = ["/etc/containerd/absent.toml"]\n')),
+        (CONTAINERD, text.replace(fine, f"{fine}required_plugins = 1\n")),
+    ]
+
+    for path, broken in breaks:
+        whole = node.read(path)
+        node.write(path, broken)
+        written = snapshot(node)
+        undone = node.installer("uninstall")
+        renamed = node.installer("install", *SOURCE, "--runtime-name", "gpu")
+
+        assert (undone.returncode, renamed.returncode) == (4, 1), (undone.stderr, renamed.stderr)
+        assert "it would not come up again with the config it has: " in sentence(undone.stderr)
+        assert "it refuses the config it has: " in sentence(renamed.stderr)
+        assert snapshot(node) == written
+        assert node.pid_of("containerd") == pid
+        assert "nvidia" in cri.status().runtimes
+        node.write(path, whole)
+
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
 def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) -> None:
     files, pid = snapshot(node), node.pid_of(f"{node.engine}.service")
     installer = f"/usr/bin/python3 -m installer install --toolkit-source {ARTIFACTS}"

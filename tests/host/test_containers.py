@@ -137,3 +137,36 @@ def test_a_monitor_is_not_another_process_with_its_number(tmp_path: Path) -> Non
     containers = of_crio(Host.under(PurePosixPath(tmp_path)), STATE, {"nvidia": OURS}, frozenset({OURS}))
 
     assert list(containers) == []
+
+
+def test_a_container_that_was_started_by_a_link_to_ours_is_found(tmp_path: Path) -> None:
+    program = tmp_path / OURS.relative_to("/")
+    program.parent.mkdir(parents=True)
+    program.touch()
+    other = tmp_path / "usr/local/bin/nv"
+    other.parent.mkdir()
+    other.symlink_to(OURS)
+    _bundle(
+        tmp_path,
+        f"run/containerd/{TASKS}/k8s.io/{ID}",
+        options={"binary_name": "/usr/local/bin/nv"},
+        config={},
+    )
+
+    found = [*of_shims(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS}))]
+
+    assert found == [Container("containerd", ID, ID[:12], OURS)]
+
+
+def test_a_link_that_a_forced_undo_has_left_makes_nothing_else_ours(tmp_path: Path) -> None:
+    runc = tmp_path / "usr/bin/runc"
+    program = tmp_path / OURS.relative_to("/")
+    for path in (runc, program):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    runc.touch()
+    program.symlink_to("/usr/bin/runc")
+    _bundle(
+        tmp_path, f"run/containerd/{TASKS}/k8s.io/{ID}", options={"binary_name": "/usr/bin/runc"}, config={}
+    )
+
+    assert [*of_shims(Host.under(PurePosixPath(tmp_path)), STATES, frozenset({OURS}))] == []

@@ -25,6 +25,7 @@ from installer.host.cri import (
     status,
     unready_containers,
 )
+from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
 from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
 
 RECORDED = Path(__file__).parents[1] / "engines/crio"  # what a real CRI-O 1.37.0 answered
@@ -352,3 +353,18 @@ def test_nothing_is_written_on_stderr_and_a_fork_still_works(tmp_path: Path) -> 
     # A machine that has no thread to give for a moment says so through gRPC, which goes on without.
     said = [line for line in child.stderr.splitlines() if b"pthread_create failed" not in line]
     assert (child.returncode, child.stdout, said) == (0, b"", [])
+
+
+def test_a_socket_may_be_at_a_path_longer_than_a_call_takes(tmp_path: Path) -> None:
+    with engine(tmp_path / "cri.sock", CONTAINERD) as cri:
+        far = tmp_path / ("long" * 40) / "containerd.sock"
+        far.parent.mkdir()
+        cri.rename(far)
+
+        assert status(far, timeout_s=5).version == "1.7.24"
+        assert isinstance(peer_of(far, greeting=HTTP2_PREFACE, timeout_s=5), Peer)
+        far.rename(cri)
+
+    with pytest.raises(NotAnsweringError) as silent:
+        status(far, timeout_s=1)
+    assert f"reach the engine on {far}" in silent.value.problem

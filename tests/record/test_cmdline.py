@@ -2,9 +2,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.effect import Flags
 from installer.decide.options import Options
 from installer.host.files import Host
-from installer.record.cmdline import overruling, state_of, value_of
+from installer.record.cmdline import flags_of, overruling, state_of, value_of
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,8 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
     ("engine", "cmdline", "default", "flags"),
     [
         pytest.param("docker", "dockerd --add-runtime=a=/b", False, ["--add-runtime"], id="more runtimes"),
-        pytest.param("docker", "dockerd --default-runtime a", False, ["--default-runtime"], id="a default"),
+        pytest.param("docker", "dockerd --default-runtime a", True, ["--default-runtime"], id="a default"),
+        pytest.param("docker", "dockerd --default-runtime a", False, [], id="a default, not asked for"),
         pytest.param("docker", "dockerd -H fd://", True, [], id="none of them"),
         pytest.param("crio", "crio --default-runtime=a", False, [], id="a default of CRI-O's, not asked for"),
         pytest.param("crio", "crio --default-runtime=a", True, ["--default-runtime"], id="and asked for"),
@@ -64,3 +66,39 @@ def test_a_flag_that_is_stronger_than_the_config_is_reported(
 
     assert [flag for flag in flags if any(flag in error.problem for error in found)] == flags
     assert len(found) == len(flags)
+
+
+@pytest.mark.parametrize(
+    ("engine", "cmdline", "environment", "told"),
+    [
+        pytest.param("docker", "dockerd -H fd://", {}, Flags(), id="nothing"),
+        pytest.param("docker", "dockerd --default-runtime=a", {}, Flags("a"), id="a default"),
+        pytest.param(
+            "docker",
+            "dockerd --add-runtime a=/b --add-runtime=c=/d",
+            {},
+            Flags("", {"a": "/b", "c": "/d"}),
+            id="runtimes",
+        ),
+        pytest.param(
+            "crio",
+            "crio --default-runtime a",
+            {"CONTAINER_DEFAULT_RUNTIME": "b"},
+            Flags("a"),
+            id="a flag wins",
+        ),
+        pytest.param("crio", "crio", {"CONTAINER_DEFAULT_RUNTIME": "b"}, Flags("b"), id="a variable"),
+        pytest.param(
+            "crio",
+            "crio --runtimes a:/b:/root,c:/d",
+            {},
+            Flags("", {"a": "/b", "c": "/d"}),
+            id="runtimes of CRI-O",
+        ),
+        pytest.param("containerd", "containerd --default-runtime a", {}, Flags(), id="none of containerd's"),
+    ],
+)
+def test_what_an_engine_was_told_of_runtimes_at_its_start(
+    engine: str, cmdline: str, environment: dict[str, str], told: Flags
+) -> None:
+    assert flags_of(engine, cmdline.split(), environment) == told

@@ -30,7 +30,7 @@ ENGINES: Final = {
             needs_handler=lambda _: False,
             edits=docker.edits,
             effect=lambda files: docker_reload.effect(
-                files.files.get(files.config), files.config, files.version
+                files.files.get(files.config), files.config, files.version, files.flags
             ),
         ),
         Engine(

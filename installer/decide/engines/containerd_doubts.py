@@ -20,7 +20,7 @@ def refuse_without_cri(files: ConfigFiles) -> None:
         off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
         if off:
             raise InstallerError(
-                f"configure containerd in {path} (disabled_plugins switches CRI off: it serves Docker)",
+                f"configure containerd in {path} (disabled_plugins switches CRI off)",
                 remedy=Remedy(
                     "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
                 ),

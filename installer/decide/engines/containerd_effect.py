@@ -82,6 +82,7 @@ def effect(files: ConfigFiles) -> Effect:
         {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         undefined="" if default in runtimes else default,
+        broken=missing_import(files.config, files.trees),
     )
 
 
@@ -130,6 +131,18 @@ def reachable(
         fresh = [other for other in dict.fromkeys(imported) if other not in seen]
         seen |= set(fresh)
         waiting += fresh
+
+
+def missing_import(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> str:
+    """Return why containerd does not start: an import without a wildcard that is not there; "" for none.
+
+    1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
+    """
+    for path, _ in reachable(config, trees):
+        for pattern in patterns(path, trees.get(path, {})):
+            if "*" not in str(pattern) and not _takes(pattern, trees):
+                return f"{path} imports {pattern}, which is not there"
+    return ""
 
 
 def as_read(

@@ -87,6 +87,8 @@ def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
                 text(runtimes[name], word, path, key)
             table(tree, (*key, PLATFORM_PATHS), path)
         named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
+    runtimes |= {name: {"runtime_path": binary} for name, binary in files.flags.runtimes.items()}
+    named = files.flags.default or named
     # A running CRI-O tells what the files do not: what it fills in, and what other files and flags say.
     reported = files.serving.handlers.items() if files.serving else ()
     theirs = {name: handler.table for name, handler in reported if not is_ours(handler.binary)}

@@ -2,6 +2,8 @@
 
 A start takes the file alone. A SIGHUP lays it over what dockerd has: a key that is missing changes nothing,
 so a removed key is sticky; and each release has texts that it refuses, or dies of, depending on what it has.
+A default that it was told by a flag may not stand in the file as well: it neither starts nor reloads. The
+runtimes of flags join those of the file at a start; a SIGHUP with a file that names any takes them away.
 Measured with dockerd 20.10.24, 26.1.5 and 28.5.2; tests/engines/test_docker_reload.py asks them again.
 """
 
@@ -11,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.edits import Syntax, Tree, Value, Want, apply, parse
-from installer.decide.effect import Effect, Handler
+from installer.decide.effect import Effect, Flags, Handler
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File, Meta
 
@@ -22,6 +24,8 @@ FIELDS: Final = ("path", "runtimeArgs", "runtimeType", "options")
 LATER: Final = (23,)  # from here on dockerd reads runtimes as 26.1.5 does; the releases before as 20.10.24
 OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  # as 20.10 lists them
 BOM: Final = b"\xef\xbb\xbf"
+
+NO_FLAGS: Final = Flags()
 
 Version = tuple[int, ...] | None
 
@@ -34,7 +38,7 @@ class Refused:
     dies: bool = False
 
 
-def effect(file: File | None, path: PurePosixPath, version: Version) -> Effect:
+def effect(file: File | None, path: PurePosixPath, version: Version, flags: Flags = NO_FLAGS) -> Effect:
     """Return what dockerd has in force when it is started with ``file`` as its daemon.json.
 
     ``broken`` says why it does not start; ``undefined`` is the default that it does not start for.
@@ -42,26 +46,32 @@ def effect(file: File | None, path: PurePosixPath, version: Version) -> Effect:
     try:
         tree = _read(file, path, version)
         said = _said(tree)
-        for words in _flaws(tree, said, version):
+        for words in _flaws(tree, said, version, flags):
             return Effect(_handlers({}), BUILT_IN, ready=False, broken=words)
     except InstallerError as error:
         return Effect(_handlers({}), BUILT_IN, ready=False, broken=error.problem)
-    handlers = _handlers(said.runtimes or {})
-    default = said.default or BUILT_IN
-    if not _defined(default, handlers, version):
-        words = f'its default-runtime "{default}" is not defined'
+    handlers = _handlers(_of_flags(flags) | dict(said.runtimes or {}))
+    default = said.default or flags.default or BUILT_IN
+    old = version is not None and version < LATER
+    # 20.10 looks for a default of the text in the text alone.
+    known = _handlers(said.runtimes or {}) if old and said.default else handlers
+    if not _defined(default, known, version):
+        named = "--default-runtime" if flags.default else "default-runtime"
+        words = f'its {named} "{default}" is not defined'
         return Effect(handlers, default, ready=False, undefined=default, broken=words)
     return Effect(handlers, default)
 
 
-def reloaded(live: Effect, file: File | None, path: PurePosixPath, version: Version) -> Effect | Refused:
+def reloaded(
+    live: Effect, file: File | None, path: PurePosixPath, version: Version, flags: Flags = NO_FLAGS
+) -> Effect | Refused:
     """Return what a dockerd that has ``live`` in force has after a SIGHUP with ``file``."""
     try:
         tree = _read(file, path, version)
         said = _said(tree)
     except InstallerError as error:
         return Refused(error.problem)
-    for words in _flaws(tree, said, version):
+    for words in _flaws(tree, said, version, flags):
         return Refused(words)
     old = version is not None and version < LATER
     if old and said.default and not _defined(said.default, _handlers(said.runtimes or {}), version):
@@ -86,7 +96,11 @@ def same(one: Effect, other: Effect) -> bool:
 
 
 def route(
-    live: Effect | None, target: File | None, path: PurePosixPath, version: Version
+    live: Effect | None,
+    target: File | None,
+    path: PurePosixPath,
+    version: Version,
+    flags: Flags = NO_FLAGS,
 ) -> tuple[File | None, ...]:
     """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
 
@@ -100,11 +114,11 @@ def route(
     if (
         target is not None
         and live is not None
-        and all(_leads_there(live, target, path, each) for each in versions)
+        and all(_leads_there(live, target, path, each, flags) for each in versions)
     ):
         return (target,)
-    middle = explicit(target, path)
-    found = reloaded(live or effect(None, path, version), middle, path, version)
+    middle = explicit(target, path, flags)
+    found = reloaded(live or effect(None, path, version, flags), middle, path, version, flags)
     if isinstance(found, Refused):
         verb = "would die of it" if found.dies else "would not take it up"
         raise InstallerError(
@@ -114,30 +128,38 @@ def route(
     return (middle,) if target is not None and middle.content == target.content else (middle, target)
 
 
-def explicit(target: File | None, path: PurePosixPath) -> File:
-    """Return ``target`` with both keys in words, which every dockerd takes up whatever it has."""
+def explicit(target: File | None, path: PurePosixPath, flags: Flags) -> File:
+    """Return ``target`` with both keys in words, which every dockerd takes up whatever it has.
+
+    A default that a flag says may not stand there and needs no word, for no reload has ever changed it.
+    """
     text = target.content.decode() if target else ""
-    wants = intermediate(parse(text, Syntax.JSON, name=str(path)))
+    wants = intermediate(parse(text, Syntax.JSON, name=str(path)), flags)
     middle, _ = apply(text, wants, Syntax.JSON, name=str(path))
     return File(middle.encode(), target.meta if target else Meta())
 
 
-def intermediate(target: Tree) -> tuple[Want, ...]:
+def intermediate(target: Tree, flags: Flags = NO_FLAGS) -> tuple[Want, ...]:
     """Return what daemon.json must say for dockerd to have what a start with ``target`` would give it.
 
     Removed keys are sticky, and a map without the live default makes dockerd 20.10 die, so both keys have
     to stand in the file for one SIGHUP.
     """
     default, runtimes = target.get(DEFAULT), target.get(RUNTIMES)
-    return (
-        Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN),
-        Want((RUNTIMES,), runtimes if isinstance(runtimes, Mapping) else {}),
-    )
+    named = Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN)
+    told = _of_flags(flags) | dict(runtimes if isinstance(runtimes, Mapping) else {})
+    return (*(() if flags.default else (named,)), Want((RUNTIMES,), told))
 
 
-def _leads_there(live: Effect, target: File | None, path: PurePosixPath, version: Version) -> bool:
-    found = reloaded(live, target, path, version)
-    return isinstance(found, Effect) and same(found, effect(target, path, version))
+def _of_flags(flags: Flags) -> dict[str, Value]:
+    return {name: {"path": binary} for name, binary in flags.runtimes.items()}
+
+
+def _leads_there(
+    live: Effect, target: File | None, path: PurePosixPath, version: Version, flags: Flags
+) -> bool:
+    found = reloaded(live, target, path, version, flags)
+    return isinstance(found, Effect) and same(found, effect(target, path, version, flags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +196,10 @@ def _said(tree: Tree) -> _Said:
     )
 
 
-def _flaws(tree: Tree, said: _Said, version: Version) -> Iterator[str]:
+def _flaws(tree: Tree, said: _Said, version: Version, flags: Flags) -> Iterator[str]:
     """Yield why dockerd neither starts with a text nor reloads into it, whatever it has."""
+    if flags.default and DEFAULT in tree:
+        yield f"{DEFAULT} is specified both as a flag and in the configuration file"
     for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
         yield f"{key} is not spelled as dockerd spells it"
     if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):

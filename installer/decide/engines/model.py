@@ -8,7 +8,7 @@ from typing import Final
 
 from installer.decide.edits import Edit, Key, Syntax, Tree, Value, Want
 from installer.decide.edits.tree import dotted, kind_of
-from installer.decide.effect import Effect
+from installer.decide.effect import Effect, Flags
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File
 
@@ -41,7 +41,8 @@ class ConfigFiles:
 
     ``trees`` holds each file that exists, in the order in which the engine reads them;
     ``version`` is that of the running engine, or None where none runs; ``serving`` is what that one says.
-    ``before`` is what the files have in force, None where nobody was asked yet.
+    ``before`` is what the files have in force, None where nobody was asked yet. ``flags`` are those of its
+    start, in force besides.
     """
 
     config: PurePosixPath
@@ -52,6 +53,7 @@ class ConfigFiles:
     before: Effect | None = None
     serving: Effect | None = None
     files: Mapping[PurePosixPath, File] = field(default_factory=dict)
+    flags: Flags = field(default_factory=Flags)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,76 @@
+"""What names a program of the toolkit: the texts that engines read, flags, and what running engines serve."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from installer.decide import crio_undo
+from installer.decide.cdi import OWNER
+from installer.decide.configs import tree_of
+from installer.decide.effect import BINARY_NAMES, flat
+from installer.decide.engine_undo import UndoPart
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Facts
+from installer.decide.inode import File
+from installer.decide.layout import Layout
+from installer.decide.options import Options
+from installer.decide.steps import Reload, WriteConfig
+from installer.decide.toolkit_plan import TRY_AGAIN
+
+
+def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
+    """Yield what else starts a program of the toolkit, which outlives every reference to it.
+
+    A file may name what it named before us.
+    """
+    layout = options.layout
+    steps = [step for part in parts for step in part.steps]
+    texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
+    left = {row.path for row in facts.held.configs if row.engine == OWNER or not row.written}
+    left |= {row.path for part in parts if part.kept for row in part.rows}
+    left |= crio_undo.ignored(facts, texts, layout)
+    for path in sorted(texts.keys() - left):
+        before = set(_programs(facts.originals.get(path), path, facts, layout))
+        found = _programs(texts[path], path, facts, layout)
+        named = next((value for value in found if value not in before), None)
+        if named is not None:
+            problem = f"remove the toolkit ({path} names {_told(named, facts)})"
+            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
+    yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
+
+
+def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator[InstallerError]:
+    """Yield which runtimes of others start the toolkit: by a flag, or in engines that are not reloaded."""
+    ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
+    for engine in facts.engines:
+        for name, binary in engine.flags.runtimes.items():
+            if facts.leads_into(binary, layout):
+                started = f"{engine.name} was started with a flag for {name}"
+                yield InstallerError(
+                    f"remove the toolkit ({started}, which starts {_told(binary, facts)})",
+                    remedy=f"start {engine.name} without that flag, then {TRY_AGAIN}",
+                )
+        binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
+        for name, binary in binaries.items():
+            if (engine.name, name) not in ours and facts.leads_into(binary, layout):
+                yield InstallerError(
+                    f"remove the toolkit ({engine.name} serves {name}, which starts {_told(binary, facts)})",
+                    remedy=f"take it out of the config of {engine.name}, restart that, then {TRY_AGAIN}",
+                )
+
+
+def _programs(file: File | None, path: PurePosixPath, facts: Facts, layout: Layout) -> Iterator[str]:
+    """Yield what a file names of the toolkit; one that no engine could read names nothing."""
+    yield from (value for value in programs_named(file, path) if facts.leads_into(value, layout))
+
+
+def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
+    """Yield what a file may mean a program by: any path, and a word where a runtime's program stands."""
+    with suppress(InstallerError):
+        for key, value in flat(tree_of(file, path)):
+            if isinstance(value, str) and (value.startswith("/") or (value and key[-1] in BINARY_NAMES)):
+                yield value
+
+
+def _told(value: str, facts: Facts) -> str:
+    return f"{value}, a link to {facts.links[value]}" if value in facts.links else value
