@@ -23,11 +23,13 @@ from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.lock_table import seems_locked
 from installer.host.trees import entries
+from installer.record.access import exposed
 from installer.record.ledger import read_holdings
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
+REPAIR: Final = "install puts it right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,15 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
         for name, flaw in _damage(host, layout, held.toolkit, deep=deep):
-            yield Line(str(layout.toolkit / name), f"{flaw}: install puts it right", good=False)
+            yield Line(str(layout.toolkit / name), f"{flaw}: {REPAIR}", good=False)
         file = host.read(layout.config)
         if file is not None:
             for key in edited_keys(
                 held.toolkit.rendered, text_of(file, layout.config), name=str(layout.config)
             ):
                 yield Line(str(layout.config), f"{key} edited by an administrator")
+    for path, _, flaw in exposed(host, layout, held):
+        yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
     for row in held.configs:
         yield _config_line(host, row)
     for engine in held.engines:

@@ -15,6 +15,7 @@ from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.trees import create_tree, remove_staged, remove_tree
+from installer.record.access import refuse_foreign_ledger, restore_access
 from installer.record.internal import internal_errors
 from installer.record.rows_json import dumps, loads
 
@@ -36,6 +37,7 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
                 remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",
             )
         return None
+    refuse_foreign_ledger(layout.ledger, file)
     try:
         return loads(file.content)
     except ValueError as error:
@@ -84,6 +86,7 @@ class Ledger:
             )
         try:
             held = read_holdings(host, layout)
+            restore_access(host, layout, held or Holdings())
         except Exception:
             lock.release()
             raise
