@@ -125,9 +125,9 @@ class Bus:
     def _connect(self, path: Path) -> None:
         """Connect; where others keep the backlog full we wait in the kernel's queue (EAGAIN: not in time).
 
-        Python's own deadlines make a socket non-blocking, and that never gets a place in the queue. dbus-daemon
-        lets in 64 that do not say who they are, and hangs up on them after 30 s: whoever means it can keep a bus
-        shut. So we do not wait for long: the host's systemctl, which goes to systemd itself, may be there.
+        Python's own deadlines make a socket non-blocking, and that never gets a place in the queue. Who means
+        it can keep a bus shut: dbus-daemon lets in 64 that do not say who they are, and hangs up on them
+        after 30 s. So we do not wait long: the host's systemctl, which asks systemd itself, may be there.
         """
         self._socket.settimeout(None)
         until = min(self.deadline, time.monotonic() + CROWDED_S)

@@ -21,12 +21,11 @@ from installer.host.files import Host
 from installer.host.home import open_home
 from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
-from installer.host.lock_table import PROC, lock_holder, root_holds
+from installer.host.lock_table import MAX_PID_BYTES, PROC, lock_holder, root_holds
 from installer.host.processes import started_of
 
 LOCK: Final = "lock"
 PRIVATE: Final = 0o600
-MAX_PID_BYTES: Final = 64
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID = re.compile(rb"[0-9\s\0]*")
