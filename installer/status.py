@@ -24,7 +24,7 @@ from installer.host.files import Host
 from installer.host.lock_table import is_held_pidfile
 from installer.host.trees import entries
 from installer.record.access import exposed
-from installer.record.ledger import read_holdings
+from installer.record.ledger import is_lost, read_holdings
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
@@ -89,7 +89,7 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
     for path, _, flaw in exposed(host, layout, held):
         yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
     for row in held.configs:
-        yield _config_line(host, row)
+        yield _config_line(host, layout, row)
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
@@ -114,11 +114,15 @@ def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> I
             yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
-def _config_line(host: Host, row: ConfigRow) -> Line:
+def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
     try:
         file = host.read(row.path)
         if file is None:
             return Line(str(row.path), "removed by somebody else", good=False)
+        if file.digest in row.ours and row.original and is_lost(host, layout, row):
+            copy = layout.backups / row.original.digest
+            remedy = f"{REPAIR}" if row.syntax else "put back by hand what stood there before, then uninstall"
+            return Line(str(row.path), f"its saved copy {copy} is missing or damaged: {remedy}", good=False)
         if file.digest in row.ours:
             return Line(str(row.path), "as we wrote it")
         if row.syntax is None:

@@ -95,7 +95,8 @@ class Facts:
     runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
     None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
     ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
-    lacks. ``version`` is what the toolkit to be installed says of itself, if anything.
+    lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``lost`` are the
+    configs whose saved text is missing or damaged.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -119,4 +120,5 @@ class Facts:
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()
+    lost: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None

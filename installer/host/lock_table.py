@@ -67,7 +67,7 @@ def is_held_pidfile(path: Path, *, proc: Path = PROC) -> bool:
 
 
 def _is_called(pid: int, said: bytes, proc: Path) -> bool:
-    """Tell whether a process has the pid ``said`` in one of its namespaces; a run that begins said none yet."""
+    """Tell whether a process has the pid ``said`` in one of its namespaces; who begins has said none yet."""
     try:
         numbers = _NSPID.search(text_of(proc / f"{pid}/status"))
     except OSError:  # it has ended

@@ -32,7 +32,7 @@ from installer.record.hints import (
     refuse_unknown,
     used,
 )
-from installer.record.ledger import original_of
+from installer.record.ledger import is_lost, original_of
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 
 
@@ -165,6 +165,7 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
         engines=engines,
         contents={path: host.read(path) for path in sorted(paths)},
         originals={row.path: original_of(host, layout, row) for row in held.configs},
+        lost=frozenset(row.path for row in held.configs if is_lost(host, layout, row)),
         missing=frozenset(),
         artifacts=(),
         toolkit=ToolkitFacts(
