@@ -5,14 +5,14 @@ import sys
 
 from installer import signals
 from installer.decide.errors import Exit
-from installer.host.boot import open_standard_streams
+from installer.host.streams import open_standard_streams
 from installer.host.waiter import WOKEN_BY
 
 
 def main() -> None:
     """Run one verb and exit with its code."""
     signals.block()
-    open_standard_streams()
+    finished = open_standard_streams(signals.stop_requested)
     woken = WOKEN_BY in os.environb
     try:
         code = _verb()
@@ -21,7 +21,7 @@ def main() -> None:
         code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
         reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
         sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if woken else 'it again'}\n")
-    sys.exit(code)
+    sys.exit(code if finished() else Exit.FAILED)
 
 
 def _verb() -> int:

@@ -14,7 +14,7 @@ from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
-from installer.host.boot import open_standard_streams
+from installer.host.streams import open_standard_streams
 from installer.record.internal import internal_errors
 
 NAME: Final = "nvidia-ctk-installer"
@@ -27,8 +27,9 @@ log = structlog.get_logger()
 def main() -> None:
     """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
     signals.block()
-    open_standard_streams()
-    sys.exit(run(sys.argv[1:], os.environ))
+    finished = open_standard_streams(signals.stop_requested)
+    code = run(sys.argv[1:], os.environ)
+    sys.exit(code if finished() else Exit.FAILED)
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -142,6 +142,8 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
     if plan.steps or plan.settled != ledger.held:
         site = Site(host, options.layout, ledger, options.timeout_s)
         apply(site, plan, signals.check, undo_follows=undo_follows)
+    else:
+        ledger.save(plan.backups)  # a copy that somebody has removed or changed since
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:

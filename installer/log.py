@@ -1,20 +1,15 @@
 """Structured events in the past tense, to stderr: JSON lines off a terminal, readable ones on it."""
 
 import os
-import select
 import sys
-import time
 from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from installer.decide.errors import InstallerError, Remedy, Spelling
-
-STDERR: Final = 2
-PATIENCE_S: Final = 0.5
+from installer.host.streams import STDERR, patient, write
 
 
 class LogFormat(StrEnum):
@@ -41,24 +36,11 @@ class _Stderr:
 
     def msg(self, message: str) -> None:
         lost = f"({self._lost} lines were lost here)\n" if self._lost else ""
-        patience_s = 0.0 if self._lost else PATIENCE_S
-        if self._write(f"{lost}{message}\n".encode(errors="backslashreplace"), patience_s):
+        goes_on = (lambda: False) if self._lost else patient()
+        if write(STDERR, f"{lost}{message}\n".encode(errors="backslashreplace"), goes_on):
             self._lost = 0
         else:
             self._lost += 1
-
-    @staticmethod
-    def _write(line: bytes, patience_s: float) -> bool:
-        """Write in parts that fit whole where poll(2) sees room; tell whether all of it was written."""
-        until = time.monotonic() + patience_s
-        poll = select.poll()
-        poll.register(STDERR, select.POLLOUT)
-        with suppress(OSError, ValueError):
-            while line:
-                if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-                    return False
-                line = line[os.write(STDERR, line[: select.PIPE_BUF]) :]
-        return True
 
     debug = info = warning = error = critical = log = msg
 

@@ -21,13 +21,15 @@ from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.digests import digests_below
 from installer.host.files import Host
-from installer.host.lock_table import seems_locked
+from installer.host.lock_table import is_held_pidfile
 from installer.host.trees import entries
-from installer.record.ledger import read_holdings
+from installer.record.access import exposed
+from installer.record.ledger import is_lost, read_holdings
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
+REPAIR: Final = "install puts it right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
-            return Exit.OK if seems_locked(host.here(options.pid_file)) else Exit.FAILED
+            return Exit.OK if is_held_pidfile(host.here(options.pid_file)) else Exit.FAILED
         options = elsewhere(host, options, tell=False)
         held = read_holdings(host, options.layout)
         ready = is_ready(host, options.ready_file)
@@ -77,15 +79,17 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
         for name, flaw in _damage(host, layout, held.toolkit, deep=deep):
-            yield Line(str(layout.toolkit / name), f"{flaw}: install puts it right", good=False)
+            yield Line(str(layout.toolkit / name), f"{flaw}: {REPAIR}", good=False)
         file = host.read(layout.config)
         if file is not None:
             for key in edited_keys(
                 held.toolkit.rendered, text_of(file, layout.config), name=str(layout.config)
             ):
                 yield Line(str(layout.config), f"{key} edited by an administrator")
+    for path, _, flaw in exposed(host, layout, held):
+        yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
     for row in held.configs:
-        yield _config_line(host, row)
+        yield _config_line(host, layout, row)
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
@@ -110,11 +114,15 @@ def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> I
             yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
-def _config_line(host: Host, row: ConfigRow) -> Line:
+def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
     try:
         file = host.read(row.path)
         if file is None:
             return Line(str(row.path), "removed by somebody else", good=False)
+        if file.digest in row.ours and row.original and is_lost(host, layout, row):
+            copy = layout.backups / row.original.digest
+            remedy = f"{REPAIR}" if row.syntax else "put back by hand what stood there before, then uninstall"
+            return Line(str(row.path), f"its saved copy {copy} is missing or damaged: {remedy}", good=False)
         if file.digest in row.ours:
             return Line(str(row.path), "as we wrote it")
         if row.syntax is None:

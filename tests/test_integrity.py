@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verbs import LEDGER, PROJECT, Site, waits
+from tests.host.test_locks import NOBODY, locking, only_as_root
+from tests.test_verbs import LEDGER, PROJECT, Site, sentence, waits
 
 TOOLKIT = "usr/local/nvidia/toolkit"
+HOME = "usr/local/nvidia/.toolkit-installer"
+CONFIG = ".config/nvidia-container-runtime/config.toml"
+LIBRARY = "libnvidia-container.so.1.99.0"
 
 
 @pytest.fixture
@@ -58,6 +63,38 @@ def _open_to_all(toolkit: Path) -> None:
     (toolkit / "nvidia-ctk.real").chmod(0o777)
 
 
+def _not_executable(toolkit: Path) -> None:
+    (toolkit / "nvidia-container-runtime").chmod(0o644)
+
+
+def _given_away(toolkit: Path) -> None:
+    os.chown(toolkit / "nvidia-container-runtime.real", NOBODY, -1)
+
+
+def _library_of_another(toolkit: Path) -> None:
+    os.chown((toolkit / "libnvidia-container.so.1").resolve(), NOBODY, -1)
+
+
+def _library_unreadable(toolkit: Path) -> None:
+    (toolkit / "libnvidia-container.so.1").resolve().chmod(0o600)
+
+
+def _config_for_a_group(toolkit: Path) -> None:
+    (toolkit / CONFIG).chmod(0o664)
+
+
+def _config_of_another(toolkit: Path) -> None:
+    os.chown(toolkit / CONFIG, NOBODY, -1)
+
+
+def _directory_of_another(toolkit: Path) -> None:
+    os.chown(toolkit / ".config", NOBODY, -1)
+
+
+def _directory_open_to_all(toolkit: Path) -> None:
+    toolkit.resolve().chmod(0o777)
+
+
 DAMAGES = [
     pytest.param(_tampered, "nvidia-container-runtime.real", "changed", id="same size, same time"),
     pytest.param(_a_wrapper_changed, "nvidia-ctk", "changed", id="a wrapper"),
@@ -66,6 +103,19 @@ DAMAGES = [
     pytest.param(_a_fifo, "nvidia-ctk.real", "changed", id="a FIFO"),
     pytest.param(_planted, "runc", "not ours", id="a planted program"),
     pytest.param(_open_to_all, "nvidia-ctk.real", "writable by others", id="a mode"),
+    *(
+        pytest.param(harm, name, word, id=harm.__name__.strip("_").replace("_", " "), marks=only_as_root)
+        for harm, name, word in (
+            (_not_executable, "nvidia-container-runtime", "not executable"),
+            (_given_away, "nvidia-container-runtime.real", "owned by another user"),
+            (_library_of_another, LIBRARY, "owned by another user"),
+            (_library_unreadable, LIBRARY, "not readable"),
+            (_config_for_a_group, CONFIG, "writable by others"),
+            (_config_of_another, CONFIG, "owned by another user"),
+            (_directory_of_another, ".config", "owned by another user"),
+            (_directory_open_to_all, ".", "writable by others"),
+        )
+    ),
 ]
 
 
@@ -80,7 +130,7 @@ def test_status_deep_names_what_is_not_as_it_was_installed(
 
     assert (good.returncode, done.returncode) == (0, 1)
     held = {row["what"]: row["state"] for row in json.loads(done.stdout)["held"] if not row["good"]}
-    assert word in held[f"/{TOOLKIT}/{name}"]
+    assert word in held[os.path.normpath(f"/{TOOLKIT}/{name}")]
 
 
 @pytest.mark.parametrize(("harm", "name", "word"), DAMAGES)
@@ -172,3 +222,100 @@ def test_a_ledger_of_before_gets_its_digests_by_an_install(site: Site) -> None:
     assert site.call("install").returncode == 0
     _tampered(site.root / TOOLKIT)
     assert site.status("--deep").returncode == 1
+
+
+@pytest.mark.parametrize(("harm", "name", "word"), [each for each in DAMAGES if each.values[2] != "changed"])
+def test_status_sees_it_without_reading(
+    site: Site, harm: Callable[[Path], None], name: str, word: str
+) -> None:
+    harm(site.root / TOOLKIT)
+
+    done = site.status()
+
+    assert done.returncode == 1
+    assert re.search(
+        rf"BAD {re.escape(os.path.normpath(f'/{TOOLKIT}/{name}'))} .*{word}.*install puts", done.stdout
+    )
+
+
+EXPOSED = [
+    pytest.param("", 0o777, None, "writable by others", id="our directory for all to write"),
+    pytest.param("", 0o755, NOBODY, "owned by another user", id="our directory given away"),
+    pytest.param("versions", 0o777, None, "writable by others", id="versions"),
+    pytest.param("backups", 0o755, None, "readable by others", id="backups for all to read"),
+    pytest.param("backups", 0o700, NOBODY, "owned by another user", id="backups given away"),
+    pytest.param("ledger", 0o644, None, "readable by others", id="the ledger for all to read"),
+    pytest.param("lock", 0o666, None, "writable by others", id="the lock for all to open"),
+]
+
+
+@only_as_root
+@pytest.mark.parametrize(("name", "mode", "owner", "word"), EXPOSED)
+def test_what_is_ours_in_others_hands_is_told_and_given_back_to_root(
+    site: Site, name: str, mode: int, owner: int | None, word: str
+) -> None:
+    before = site.tree(times=True)
+    path = site.root / HOME / name
+    path.chmod(mode)
+    os.chown(path, -1 if owner is None else owner, -1)
+
+    told = site.status()
+    done = site.call("install")
+
+    assert (told.returncode, done.returncode) == (1, 0), done.stderr
+    assert word in told.stdout
+    assert "access restored" in done.stderr
+    assert "nothing changed" in done.stderr
+    assert site.status().returncode == 0
+    assert path.stat().st_uid == os.geteuid()
+    assert site.tree(times=True) == before
+
+
+@only_as_root
+def test_a_neighbour_who_could_open_our_lock_keeps_nobody_out(site: Site) -> None:
+    (site.root / HOME / "lock").chmod(0o644)
+
+    with locking(site.root / HOME / "lock", NOBODY):
+        done = site.call("install")
+
+    assert done.returncode == 0, done.stderr
+    assert (site.root / HOME / "lock").stat().st_mode & 0o777 == 0o600
+
+
+@only_as_root
+@pytest.mark.parametrize("verb", ["install", "uninstall", "run"])
+@pytest.mark.parametrize("harm", ["given away", "writable", "all of it given away"])
+def test_a_ledger_that_others_may_have_written_is_not_believed(site: Site, verb: str, harm: str) -> None:
+    paths = [site.root / HOME / "ledger"]
+    if harm == "writable":
+        paths[0].chmod(0o606)
+    if harm == "all of it given away":
+        paths = [site.root / HOME, *(site.root / HOME).rglob("*")]
+    for path in paths:
+        os.chown(path, NOBODY if "away" in harm else -1, -1, follow_symlinks=False)
+    before = site.tree()
+
+    told, done = site.status(), site.call(verb)
+    for path in paths:
+        os.chown(path, 0, -1, follow_symlinks=False)
+    paths[0].chmod(0o755 if paths[0].is_dir() else 0o600)
+
+    assert (told.returncode, done.returncode) == (1, 1)
+    assert "chown" in told.stderr
+    assert "chown" in sentence(done)
+    assert site.tree().keys() == before.keys()
+    assert site.call("uninstall").returncode == 0
+
+
+@only_as_root
+def test_a_config_toml_that_others_could_write_is_not_kept(site: Site) -> None:
+    config = site.root / TOOLKIT / CONFIG
+    rendered = config.read_text()
+    config.write_text(rendered.replace('"runc"', '"/tmp/theirs", "runc"'))
+    config.chmod(0o666)
+
+    done = site.call("install")
+
+    assert done.returncode == 0, done.stderr
+    assert "nothing of config.toml is kept, for it was writable by others" in done.stderr
+    assert config.read_text() == rendered

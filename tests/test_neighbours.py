@@ -1,5 +1,6 @@
 """What a neighbour without root leaves in our way, as the real program meets it."""
 
+import fcntl
 import os
 import stat
 import sys
@@ -124,3 +125,16 @@ def test_a_program_is_for_root_alone_while_it_is_copied(
     assert set(seen) == {0o600}
     assert stat.S_IMODE((tmp_path / "new/bin/program").stat().st_mode) == 0o755
     assert {stat.S_IMODE(each.stat().st_mode) for each in _directories(tmp_path / "new")} == {0o755}
+
+
+def test_the_lock_of_another_program_is_not_our_life(site: Site) -> None:
+    pidfile = site.root / PIDFILE
+    pidfile.parent.mkdir(parents=True)
+    pidfile.write_text("1\n")
+    with pidfile.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        before = site.status("--alive").returncode
+        pidfile.write_text(f"{os.getpid()}\n")
+        when_it_is_its_own = site.status("--alive").returncode
+
+    assert (before, when_it_is_its_own) == (1, 0)

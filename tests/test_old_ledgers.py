@@ -1,5 +1,6 @@
 """Ledgers as earlier versions wrote them: they give everything back, for ever. None of these files is ever rewritten."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from installer.record.rows_json import VERSION, dumps, loads
-from tests.test_verbs import LEDGER, Site
+from tests.test_verbs import LEDGER, Site, sentence
 
 LEDGERS = Path(__file__).parent / "golden/ledgers"
 
@@ -70,22 +71,86 @@ def test_a_ledger_of_a_later_format_is_refused_and_names_the_backups(tmp_path: P
     assert site.tree(times=True) == before
 
 
-@pytest.mark.parametrize("flaw", ["missing", "damaged"])
-def test_a_saved_copy_that_cannot_be_trusted_is_said_and_nothing_is_guessed(
-    tmp_path: Path, flaw: str
-) -> None:
+def _spoilt(site: Site, flaw: str) -> None:
+    backups = (site.root / LEDGER).with_name("backups")
+    for backup in backups.iterdir():
+        if flaw == "damaged":
+            backup.write_bytes(backup.read_bytes()[:-1])
+            continue
+        backup.unlink()
+        if flaw == "a directory":
+            backup.mkdir()
+        if flaw == "a link":
+            backup.symlink_to("/etc/passwd")
+    if flaw == "all gone":
+        backups.rmdir()
+
+
+FLAWS = pytest.mark.parametrize("flaw", ["missing", "damaged", "a link", "all gone"])
+
+
+@FLAWS
+def test_configs_come_back_without_their_saved_copies_by_our_keys(tmp_path: Path, flaw: str) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+    assert site.call("install").returncode == 0
+    _spoilt(site, flaw)
+
+    told, done = site.status(), site.call("uninstall")
+
+    assert told.returncode == 1
+    assert told.stdout.count("is missing or damaged: install puts it right") == 2
+    assert done.returncode == 0, done.stderr
+    assert site.tree() == before
+
+
+@FLAWS
+def test_an_install_saves_a_lost_copy_anew_and_changes_nothing_else(tmp_path: Path, flaw: str) -> None:
     site = Site(tmp_path)
     assert site.call("install").returncode == 0
-    for backup in (site.root / LEDGER).with_name("backups").iterdir():
-        if flaw == "missing":
-            backup.unlink()
-        else:
-            backup.write_bytes(backup.read_bytes()[:-1])
-    before = site.tree(times=True)
+    before = site.tree()
+    _spoilt(site, flaw)
 
-    done = site.call("uninstall")
+    done = site.call("install")
 
+    assert done.returncode == 0, done.stderr
+    assert "nothing changed" in done.stderr
+    assert site.tree() == before
+    assert site.status().returncode == 0
+
+
+def test_a_file_that_we_wrote_whole_stays_until_somebody_says_what_was_there(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+    assert site.call("install").returncode == 0
+    ours = site.root / "etc/cdi/nvidia.yaml"
+    ours.parent.mkdir()
+    ours.write_text("ours\n")
+    rows = json.loads((site.root / LEDGER).read_text())
+    rows["configs"].append(
+        {
+            "engine": "cdi",
+            "path": "/etc/cdi/nvidia.yaml",
+            "syntax": None,
+            "original": rows["configs"][0]["original"] | {"digest": hashlib.sha256(b"theirs").hexdigest()},
+            "ours": [hashlib.sha256(b"ours\n").hexdigest()],
+            "target": None,
+            "edits": [],
+        }
+    )
+    (site.root / LEDGER).write_text(json.dumps(rows))
+
+    told, done = site.status(), site.call("uninstall")
+    left = site.tree()
+    ours.write_text("theirs\n")
+    again = site.call("uninstall")
+
+    assert told.returncode == 1
+    assert "put back by hand what stood there before" in told.stdout
     assert done.returncode == 4
-    assert "saved copy /usr/local/nvidia/.toolkit-installer/backups/" in done.stderr
-    assert "by hand" in done.stderr
-    assert site.tree(times=True) == before
+    assert sentence(done).startswith("cannot give /etc/cdi/nvidia.yaml back (its saved copy")
+    assert {name: left[name] for name in before if before[name] != left[name]} == {}
+    assert bytes.fromhex(left["etc/cdi/nvidia.yaml"].split()[1]) == b"ours\n"
+    assert again.returncode == 0, again.stderr
+    assert ours.read_text() == "theirs\n"
+    assert site.tree().keys() - before.keys() == {"etc/cdi", "etc/cdi/nvidia.yaml"}

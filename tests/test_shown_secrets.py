@@ -29,6 +29,24 @@ JSON_TEXTS = [
     pytest.param(f'{{"clientSecret": {{"deep": [{{"er": "{S}"}}]}}}}', id="all below a secret"),
     pytest.param(f'{{"a": 1 }} ] , "x" {{ ] "auth": "{S}"', id="brackets that do not match"),
     pytest.param(f'{{"auth": "{S}" ]] broken', id="what cannot be read"),
+    pytest.param(f'{{"args": ["-v", "--password", "{S}", "x"]}}', id="an argument after its flag"),
+    pytest.param(f'{{"args": ["--token={S}"]}}', id="a flag with its value"),
+    pytest.param(f'{{"cmd": "login --password {S} --v"}}', id="a command line"),
+    pytest.param(f'{{"env": ["REGISTRY_PASSWORD={S}"]}}', id="an environment variable"),
+    pytest.param(f'{{"m": "https://r/x?a=b&token={S}&c=d"}}', id="a query"),
+    pytest.param(
+        f'{{"m": "https://r/x?a=b\\u0026X-Amz-Signature={S}"}}', id="a signed address, as Go writes it"
+    ),
+    pytest.param(f'{{"m": "https://r/x?sv=1&sig={S}%3D"}}', id="a shared access signature"),
+    pytest.param(f'{{"h": ["Authorization: Bearer {S}"]}}', id="a header"),
+    pytest.param(f'{{"h": ["X-Auth-Token: {S}, more {S}"]}}', id="another header"),
+    pytest.param(f'{{"h": "Bearer {S}"}}', id="a scheme alone"),
+    pytest.param(
+        f'{{"k": "-----BEGIN RSA PRIVATE KEY-----\\n{S}\\n-----END RSA PRIVATE KEY-----"}}', id="PEM"
+    ),
+    pytest.param(f'{{"k": "-----BEGIN RSA PRIVATE KEY-----\\n{S}"}}', id="PEM without an end"),
+    pytest.param(f'{{"j": "{{\\"password\\": \\"{S}\\"}}"}}', id="JSON in a string"),
+    pytest.param(f'{{"j": "eyJhbGciOiJI.{S}.{S}"}}', id="a JWT"),
 ]
 TOML_TEXTS = [
     pytest.param(f'[plugins."x".registry.configs."r".auth]\n  username = "{S}"\n  password = "{S}"\n', id="auth"),
@@ -40,12 +58,33 @@ TOML_TEXTS = [
     pytest.param(f"b = 1 # token: {S}\n", id="behind a value"),
     pytest.param(f'proxy = "https://me:{S}@proxy"\n', id="a proxy"),
     pytest.param(f'x = "{S}" {S}\n', id="what cannot be read"),
+    pytest.param(f'args = ["-v", "--password", "{S}", "x"]\n', id="an argument after its flag"),
+    pytest.param(f"args = [\n  '--secret', # what comes\n  '{S}',\n]\n", id="an argument in the next line"),
+    pytest.param(f"args = ['--token={S}']\n", id="a flag with its value"),
+    pytest.param(f'm = "https://r/x?token={S}"\n', id="a query"),
+    pytest.param(f'm = "https://r/x?X-Amz-Credential={S}/1&b=c"\n', id="a signed address"),
+    pytest.param(f'h = {{ x = "Authorization: Bearer {S}" }}\n', id="a header"),
+    pytest.param(f'x = """\na\n  token: {S}\n  b\n"""\n', id="a line of a multi-line string"),
+    pytest.param(f"x = '''\n-----BEGIN PRIVATE KEY-----\n{S}\n-----END PRIVATE KEY-----\n'''\n", id="PEM"),
+    pytest.param(f'x = """-----BEGIN PRIVATE KEY-----\n{S}\n{S}\n"""\nb = 1\n', id="PEM without an end"),
+    pytest.param(f"# -----BEGIN PRIVATE KEY-----\n# {S}\n# -----END PRIVATE KEY-----\n", id="PEM commented out"),
+    pytest.param(f"# login --password {S}\n", id="a command line commented out"),
+    pytest.param(f"# https://me:{S}@r/ and https://r/?token={S}\n", id="addresses commented out"),
+    pytest.param(f'# curl -H "Authorization: Bearer {S}"\n', id="a header commented out"),
 ]  # fmt: skip
 KEPT = [
     pytest.param('{"registry-mirrors": ["https://mirror.example.com/a"], "debug": true}', Syntax.JSON),
     pytest.param('{"auth": true, "tlskey": "/etc/key.pem", "authorization-plugins": ["x"]}', Syntax.JSON),
     pytest.param('key_file = "/etc/k.pem"\nsandbox_image = "r:5000/pause:3@sha256:0"\n', Syntax.TOML),
     pytest.param('[plugins."io.containerd.grpc.v1.cri"]\n  SystemdCgroup = true # keyless\n', Syntax.TOML),
+    pytest.param('{"args": ["--tlskey", "/etc/k.pem", "--log-level=debug"], "x": "a: b"}', Syntax.JSON),
+    pytest.param(
+        'args = ["--config=/etc/x.toml", "--v", "2"]\nx = "https://r/?ns=docker.io&a=b"\n', Syntax.TOML
+    ),
+    pytest.param(
+        "# Basic settings: the bearer of the news\ntimeout = '30s' # --address /run/x\n", Syntax.TOML
+    ),
+    pytest.param('{"args": ["--password-file", "/etc/p", "--token-stdin", "x"]}', Syntax.JSON),
 ]
 
 
@@ -101,6 +140,10 @@ def test_plan_masks_secrets_and_shows_them_when_asked(tmp_path: Path) -> None:
     toml = site.root / "etc/containerd/config.toml"
     toml.write_text(toml.read_text() + f'[plugins."x".registry.configs."r".auth]\n  password = "{S}"\n')
 
+    docker = json.loads((site.root / DAEMON_JSON).read_text())
+    docker["exec-opts"] = ["--password", S, f"native.x=1&token={S}", f"Authorization: Bearer {S}"]
+    (site.root / DAEMON_JSON).write_text(json.dumps(docker))
+
     shown = site.call("plan")
     asked = site.call("plan", "--show-secrets")
     by_variable = site.call("plan", env={"TOOLKIT_INSTALLER_SHOW_SECRETS": "1", "PATH": os.defpath})
@@ -109,4 +152,5 @@ def test_plan_masks_secrets_and_shows_them_when_asked(tmp_path: Path) -> None:
     assert S not in shown.stdout + shown.stderr
     assert f'"auth": "{MASK}"' in shown.stdout
     assert f'password = "{MASK}"' in shown.stdout
-    assert asked.stdout.count(S) == by_variable.stdout.count(S) == 2
+    assert f'"--password", "{MASK}", "native.x=1&token={MASK}", "Authorization: {MASK}"' in shown.stdout
+    assert asked.stdout.count(S) == by_variable.stdout.count(S) > 4

@@ -47,7 +47,13 @@ def plan_cdi(facts: Facts, options: Options) -> CdiPart:
             return CdiPart(makes, tuple(writes), (held[path],), nodes)
         writes.append(WriteConfig(OWNER, path, now, after))
         ours = (after.digest,)
-    row = ConfigRow(OWNER, path, None, Saved.of(original), ours, (), facts.targets.get(path))
+    if (
+        path in held and path in facts.lost
+    ):  # what is there is ours, and what was before it is only known by name
+        saved, original = held[path].original, None
+    else:
+        saved = Saved.of(original)
+    row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
     return CdiPart(makes, tuple(writes), (row,), nodes, (original,) if original else ())
 
 

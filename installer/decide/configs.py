@@ -93,7 +93,8 @@ def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> P
     """Return the file at ``path`` without us: the saved one, or the present one less our keys.
 
     The keys of what ``kept`` names stay (see ``group_of``). Mode, owner and labels are those of the present
-    file: we never change them, so a change is somebody's.
+    file: we never change them, so a change is somebody's. Where the saved copy is lost our keys go from the
+    present text, as from one that somebody has edited.
 
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
@@ -101,7 +102,7 @@ def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> P
     now, row = facts.contents[path], facts.held.config(path)
     if row is None or now is None:
         return Pristine(now)
-    if now.digest in row.ours and not kept:
+    if now.digest in row.ours and not kept and path not in facts.lost:
         original = facts.originals[path]
         return Pristine(original and replace(original, meta=now.meta))
     if row.syntax is None:
@@ -191,6 +192,8 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     if not stale and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
         if row is None and wanted.wants:  # it says so without us, and is to say so when we are gone
             return ConfigChange(None, _as_found(engine, path, now, facts), original)
+        if row is not None and path in facts.lost and now.digest in row.ours:
+            return ConfigChange(None, replace(row, original=Saved.of(original)), original)
         return ConfigChange(None, row, original, saved=False)
     if row is None or now is None or now.digest in row.ours:
         target = clean
@@ -217,7 +220,7 @@ def untouched(
     if now is None or not any(isinstance(v, str) and PurePosixPath(v).parent in toolkits for v in values):
         return None
     if row is not None and now.digest in row.ours:
-        return ConfigChange(None, row, now, saved=False)
+        return ConfigChange(None, row, now, saved=path in facts.lost)
     return ConfigChange(None, _as_found(engine, path, now, facts), now)
 
 

@@ -99,7 +99,8 @@ class Facts:
     None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
     ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
     lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
-    what configs and engines name by a symbolic link where it is.
+    what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
+    is missing or damaged.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -123,6 +124,7 @@ class Facts:
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()
+    lost: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
 

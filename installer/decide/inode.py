@@ -43,8 +43,13 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a directory listing tells of a file or a link, without reading it."""
+    """What a directory listing tells of a file, a link or a directory, without reading it.
+
+    ``owned`` says that it is root's, or ours where we are not root.
+    """
 
     size_bytes: int
     mode: int
     link: str = ""
+    owned: bool = True
+    directory: bool = False

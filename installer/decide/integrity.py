@@ -5,11 +5,27 @@ from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
 from installer.decide.inode import Entry
-from installer.decide.toolkit import CONFIG, Copy, PayloadFile, Symlink, Text, text_digest
+from installer.decide.toolkit import (
+    CONFIG,
+    EXECUTABLES,
+    Copy,
+    PayloadFile,
+    Symlink,
+    Text,
+    text_digest,
+)
+from installer.decide.wrapper import real_name
 
 FILE: Final = "sha256:"
 LINK: Final = "link:"
 OTHERS_WRITE: Final = 0o022
+NOT_OWNED: Final = "owned by another user than root"
+WRITABLE: Final = "writable by others than root"
+ALL_READ: Final = 0o444
+ALL_EXECUTE: Final = 0o111
+PROGRAMS: Final = frozenset(
+    PurePosixPath(name) for program in EXECUTABLES for name in (program.name, real_name(program.name))
+)
 
 # By path within the version: sha256:DIGEST, or link:TARGET.
 Manifest: TypeAlias = Mapping[str, str]
@@ -47,13 +63,38 @@ def damage(
         kind = LINK if entry and entry.link else FILE
         if entry is None:
             yield name, "missing"
-        elif not identity.startswith(kind) or (kind == LINK and identity != f"{LINK}{entry.link}"):
+        elif (
+            entry.directory
+            or not identity.startswith(kind)
+            or (kind == LINK and identity != f"{LINK}{entry.link}")
+        ):
             yield name, "replaced"
-        elif kind == FILE and entry.mode & OTHERS_WRITE:
-            yield name, "writable by others than root"
+        elif kind == FILE and (flaw := access_flaw(path, entry)):
+            yield name, flaw
         elif kind == FILE and digests is not None and identity != f"{FILE}{digests.get(path)}":
             yield name, "changed"
     for path in sorted(found):
         # This directory comes first in the PATH of our programs, which root runs.
-        if path.parent == PurePosixPath() and str(path) not in wanted:
-            yield str(path), "not ours"
+        if str(path) not in wanted and (flaw := _unexpected(path, found[path])):
+            yield str(path), flaw
+
+
+def _unexpected(path: PurePosixPath, entry: Entry) -> str:
+    """Return what is wrong with a name that the manifest does not know; "" where nothing is."""
+    if entry.directory or path == CONFIG:
+        return access_flaw(path, entry)
+    return "not ours" if path.parent == PurePosixPath() else ""
+
+
+def access_flaw(path: PurePosixPath, entry: Entry) -> str:
+    """Return who may do too much or too little with a file or directory of a version; "" where it is right.
+
+    An administrator may keep config.toml from being read: only who may write it is told of it.
+    """
+    if not entry.owned:
+        return NOT_OWNED
+    if entry.mode & OTHERS_WRITE:
+        return WRITABLE
+    if (path in PROGRAMS or entry.directory) and ALL_EXECUTE & ~entry.mode:
+        return "not accessible to everybody" if entry.directory else "not executable by everybody"
+    return "not readable by everybody" if ALL_READ & ~entry.mode and path != CONFIG else ""

@@ -122,8 +122,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
             *(note for part in parts for note in part.notes),
             *stale_defaults(facts, entries),
             *(f"{part.row.name}, pending: {part.row.pending}" for part in parts if part.row.pending),
-            *(f"kept an administrator's edit of config.toml: {key}" for key in toolkit.edited),
-            *(f"not as it was installed, and installed anew: {what}" for what in toolkit.damaged),
+            *toolkit.notes,
         ),
         unproven=tuple(
             engine.name

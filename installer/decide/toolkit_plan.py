@@ -8,7 +8,7 @@ from typing import Final, assert_never
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts
 from installer.decide.inode import Entry, Kind
-from installer.decide.integrity import damage, manifest
+from installer.decide.integrity import access_flaw, damage, manifest
 from installer.decide.layout import HOME
 from installer.decide.options import InUse, Options
 from installer.decide.rows import ToolkitRow
@@ -36,16 +36,15 @@ ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its pla
 class ToolkitPlan:
     """``steps`` come before the engines are touched, ``afterwards`` when they are proven.
 
-    ``edited`` are the keys of config.toml that an administrator changed, ``damaged`` tells each file
-    of the version in place that is not as it was installed.
+    ``notes`` tell which edits of config.toml are kept or not, and each file of the version in place that is
+    not as it was installed.
     """
 
     steps: tuple[Step, ...]
     afterwards: tuple[Step, ...]
     row: ToolkitRow | None
     obstacles: tuple[InstallerError, ...] = ()
-    edited: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> ToolkitPlan:
@@ -70,21 +69,19 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     )
     files = payload(facts.artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=rendered)
     version = version_of(files)
-    config, edited = rendered, tuple[str, ...]()
-    if held is not None and facts.toolkit.config is not None:
-        config, edited = carry_over(
-            held.rendered, facts.toolkit.config, rendered, name=str(options.layout.config)
-        )
     now = standing(facts)
     target = f"{VERSIONS}{version}"
     current = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
+    config, notes = _edited_config(facts, options, rendered, current)
     before = None if current == STAND_IN else current
     steps: list[Step] = []
     there = facts.toolkit.versions.get(version, {})
     damaged: tuple[str, ...] = ()
     if current == version:
         found = damage(manifest(files), there, facts.toolkit.digests)
-        damaged = tuple(f"{name} ({flaw})" for name, flaw in found)
+        damaged = tuple(
+            f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found
+        )
     # What another version holds was not read: putting it there anew costs less than to trust it.
     if current != version or damaged or not _complete(files, there):
         steps.append(InstallVersion(version, _with_config(files, config), repairs=current == version))
@@ -99,8 +96,25 @@ def plan_toolkit(facts: Facts, options: Options, low_level: tuple[str, ...]) -> 
     row = replace(foreign, version=version, previous=previous, rendered=rendered, files=wanted)
     obstacles = _no_room(facts, options, files) if steps else ()
     return ToolkitPlan(
-        tuple(steps), tuple(RemoveVersion(name) for name in stale), row, obstacles, edited, damaged
+        tuple(steps), tuple(RemoveVersion(name) for name in stale), row, obstacles, (*notes, *damaged)
     )
+
+
+def _edited_config(
+    facts: Facts, options: Options, rendered: str, current: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """Return config.toml with an administrator's edits, and what to say of them.
+
+    Where others than root could write it nobody knows whose they are, and it names programs that root runs.
+    """
+    held, found = facts.held.toolkit, facts.toolkit.config
+    if held is None or found is None:
+        return rendered, ()
+    entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
+    if entry is not None and (flaw := access_flaw(CONFIG, entry)):
+        return rendered, (f"nothing of config.toml is kept, for it was {flaw}",)
+    config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
+    return config, tuple(f"kept an administrator's edit of config.toml: {key}" for key in edited)
 
 
 def plan_removal(

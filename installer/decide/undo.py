@@ -44,7 +44,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     specifications = [give_back(row, facts) for row in held.configs if row.engine == OWNER]
     steps = [step for part in parts for step in part.steps]
     named = tuple(references(facts, parts, options))
-    needed = (*(error for part in parts for error in part.needed), *named)
+    needed = (*(error for part in parts for error in part.needed), *named, *_lost(facts, options))
     stays = bool(facts.live or needed)
     if not stays:
         steps += [write for part in specifications for write in part.writes]
@@ -91,6 +91,19 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         in_use=facts.live,
         needed=needed,
     )
+
+
+def _lost(facts: Facts, options: Options) -> Iterator[InstallerError]:
+    """Yield which files that we wrote whole cannot be given back: what stood there is lost."""
+    for row in facts.held.configs:
+        now = facts.contents[row.path]
+        if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
+            layout = options.layout
+            copy = layout.backups / (row.original.digest if row.original else "")
+            yield InstallerError(
+                f"give {row.path} back (its saved copy {copy} is missing or damaged)",
+                remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
+            )
 
 
 def _idle(facts: Facts) -> Iterator[str]:

@@ -22,6 +22,8 @@ MANAGER: Final = f"{SYSTEMD}.Manager"
 BUS: Final = "org.freedesktop.DBus"
 UNKNOWN_OBJECT: Final = f"{BUS}.Error.UnknownObject"
 CHECK_S: Final = 0.1
+CROWDED_S: Final = 5.0
+QUEUE_S: Final = 0.5  # who leaves the queue to look for a stop goes to its end
 FIXED_HEADER_BYTES: Final = 16
 MAX_MESSAGE_BYTES: Final = 64 << 20  # a bus daemon passes on up to 32 MB
 MAX_GREETING_BYTES: Final = 4096
@@ -35,11 +37,11 @@ MALFORMED: Final = (
 class Bus:
     """One authenticated connection. Of jeepney only messages are used: it waits for ever at Hello."""
 
-    def __init__(self, path: Path, *, timeout_s: float) -> None:
+    def __init__(self, path: Path, *, timeout_s: float, check: "Callable[[], None]" = lambda: None) -> None:
         from jeepney.bus_messages import message_bus  # type: ignore[import-untyped]  # ships no types
 
         self.deadline = time.monotonic() + timeout_s
-        self.check: Callable[[], None] = lambda: None
+        self.check = check
         self._senders: frozenset[str] | None = None  # None: everything is systemd's
         self._buffer = bytearray()
         self._serial = 0
@@ -109,9 +111,7 @@ class Bus:
     def _authenticate(self, path: Path) -> None:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
 
-        self._socket.settimeout(self._left())
-        with connectable(path) as name:
-            self._socket.connect(name)
+        self._connect(path)
         # In one go, as sd-bus does, and the first message after the answer: systemd 252 loses a message that
         # it reads together with BEGIN (16 of 20 with BEGIN sent after the OK, none of 120 like this).
         self._socket.sendall(b"\0" + make_auth_external() + BEGIN)
@@ -123,6 +123,31 @@ class Bus:
         del self._buffer[:end]
         if not answer.startswith(b"OK "):
             raise ConnectionRefusedError(f"authentication: {answer.decode(errors='replace').strip()}")
+
+    def _connect(self, path: Path) -> None:
+        """Connect; where others keep the backlog full we wait in the kernel's queue (EAGAIN: not in time).
+
+        Python's own deadlines make a socket non-blocking, and that never gets a place in the queue. Who means
+        it can keep a bus shut: dbus-daemon lets in 64 that do not say who they are, and hangs up on them
+        after 30 s. So we do not wait long: the host's systemctl, which asks systemd itself, may be there.
+        """
+        self._socket.settimeout(None)
+        until = min(self.deadline, time.monotonic() + CROWDED_S)
+        while True:
+            seconds = min(until - time.monotonic(), QUEUE_S)
+            if seconds <= 0:
+                raise TimeoutError("no answer in time: too many others connect to it")
+            timeval = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6) + 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+            try:
+                with connectable(path) as name:
+                    self._socket.connect(name)
+            except BlockingIOError:
+                self.check()
+            else:
+                break
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 0, 0))
+        self._socket.settimeout(self._left())
 
     def _reply(self, request: Any) -> Any:
         """Send a method call and return the body of its answer; ends of jobs before it are noted."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,9 @@ from installer.host.kernel import text_of, trusted_uids
 from installer.host.processes import started_of
 
 PROC: Final = Path("/proc")
+MAX_PID_BYTES: Final = 64
 _FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+_NSPID = re.compile(r"^NSpid:\s+(.*)", re.MULTILINE)
 _UIDS = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 
@@ -39,19 +42,46 @@ def lock_holder(path: Path, *, proc: Path = PROC) -> tuple[int, float] | None:
     return None
 
 
-def seems_locked(path: Path, *, proc: Path = PROC) -> bool:
-    """Tell whether somebody in sight holds an flock on a file; where nobody can know, it seems so.
+def is_held_pidfile(path: Path, *, proc: Path = PROC) -> bool:
+    """Tell whether `path` is a pidfile of root's that a process of root's holds: the one whose pid is in it.
 
-    By inode alone: some file systems give their files another device number than their locks.
+    An inode number alone proves nothing: it is given again, and every file system counts for itself. So the
+    holder must have this very file open. Where we may not look, the table of locks has to do; where there is
+    none to be read, it seems held.
     """
-    if not path.exists():
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return any(int(inode) == path.stat().st_ino for *_, inode in _locks(proc) or ())
+    except OSError:
         return False
     try:
-        inode = path.stat().st_ino
-        table = text_of(proc / "locks")
-    except OSError:
+        file, said = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n")
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
+        return False
+    if _locks(proc) is None:
         return True
-    return any(int(found) == inode for _, _, _, found in _FLOCK.findall(table))
+    return any(_is_root(pid, proc) and _is_called(pid, said, proc) for pid in _holders(file, proc))
+
+
+def _is_called(pid: int, said: bytes, proc: Path) -> bool:
+    """Tell whether a process has the pid ``said`` in one of its namespaces; who begins has said none yet."""
+    try:
+        numbers = _NSPID.search(text_of(proc / f"{pid}/status"))
+    except OSError:  # it has ended
+        return False
+    known = numbers[1].split() if numbers else [str(pid)]
+    return not said or said.decode(errors="replace") in known
+
+
+def _locks(proc: Path) -> list[tuple[str, str, str, str]] | None:
+    """Return pid and file of each flock; None where the table cannot be read."""
+    try:
+        return _FLOCK.findall(text_of(proc / "locks"))
+    except OSError:
+        return None
 
 
 def root_holds(fd: int, procs: Sequence[Path] = (PROC,)) -> bool | None:
@@ -71,11 +101,7 @@ def root_holds(fd: int, procs: Sequence[Path] = (PROC,)) -> bool | None:
 
 def _holders(file: os.stat_result, proc: Path) -> Iterator[int]:
     """Yield the processes that have ``file`` open and took a lock on a file with its inode number."""
-    try:
-        table = text_of(proc / "locks")
-    except OSError:
-        return
-    for pid, _, _, inode in _FLOCK.findall(table):
+    for pid, _, _, inode in _locks(proc) or ():
         if int(inode) == file.st_ino and any(os.path.samestat(file, each) for each in _open_files(pid, proc)):
             yield int(pid)
 

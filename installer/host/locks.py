@@ -18,14 +18,14 @@ from typing import Final, NoReturn
 
 from installer.decide.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
+from installer.host.home import open_home
 from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
-from installer.host.lock_table import PROC, lock_holder, root_holds
+from installer.host.lock_table import MAX_PID_BYTES, PROC, lock_holder, root_holds
 from installer.host.processes import started_of
 
 LOCK: Final = "lock"
 PRIVATE: Final = 0o600
-MAX_PID_BYTES: Final = 64
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID = re.compile(rb"[0-9\s\0]*")
@@ -70,13 +70,13 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     """
     with translated("lock", path):
         here = host.here(path, last=False)
-        directory = _inherited(inherited, here) or _directory(here, path)
+        directory = _inherited(inherited, here) or open_home(here, path)
         if directory is None:
             return None
         lock = Lock(directory)
         try:
             _refuse_older(host, directory, here, path)
-            file = _inherited(inherited, here / LOCK) or _lock_file(directory)
+            file = _inherited(inherited, here / LOCK) or _lock_file(host, directory)
             if file is None:  # no room for it: as 0.1.0 did
                 _flock(directory, here, path)
             else:
@@ -131,25 +131,6 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _directory(here: Path, path: PurePosixPath) -> int | None:
-    try:
-        fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
-            raise
-        raise InstallerError(
-            f"use {path} (it is not a directory but a link or a file)", remedy="move it away, then run again"
-        ) from error
-    if os.fstat(fd).st_uid not in trusted_uids():
-        os.close(fd)
-        raise InstallerError(
-            f"use {path} (it belongs to another user)", remedy="move it away, then run again"
-        )
-    return fd
-
-
 def _refuse_older(host: Host, directory: int, here: Path, path: PurePosixPath) -> None:
     """Lock the directory as 0.1.0 does, and raise where 0.1.0 may have done so."""
     try:
@@ -165,11 +146,15 @@ def _process_tables(host: Host) -> tuple[Path, ...]:
     return tuple({PROC, host.here(PurePosixPath(PROC))})
 
 
-def _lock_file(directory: int) -> int | None:
+def _lock_file(host: Host, directory: int) -> int | None:
     """Open the file in a directory that is locked, made where there is none; None where the disk is full."""
     try:
         # For reading: that goes on a full disk and on one that is read-only.
-        return os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
+        fd = os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
+        if not _taken_by_a_neighbour(host, fd):  # somebody had opened it to everybody
+            return fd
+        os.close(fd)
+        os.unlink(LOCK, dir_fd=directory)
     except FileNotFoundError:
         pass
     try:

@@ -60,10 +60,9 @@ def restart_unit(
     def restart(bus: Bus) -> None:
         path = _known(bus, unit)
         _forget_failures(bus, unit)
-        bus.check = check
         _do(bus, "RestartUnit", unit, path, f"restart {unit}")
 
-    _ask(buses, restart, purpose=f"restart {unit}", timeout_s=timeout_s)
+    _ask(buses, restart, purpose=f"restart {unit}", timeout_s=timeout_s, check=check)
 
 
 def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
@@ -216,12 +215,19 @@ def _state(bus: Bus, path: str, unit: str) -> UnitState:
     )
 
 
-def _ask(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, timeout_s: float) -> T:
+def _ask(
+    buses: Sequence[Path],
+    question: Callable[[Bus], T],
+    *,
+    purpose: str,
+    timeout_s: float,
+    check: Callable[[], None] = lambda: None,
+) -> T:
     """Put the question to the first bus that can be reached; every failure becomes an InstallerError."""
     from jeepney import DBusErrorResponse
 
     deadline = time.monotonic() + timeout_s
-    with _connected(buses, deadline) as bus:
+    with _connected(buses, deadline, check) as bus:
         try:
             return question(bus)
         except DBusErrorResponse as error:
@@ -243,7 +249,7 @@ def _ask(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, t
 
 
 @contextmanager
-def _connected(buses: Sequence[Path], deadline: float) -> Iterator[Bus]:
+def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]) -> Iterator[Bus]:
     from jeepney import DBusErrorResponse
 
     failures = []
@@ -251,7 +257,7 @@ def _connected(buses: Sequence[Path], deadline: float) -> Iterator[Bus]:
         # A bus that hangs leaves time for the next one.
         share_s = (deadline - time.monotonic()) / (len(buses) - index)
         try:
-            bus = Bus(path, timeout_s=share_s)
+            bus = Bus(path, timeout_s=share_s, check=check)
         except OSError as error:
             failures.append(f"{path}: {error}")
             continue

@@ -23,6 +23,7 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
+from installer.host.kernel import trusted_uids
 from installer.host.lock_table import root_holds
 from installer.host.places import DIRECTORY
 
@@ -240,15 +241,43 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
 
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
-    """Return what stands below ``path``, directories left out."""
+    """Return what stands at ``path``, which is ``.``, and below it."""
     here = host.here(path)
+    trusted = trusted_uids()
     found = {}
-    for directory, _, names in os.walk(here):
-        for name in names:
-            file = Path(directory, name)
-            status = file.lstat()
-            link = str(file.readlink()) if file.is_symlink() else ""
-            found[PurePosixPath(file.relative_to(here))] = Entry(
-                status.st_size, stat.S_IMODE(status.st_mode), link
-            )
+    for directory, below, names in os.walk(here):
+        links = (name for name in below if Path(directory, name).is_symlink())
+        for file in (Path(directory), *(Path(directory, name) for name in (*names, *links))):
+            found[PurePosixPath(file.relative_to(here))] = _entry(file, trusted)
     return found
+
+
+def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
+    """Return what stands at ``path``, no link followed in the last place; None where there is nothing."""
+    try:
+        return _entry(host.here(path, last=False), trusted_uids())
+    except OSError:
+        return None
+
+
+def _entry(here: Path, trusted: frozenset[int]) -> Entry:
+    status = here.lstat()
+    return Entry(
+        status.st_size,
+        stat.S_IMODE(status.st_mode),
+        str(here.readlink()) if stat.S_ISLNK(status.st_mode) else "",
+        owned=status.st_uid in trusted,
+        directory=stat.S_ISDIR(status.st_mode),
+    )
+
+
+def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
+    """Make a file or directory this user's, with ``mode``; no link is followed."""
+    with translated("restrict", path), host.place(path, last=False).opened() as (directory, name):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if os.fstat(fd).st_uid not in trusted_uids():
+                os.fchown(fd, os.geteuid(), -1)
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)

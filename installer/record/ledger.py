@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -10,11 +10,12 @@ from typing import Final
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.rows import ConfigRow, Holdings, Saved
 from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.trees import create_tree, remove_staged, remove_tree
+from installer.record.access import refuse_foreign_ledger, restore_access
 from installer.record.internal import internal_errors
 from installer.record.rows_json import dumps, loads
 
@@ -36,6 +37,7 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
                 remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",
             )
         return None
+    refuse_foreign_ledger(layout.ledger, file)
     try:
         return loads(file.content)
     except ValueError as error:
@@ -84,6 +86,7 @@ class Ledger:
             )
         try:
             held = read_holdings(host, layout)
+            restore_access(host, layout, held or Holdings())
         except Exception:
             lock.release()
             raise
@@ -110,9 +113,11 @@ class Ledger:
     def save(self, files: Iterable[File]) -> None:
         """Put the bytes of ``files`` beside the ledger, by digest."""
         for file in files:
-            backup = self._layout.backups / file.digest
-            if self._host.kind(backup) is Kind.ABSENT:
+            if saved_copy(self._host, self._layout, Saved(file.digest, file.meta)) is None:
+                backup = self._layout.backups / file.digest
                 self._host.make_directory(self._layout.backups, 0o700)
+                if self._host.link_target(backup) is not None:  # replace would write where it leads
+                    self._host.remove(backup)
                 self._host.replace(backup, File(file.content, PRIVATE))
 
     def drop_backups(self) -> None:
@@ -208,21 +213,23 @@ def _let_go(ledger: Ledger) -> None:
 
 
 def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:
-    """Return the file that ``row`` saved; None where there was none.
+    """Return the file that ``row`` saved; None where there was none, or its copy is lost."""
+    saved = saved_copy(host, layout, row.original) if row.original else None
+    return File(saved.content, row.original.meta) if saved and row.original else None
 
-    Raises:
-        InstallerError: the saved bytes are gone or are not what they were.
-    """
-    if row.original is None:
-        return None
-    backup = layout.backups / row.original.digest
-    saved = host.read(backup)
-    if saved is None or saved.digest != row.original.digest:
-        raise InstallerError(
-            f"give {row.path} back (its saved copy {backup} is missing or damaged)",
-            remedy=f"restore {row.path} by hand, then remove {layout.home}",
-        )
-    return File(saved.content, row.original.meta)
+
+def saved_copy(host: Host, layout: Layout, saved: Saved) -> File | None:
+    """Return the copy of a file; None where it is missing, or is not what was saved."""
+    with suppress(InstallerError):  # something else has its name
+        file = host.read(layout.backups / saved.digest)
+        if file is not None and file.digest == saved.digest:
+            return file
+    return None
+
+
+def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
+    """Tell whether the copy of what was there before us is missing or damaged."""
+    return row.original is not None and saved_copy(host, layout, row.original) is None
 
 
 def remove_leftovers(host: Host, layout: Layout) -> None:

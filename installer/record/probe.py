@@ -33,7 +33,7 @@ from installer.record.hints import (
     used,
     without_cri,
 )
-from installer.record.ledger import original_of
+from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 from installer.record.started import with_flags
@@ -177,6 +177,7 @@ def _facts(
         engines=engines,
         contents={path: host.read(path) for path in sorted(paths)},
         originals={row.path: original_of(host, layout, row) for row in held.configs},
+        lost=frozenset(row.path for row in held.configs if is_lost(host, layout, row)),
         missing=frozenset(),
         artifacts=(),
         toolkit=ToolkitFacts(

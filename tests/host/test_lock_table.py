@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from installer.decide.errors import InstallerError
-from installer.host.lock_table import lock_holder, root_holds, seems_locked
+from installer.host.lock_table import is_held_pidfile, lock_holder, root_holds
 from installer.host.processes import is_running
 
 
@@ -22,32 +22,59 @@ def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
     assert nobody is None
 
 
+def _pidfile(proc: Path, table: str, said: str, *, opens: bool = True, uid: int = 0) -> Path:
+    """Make a pidfile, and a /proc whose process 7 is 1 in its own namespace and has it open."""
+    pidfile = proc / "pidfile"
+    pidfile.write_text(said)
+    inode = pidfile.stat().st_ino
+    (proc / "locks").write_text(table.format(inode=inode) + "\n")
+    (proc / "7/fd").mkdir(parents=True)
+    (proc / "7/fd/3").symlink_to(pidfile if opens else proc / "another")
+    (proc / "another").touch()
+    (proc / "7/status").write_text(f"Name:\tpython\nNSpid:\t7\t1\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    return pidfile
+
+
+HELD = "1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF"
+
+
 @pytest.mark.parametrize(
-    ("table", "seems"),
+    "said", ["7\n", "1\n", "", "7"], ids=["its pid", "in its container", "not yet", "no line"]
+)
+def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_holds(
+    tmp_path: Path, said: str
+) -> None:
+    assert is_held_pidfile(_pidfile(tmp_path, HELD, said), proc=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "opens", "uid"),
     [
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", True, id="held"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", True, id="held, on btrfs"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 7 {device}:1 0 EOF", False, id="another file is held"),
-        pytest.param("1: -> FLOCK  ADVISORY  WRITE 7 {device}:{inode} 0 EOF", False, id="only waited for"),
-        pytest.param("", False, id="not held"),
-        pytest.param(None, True, id="nobody can know"),
+        pytest.param(HELD, "7\n", False, 0, id="another file with that inode number is held"),
+        pytest.param(HELD, "7\n", True, 65534, id="a neighbour holds it"),
+        pytest.param(HELD, "4711\n", True, 0, id="another program holds it"),
+        pytest.param("1: FLOCK  ADVISORY  WRITE 7 00:2a:1 0 EOF", "7\n", True, 0, id="another inode"),
+        pytest.param(
+            "1: -> FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", "7\n", True, 0, id="only waited for"
+        ),
+        pytest.param("", "7\n", True, 0, id="nobody holds it"),
     ],
 )
-def test_what_cannot_be_known_to_be_free_seems_locked(
-    tmp_path: Path, table: str | None, *, seems: bool
+def test_a_pidfile_that_run_does_not_hold_is_not_alive(
+    tmp_path: Path, table: str, said: str, *, opens: bool, uid: int
 ) -> None:
-    pidfile = tmp_path / "pidfile"
-    pidfile.touch()
-    stat = pidfile.stat()
-    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
-    if table is not None:
-        (tmp_path / "locks").write_text(table.format(device=device, inode=stat.st_ino) + "\n")
-
-    assert seems_locked(pidfile, proc=tmp_path) is seems
+    assert not is_held_pidfile(_pidfile(tmp_path, table, said, opens=opens, uid=uid), proc=tmp_path)
 
 
-def test_a_file_that_is_not_there_is_not_locked(tmp_path: Path) -> None:
-    assert not seems_locked(tmp_path / "absent")
+def test_a_pidfile_seems_held_where_nobody_can_know(tmp_path: Path) -> None:
+    pidfile = _pidfile(tmp_path, "", "7\n")
+    (tmp_path / "locks").unlink()
+
+    assert is_held_pidfile(pidfile, proc=tmp_path)
+
+
+def test_a_file_that_is_not_there_is_not_held(tmp_path: Path) -> None:
+    assert not is_held_pidfile(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Who may do what in our own directory: looked at by ``status``, put right by whoever holds the lock."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.errors import InstallerError
+from installer.decide.inode import Entry, File
+from installer.decide.integrity import NOT_OWNED, OTHERS_WRITE, WRITABLE
+from installer.decide.layout import Layout
+from installer.decide.rows import Holdings
+from installer.host.files import Host
+from installer.host.kernel import trusted_uids
+from installer.host.locks import LOCK
+from installer.host.trees import entry_of, restrict
+
+OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
+FOR_ROOT: Final = 0o700
+PRIVATE: Final = 0o600
+STICKY: Final = 0o1000
+OTHERS: Final = 0o077
+
+
+def exposed(host: Host, layout: Layout, held: Holdings) -> Iterator[tuple[PurePosixPath, int, str]]:
+    """Yield each path of ours that others than root may do too much with, its mode as it should be, and what.
+
+    A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
+    """
+    backups = [(layout.backups / name, PRIVATE) for name in host.names(layout.backups)]
+    wanted = [
+        (layout.home, OPEN),
+        (layout.versions, OPEN),
+        (layout.backups, FOR_ROOT),
+        *backups,
+        (layout.ledger, PRIVATE),
+        (layout.home / LOCK, PRIVATE),
+    ]
+    if held.pid_file is not None:
+        wanted.append((held.pid_file.parent, OPEN))
+    for path, mode in wanted:
+        entry = entry_of(host, path)
+        if entry is not None and (flaw := _flaw(entry, mode)):
+            yield path, mode, flaw
+
+
+def _flaw(entry: Entry, mode: int) -> str:
+    if entry.link or (entry.directory and entry.owned and entry.mode & STICKY):
+        return ""
+    if not entry.owned:
+        return NOT_OWNED
+    too_much = entry.mode & OTHERS & ~mode
+    return (WRITABLE if too_much & OTHERS_WRITE else "readable by others than root") if too_much else ""
+
+
+def restore_access(host: Host, layout: Layout, held: Holdings) -> None:
+    """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
+    for path, mode, flaw in exposed(host, layout, held):
+        if path.is_relative_to(layout.home) or path in held.directories:
+            restrict(host, path, mode)
+            import structlog
+
+            structlog.get_logger().warning("access restored", path=str(path), reason=f"it was {flaw}")
+
+
+def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
+    """Raise where somebody who is not root may have written the ledger: it tells root what to write where.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    owned = file.meta.uid in trusted_uids()
+    if not owned or file.meta.mode & OTHERS_WRITE:
+        raise InstallerError(
+            f"believe the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})",
+            remedy=f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}",
+        )

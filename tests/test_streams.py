@@ -1,0 +1,139 @@
+"""What is printed into a pipe that nobody reads, or that nobody reads any more, holds nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.test_verbs import PROJECT, Site
+
+PYTHON = [sys.executable, "-m"]
+OURS, COMPAT = [*PYTHON, "installer"], [*PYTHON, "installer.compat"]
+USAGE = [
+    pytest.param([*OURS, "install", "--nonsense"], 2, id="ours"),
+    pytest.param([*OURS], 2, id="no verb"),
+    pytest.param([*OURS, "status", "--nonsense"], 2, id="status"),
+    pytest.param([*OURS, "install", "--host-root", "/nonexistent", "--log-format", "json"], 1, id="an error"),
+    pytest.param([*COMPAT, "--nonsense"], 1, id="NVIDIA's words"),
+]
+
+
+@contextmanager
+def _full_pipe() -> Iterator[int]:
+    """Yield the end for writing of a pipe that has no room and that nobody reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+@contextmanager
+def _closed_pipe() -> Iterator[int]:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
+def _ends(child: "subprocess.Popen[bytes]", within_s: float) -> int | None:
+    try:
+        return child.wait(within_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return None
+
+
+@pytest.mark.parametrize(("command", "code"), USAGE)
+def test_an_error_ends_though_nobody_reads_it(command: list[str], code: int) -> None:
+    with _full_pipe() as full, subprocess.Popen(command, stderr=full, stdout=full, cwd=PROJECT) as child:
+        assert _ends(child, 20) == code
+
+
+SHOWN: list[object] = [
+    pytest.param(lambda site: site.command("plan"), 10, id="plan"),
+    pytest.param(lambda site: [*OURS, "status", "--host-root", str(site.root)], 3, id="status"),
+    pytest.param(lambda _: [*OURS, "install", "--help"], 0, id="help"),
+    pytest.param(lambda _: [*OURS, "status", "--help"], 0, id="help of status"),
+    pytest.param(lambda _: [*COMPAT, "--help"], 0, id="help in NVIDIA's words"),
+]
+
+
+@pytest.mark.parametrize(("command", "code"), SHOWN)
+def test_what_is_shown_waits_for_its_reader_and_obeys_a_stop(
+    tmp_path: Path, command: Callable[[Site], list[str]], code: int
+) -> None:
+    with (
+        _full_pipe() as full,
+        subprocess.Popen(
+            command(Site(tmp_path)), stdout=full, stderr=subprocess.DEVNULL, cwd=PROJECT
+        ) as child,
+    ):
+        _until_it_writes(child.pid)
+
+        still_there = child.poll() is None
+        child.send_signal(signal.SIGTERM)
+
+        assert still_there
+        # argparse ends the program by itself, with the code of what it was asked for.
+        assert _ends(child, 20) in {1, code}
+
+
+@pytest.mark.parametrize(("command", "code"), SHOWN)
+def test_a_reader_that_goes_away_is_no_traceback(
+    tmp_path: Path, command: Callable[[Site], list[str]], code: int
+) -> None:
+    with _closed_pipe() as closed:
+        done = subprocess.run(
+            command(Site(tmp_path)),
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=PROJECT,
+            timeout=60,
+        )
+
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("command", [OURS, COMPAT], ids=["ours", "NVIDIA's words"])
+def test_a_waiter_without_its_program_ends_though_nobody_reads_why(
+    tmp_path: Path, command: list[str]
+) -> None:
+    gone = tmp_path / "gone.py"
+    script = PROJECT / "installer/host/waiter.py"
+    code = f"import signal, os; signal.pthread_sigmask(0, {{15}}); os.execv({sys.executable!r}, " + repr(
+        [sys.executable, "-I", "-S", str(script), "1", "15", sys.executable, str(gone), *command]
+    )
+    with _full_pipe() as full, subprocess.Popen([sys.executable, "-c", code + ")"], stderr=full) as child:
+        _until_it_writes(child.pid)
+        child.terminate()
+
+        assert _ends(child, 20) == 4
+
+
+def _until_it_writes(pid: int) -> None:
+    """Wait until a process has come to rest: its processor time does not grow any more."""
+    last, since = "", time.monotonic()
+    deadline = since + 30
+    while time.monotonic() < min(since + 1.5, deadline):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        spent = "".join(fields[11:13])
+        if spent != last and int(spent) > int(last or 0) + 1:
+            last, since = spent, time.monotonic()
+        time.sleep(0.1)
