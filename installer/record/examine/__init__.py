@@ -9,7 +9,7 @@ from installer.decide.inode import Kind
 from installer.decide.options import Options
 from installer.host.files import Host
 from installer.host.process_table import of_root
-from installer.record.examine.driver import driver, specifications
+from installer.record.examine.driver import driver, names, specifications
 from installer.record.examine.engines import engines
 from installer.record.examine.programs import asked_processes, asked_runc
 from installer.record.examine.system import system
@@ -30,7 +30,7 @@ def examine(host: Host, options: Options) -> Node:
         node = system(host, seen)
         there = found.result()
         return Node(
-            driver=driver(host, _driver_root(there)),
+            driver=driver(host, _driver_root(host, options, there)),
             specs=specifications(host),
             toolkits=there,
             engines=running.result(),
@@ -41,14 +41,15 @@ def examine(host: Host, options: Options) -> Node:
         )
 
 
-def _driver_root(found: tuple[Toolkit, ...]) -> PurePosixPath:
-    """Return where the toolkit looks for the driver: as its config says, else in the host's root."""
+def _driver_root(host: Host, options: Options, found: tuple[Toolkit, ...]) -> PurePosixPath:
+    """Return where the toolkit looks for the driver: as its config says, else where there is one."""
     for toolkit in found:
         table = toolkit.config.get("nvidia-container-cli") if toolkit.config else None
         root = table.get("root") if isinstance(table, dict) else None
         if isinstance(root, str) and root.startswith("/"):
             return PurePosixPath(root)
-    return ROOT
+    named = PurePosixPath(options.driver_root)
+    return named if names(host, named) else ROOT
 
 
 def _programs(host: Host, found: tuple[Toolkit, ...], running: tuple[RunningEngine, ...]) -> frozenset[str]:
