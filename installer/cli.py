@@ -1,7 +1,7 @@
 """Our own command line: argv and environment in, a verb and its exit code out."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -11,6 +11,12 @@ from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.flags import FLAGS, PREFIX, Flag, options_from
 from installer.record.internal import internal_errors
+
+# Flags of the verbs that only look: where things are, and how events are written.
+PLACES: Final = frozenset(
+    {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "log_format"}
+)
+DEFAULTS: Final = {flag.field: flag.default for flag in FLAGS}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -59,9 +65,17 @@ def _with_flags(verb: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
+def _with_places(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb that only looks the flags that tell where things are."""
+    for flag in reversed([flag for flag in FLAGS if flag.field in PLACES]):
+        verb = _option(flag)(verb)
+    return verb
+
+
 def _options(values: dict[str, Any]) -> Options:
     context = click.get_current_context()
-    given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    asked = {name: context.get_parameter_source(name) for name in values}
+    given = {name for name, source in asked.items() if source not in (None, ParameterSource.DEFAULT)}
     logging.configure(logging.LogFormat(values["log_format"]))
     return options_from(values, frozenset(given))
 
@@ -112,6 +126,16 @@ def plan(*, show_secrets: bool, **values: Any) -> Exit:
 @program.command()
 def status() -> None:
     """Tell what is installed, drifted or pending (see status --help)."""
+
+
+@program.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_with_places
+def doctor(*, as_json: bool, **values: Any) -> Exit:
+    """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
+    from installer.doctor import doctor as examine
+
+    return examine(_options(DEFAULTS | values), as_json=as_json)
 
 
 @program.command()

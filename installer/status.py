@@ -191,3 +191,14 @@ def _parser() -> argparse.ArgumentParser:
                 help=f"{flag.help} [env: {flag.variable}]",
             )
     return parser
+
+
+def told(host: Host, options: Options) -> tuple[Line, ...]:
+    """Return the lines that ``status`` prints; none where nothing is installed.
+
+    Raises:
+        InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
+    """
+    options = elsewhere(host, options, tell=False)
+    held = read_holdings(host, options.layout)
+    return tuple(_lines(host, options.layout, held, deep=False) if held else _without(host, options))

@@ -22,7 +22,11 @@ SAYS = "#!/bin/sh\necho 'NVIDIA Container Toolkit CLI version {}'\necho 'commit:
         pytest.param((1, 17, 3), ["CVE-2025-23266", "CVE-2025-23267", "CVE-2025-23359"], id="before 1.17.4"),
         pytest.param(
             (1, 16, 1),
-            ["CVE-2025-23266", "CVE-2025-23267", "CVE-2025-23359", "CVE-2024-0132"],
+            [
+                *("CVE-2025-23266", "CVE-2025-23267", "CVE-2025-23359"),
+                *("CVE-2024-0135", "CVE-2024-0136", "CVE-2024-0137", "CVE-2024-0134"),
+                *("CVE-2024-0132", "CVE-2024-0133"),
+            ],
             id="before 1.16.2",
         ),
         pytest.param(None, [], id="nobody knows"),

@@ -1,0 +1,156 @@
+"""Checks of the CDI specifications on the node."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from installer.decide.doctor.facts import Node, Spec, Version
+from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, listed, none, ok, warn
+
+GROUP: Final = "CDI"
+GPU_KIND: Final = re.compile(r"""["']?kind["']?:\s*["']?nvidia\.com/gpu["']?\s*(?:,|$)""", re.MULTILINE)
+WRITTEN_IN: Final = re.compile(r"""["']?cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
+# A device node as YAML or JSON: its path, then, before the next one, its major number.
+UVM_MAJOR: Final = re.compile(
+    r"""["']?path["']?:\s*["']?/dev/nvidia-uvm["']?[,\s]"""
+    r"""(?:(?!["']?path["']?:).){0,400}?["']?major["']?:\s*(\d{1,6})""",
+    re.DOTALL,
+)
+CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})")
+NO_SPEC: Final = none("no CDI specification for nvidia.com/gpu")
+# Engines understand specifications of 0.7.0 from these versions on, by branch.
+UNDERSTANDS: Final = {"containerd": (1, 7, 16), "docker": (26, 1, 0), "crio": (1, 30, 0)}
+NEW: Final = (0, 7, 0)
+
+
+def _gpu_specs(node: Node) -> Iterator[Spec]:
+    return (spec for spec in node.specs if GPU_KIND.search(spec.text))
+
+
+def specification(node: Node) -> Verdict:
+    """Judge whether there is a specification where the toolkit needs one."""
+    found = [str(spec.path) for spec in _gpu_specs(node)]
+    if found:
+        return ok(listed(found))
+    modes = {_mode(toolkit.config) for toolkit in node.toolkits}
+    if "cdi" in modes and node.driver.loaded:
+        return bad('mode is "cdi", and there is no specification for nvidia.com/gpu')
+    return none("no mode needs one; nvidia-cdi makes its own")
+
+
+def _mode(config: object) -> object:
+    table = config.get("nvidia-container-runtime") if isinstance(config, dict) else None
+    return table.get("mode") if isinstance(table, dict) else None
+
+
+def uvm_major(node: Node) -> Verdict:
+    """Judge whether specifications have the number that the kernel gave nvidia-uvm at this boot."""
+    real = node.driver.majors.get("nvidia-uvm")
+    named = {int(found[1]): spec.path for spec in node.specs for found in UVM_MAJOR.finditer(spec.text)}
+    if real is None or not named:
+        return none("no specification gives a number, or nvidia-uvm is not served")
+    wrong = [f"{path} says {major}" for major, path in named.items() if major != real]
+    return bad(f"nvidia-uvm has major {real}, {listed(wrong)}") if wrong else ok(f"major {real}")
+
+
+def paths(node: Node) -> Verdict:
+    """Judge whether what specifications mount and create is on the node."""
+    if not node.specs:
+        return none("no CDI specification")
+    gone = [f"{path} ({spec.path})" for spec in node.specs for path in spec.gone]
+    return bad(f"not on the node: {listed(gone)}") if gone else ok(f"{len(node.specs)} specifications")
+
+
+def mig(node: Node) -> Verdict:
+    """Judge whether the MIG devices of now are in a specification."""
+    specs = list(_gpu_specs(node))
+    if not node.driver.mig_minors or not specs:
+        return none("no MIG device, or no specification")
+    named = {int(minor) for spec in specs for minor in CAP.findall(spec.text)}
+    absent = [str(minor) for minor in node.driver.mig_minors if minor not in named]
+    if absent:
+        return bad(f"not in any specification: nvidia-cap {listed(absent)}")
+    return ok(f"{len(node.driver.mig_minors)} MIG nodes")
+
+
+def version(node: Node) -> Verdict:
+    """Judge whether each engine understands the specifications."""
+    newest: Version = max((_written_in(spec) for spec in node.specs), default=())
+    asked = [each for each in node.engines if each.version and each.name in UNDERSTANDS]
+    if not newest or not asked:
+        return none("no specification, or no engine that says its version")
+    old = [f"{each.name} {each.said}" for each in asked if each.version < UNDERSTANDS[each.name]]
+    if newest >= NEW and old:
+        return bad(f"cdiVersion {dotted(newest)}, which is too new for {listed(old)}")
+    return ok(f"cdiVersion {dotted(newest)}")
+
+
+def _written_in(spec: Spec) -> Version:
+    found = WRITTEN_IN.search(spec.text)
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+def enabled(node: Node) -> Verdict:
+    """Judge whether engines take devices by CDI where somebody made a specification."""
+    if not any(_gpu_specs(node)):
+        return NO_SPEC
+    off = [each.name for each in node.engines if each.serving is not None and each.serving.cdi is False]
+    return warn(f"CDI is switched off in {listed(off)}") if off else ok("no engine has it switched off")
+
+
+CHECKS: Final = (
+    Check(
+        "cdi-specification",
+        GROUP,
+        "/etc/cdi and /var/run/cdi, and the toolkit's mode",
+        "the mode is cdi and there is no specification: `unresolvable CDI devices`",
+        "`nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml`, or set mode to auto or legacy",
+        specification,
+        seen=("NVIDIA/nvidia-container-toolkit#1239", "kaito-project/kaito#2326"),
+    ),
+    Check(
+        "cdi-uvm-number",
+        GROUP,
+        "the major number of nvidia-uvm in specifications and in /proc/devices",
+        "they differ: `CUDA_ERROR_UNKNOWN`, while nvidia-smi works",
+        "generate the specification again, once the modules are loaded",
+        uvm_major,
+        seen=("NVIDIA/nvidia-container-toolkit#1934",),
+    ),
+    Check(
+        "cdi-paths",
+        GROUP,
+        "each path of the node that a specification names",
+        "one is not there, as after an upgrade of the driver",
+        "generate the specification again",
+        paths,
+        seen=("NVIDIA/nvidia-container-toolkit#1934",),
+    ),
+    Check(
+        "cdi-mig",
+        GROUP,
+        "MIG devices in /proc/driver/nvidia/capabilities and in specifications",
+        "one is in no specification: the refresh service does not see changes of MIG",
+        "generate the specification again, then restart the pods that use MIG",
+        mig,
+        seen=("NVIDIA/libnvidia-container#203", "NVIDIA/nvidia-container-toolkit#1828"),
+    ),
+    Check(
+        "cdi-version",
+        GROUP,
+        "cdiVersion of specifications, and the engines' versions",
+        "0.7.0 with containerd before 1.7.16, Docker before 26.1 or CRI-O before 1.30",
+        "upgrade the engine, or generate with `--feature-flag no-additional-gids-for-device-nodes`",
+        version,
+    ),
+    Check(
+        "cdi-enabled",
+        GROUP,
+        "whether engines serve CDI devices, as they say",
+        "a warning where it is switched off and a specification exists",
+        "switch CDI on in the engine's config (`enable_cdi`, `features.cdi`), or use the runtime nvidia-cdi",
+        enabled,
+        worst=Level.WARN,
+        seen=("NixOS/nixpkgs#420638",),
+    ),
+)

@@ -1,0 +1,114 @@
+"""What the kernel and file systems tell of devices, logs and space, each within a bound."""
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from installer.host.files import Host
+
+KMSG: Final = PurePosixPath("/dev/kmsg")
+RECORD_BYTES: Final = 8192  # the kernel's own limit for one record
+LOG_S: Final = 0.5
+LOG_LINES: Final = 20_000
+KEPT_LINES: Final = 50
+LINE: Final = 200
+ASK_S: Final = 1.0
+
+
+def character_devices(
+    host: Host, directory: PurePosixPath, prefix: str
+) -> Iterator[tuple[str, int, int, str]]:
+    """Yield name, major, minor and SELinux label of each character device whose name begins so."""
+    here = host.here(directory)
+    for name in host.names(directory):
+        if not name.startswith(prefix):
+            continue
+        try:
+            status = (here / name).lstat()
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            yield name, os.major(status.st_rdev), os.minor(status.st_rdev), _label(here / name)
+
+
+def _label(path: Path) -> str:
+    try:
+        label = os.getxattr(path, "security.selinux", follow_symlinks=False)
+    except OSError:
+        return ""
+    return label.rstrip(b"\0").decode(errors="backslashreplace")
+
+
+def kernel_log(host: Host, words: Collection[str]) -> tuple[str, ...]:
+    """Return the last lines of the kernel's log that hold one of ``words``; none where it may not be read.
+
+    Everything that is there is read, but no longer than half a second: the kernel may be talking.
+    """
+    found: list[str] = []
+    try:
+        fd = os.open(host.here(KMSG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    deadline = time.monotonic() + LOG_S
+    try:
+        for _ in range(LOG_LINES):
+            if time.monotonic() > deadline:
+                break
+            try:
+                record = os.read(fd, RECORD_BYTES)
+            except BrokenPipeError:  # overwritten meanwhile: the next one is there
+                continue
+            except OSError:  # EAGAIN: that was the last one
+                break
+            if not record:
+                break
+            found += [line for line in _messages(record) if any(word in line for word in words)]
+    finally:
+        os.close(fd)
+    return tuple(found[-KEPT_LINES:])
+
+
+def _messages(record: bytes) -> Iterator[str]:
+    for line in record.decode(errors="backslashreplace").splitlines():
+        text = line.partition(";")[2] or line
+        yield "".join(letter if letter.isprintable() else "?" for letter in text)[:LINE]
+
+
+def listens(host: Host, path: PurePosixPath) -> bool | None:
+    """Tell whether somebody listens on a socket; None where there is none."""
+    here = host.here(path)
+    try:
+        if not stat.S_ISSOCK(here.lstat().st_mode):
+            return None
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ASK_S)
+            connection.connect(str(here))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # of another kind, or busy: somebody is there
+        return True
+    return True
+
+
+def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
+    """Return how many percent of the space and of the inodes are used where ``path`` is; -1 for no limit.
+
+    As df(1) counts: what only root may still use is not free.
+    """
+    try:
+        status = os.statvfs(host.here(path))
+    except OSError:
+        return None
+    blocks = status.f_blocks - status.f_bfree
+    files = status.f_files - status.f_ffree
+    return _share(blocks, blocks + status.f_bavail), _share(files, files + status.f_favail)
+
+
+def _share(part: int, whole: int) -> int:
+    return -(-part * 100 // whole) if whole > 0 else -1

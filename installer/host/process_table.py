@@ -1,0 +1,133 @@
+"""Root's processes on the host, and the programs that they run; nobody else's are looked at."""
+
+import mmap
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from installer.host.files import Host
+from installer.host.kernel import text_of, trusted_uids
+
+PROC: Final = PurePosixPath("/proc")
+LOOK_S: Final = 2.0  # at all processes together; a node may run ten thousands
+READ_BYTES: Final = 64 << 20
+DELETED: Final = " (deleted)"
+INOTIFY: Final = "anon_inode:inotify"
+_UIDS: Final = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One process; ``file`` tells one program from another, also where both had the same path.
+
+    ``of_host`` tells that it sees the host's files as init does, and that its program is one that root alone
+    can have written: only such a program may be started.
+    """
+
+    pid: int
+    name: str
+    program: str
+    deleted: bool
+    cmdline: tuple[str, ...]
+    file: tuple[int, int]
+    of_host: bool
+
+
+def of_root(host: Host) -> Iterator[Seen]:
+    """Yield root's processes, kernel threads left out."""
+    proc = host.here(PROC)
+    init = _namespace(proc / "1")
+    for pid in _pids(proc):
+        directory = proc / str(pid)
+        try:
+            if not _is_root(directory):
+                continue
+            program = os.readlink(directory / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
+            name = text_of(directory / "comm").removesuffix("\n")
+            cmdline = tuple(text_of(directory / "cmdline").split("\0")[:-1])
+        except OSError:  # it ended, or is a thread of the kernel's
+            continue
+        file, safe = _program(directory / "exe")
+        of_host = safe and init != "" and _namespace(directory) == init
+        yield Seen(
+            pid, name, program.removesuffix(DELETED), program.endswith(DELETED), cmdline, file, of_host
+        )
+
+
+def holds(host: Host, pid: int, mark: bytes) -> bool:
+    """Tell whether the program of a process has ``mark`` in it; only its first 64 MB are looked at."""
+    try:
+        with (host.here(PROC) / str(pid) / "exe").open("rb") as file:
+            size = min(os.fstat(file.fileno()).st_size, READ_BYTES)
+            if not size:
+                return False
+            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
+                return content.find(mark) >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def inotify_instances(host: Host) -> int:
+    """Return how many inotify instances root's processes hold: their limit is one for all of them."""
+    return sum(_instances(host.here(PROC) / str(pid)) for pid in _pids(host.here(PROC)))
+
+
+def _instances(directory: Path) -> int:
+    try:
+        if not _is_root(directory):
+            return 0
+        links = [entry.path for entry in os.scandir(directory / "fd")]
+        return sum(os.readlink(link) == INOTIFY for link in links)  # noqa: PTH115 - the text counts
+    except OSError:
+        return 0
+
+
+def _pids(proc: Path) -> Iterator[int]:
+    deadline = time.monotonic() + LOOK_S
+    try:
+        names = os.listdir(proc)  # noqa: PTH208 - names alone
+    except OSError:
+        return
+    for pid in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+        if time.monotonic() > deadline:
+            return
+        yield pid
+
+
+def _is_root(directory: Path) -> bool:
+    found = _UIDS.search(text_of(directory / "status"))
+    return found is not None and {int(uid) for uid in found.groups()} <= set(trusted_uids())
+
+
+def _namespace(directory: Path) -> str:
+    try:
+        return os.readlink(directory / "ns/mnt")  # noqa: PTH115 - the text counts
+    except OSError:
+        return ""
+
+
+def _program(exe: Path) -> tuple[tuple[int, int], bool]:
+    try:
+        status = exe.stat()
+    except OSError:
+        return (0, 0), False
+    return (status.st_dev, status.st_ino), _by_root(status)
+
+
+def root_wrote(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a program of the host is one that root alone can have written."""
+    try:
+        return _by_root(host.here(path).stat())
+    except OSError:
+        return False
+
+
+def _by_root(status: os.stat_result) -> bool:
+    mode = status.st_mode
+    others = mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(mode) and bool(mode & 0o111) and not others and status.st_uid in trusted_uids()

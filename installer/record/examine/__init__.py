@@ -1,0 +1,66 @@
+"""A node as ``doctor`` judges it: reads only, each question with an end, what fails is left open."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.doctor.facts import Node, RunningEngine, Toolkit
+from installer.decide.inode import Kind
+from installer.decide.options import Options
+from installer.host.files import Host
+from installer.host.process_table import of_root
+from installer.record.examine.driver import driver, names, specifications
+from installer.record.examine.engines import engines
+from installer.record.examine.programs import asked_processes, asked_runc
+from installer.record.examine.system import system
+from installer.record.examine.toolkits import toolkits
+
+ROOT: Final = PurePosixPath("/")
+
+
+def examine(host: Host, options: Options) -> Node:
+    """Return everything that is judged; nothing is written, locked, started or signalled."""
+    seen = tuple(of_root(host))
+    with ThreadPoolExecutor(4) as pool:
+        # What is asked of programs and engines waits for different things.
+        processes = pool.submit(asked_processes, host, seen)
+        runc = pool.submit(asked_runc, host)
+        found = pool.submit(toolkits, host, options)
+        running = pool.submit(engines, host, options, seen)
+        node = system(host, seen)
+        there = found.result()
+        return Node(
+            driver=driver(host, _driver_root(host, options, there)),
+            specs=specifications(host),
+            toolkits=there,
+            engines=running.result(),
+            processes=processes.result(),
+            runc=runc.result(),
+            programs=_programs(host, there, running.result()),
+            system=node,
+        )
+
+
+def _driver_root(host: Host, options: Options, found: tuple[Toolkit, ...]) -> PurePosixPath:
+    """Return where the toolkit looks for the driver: as its config says, else where there is one."""
+    for toolkit in found:
+        table = toolkit.config.get("nvidia-container-cli") if toolkit.config else None
+        root = table.get("root") if isinstance(table, dict) else None
+        if isinstance(root, str) and root.startswith("/"):
+            return PurePosixPath(root)
+    named = PurePosixPath(options.driver_root)
+    return named if names(host, named) else ROOT
+
+
+def _programs(host: Host, found: tuple[Toolkit, ...], running: tuple[RunningEngine, ...]) -> frozenset[str]:
+    """Return those of the programs that somebody names by a path that are there."""
+    named: set[str] = set()
+    for toolkit in found:
+        for table in (toolkit.config or {}).values():
+            for value in table.values() if isinstance(table, dict) else ():
+                words = value if isinstance(value, list) else [value]
+                named |= {word.removeprefix("@") for word in words if isinstance(word, str)}
+    for engine in running:
+        named |= set(engine.serving.binaries.values()) if engine.serving else set()
+    paths = {path for path in named if path.startswith("/") and "\0" not in path}
+    return frozenset(path for path in paths if host.kind(PurePosixPath(path)) is Kind.FILE)

@@ -1,0 +1,142 @@
+"""The engines that run: what they answer, and what their own programs make of the configs on the disk."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.configs import tree_of
+from installer.decide.doctor.facts import RunningEngine
+from installer.decide.edits import Tree
+from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import Engine
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.inode import File, Kind
+from installer.decide.options import Options, Places
+from installer.host.dockerd_settings import DockerSettings, settings
+from installer.host.files import Host
+from installer.host.process_table import Seen
+from installer.record import crio, units
+from installer.record.cmdline import CONFIG, path_of
+from installer.record.configs import readable_configs
+from installer.record.engines import Answer, ask
+from installer.record.started import started
+from installer.record.trial import Trials
+
+ASK_S: Final = 3.0
+HOOK: Final = "nvidia-container-runtime-hook"
+
+
+def engines(host: Host, options: Options, seen: Iterable[Seen]) -> tuple[RunningEngine, ...]:
+    """Return what each engine says whose process runs; a connection could start one that does not."""
+    running = {each.name for each in seen}
+    wanted = [engine for engine in ENGINES.values() if engine.process in running]
+    return tuple(found for engine in wanted if (found := _engine(host, options, engine)) is not None)
+
+
+def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | None:
+    place = options.places.get(engine.name, Places())
+    facts = EngineFacts(
+        engine.name,
+        place.config or engine.config,
+        place.drop_in or engine.drop_in,
+        None,
+        (),
+        place.socket or engine.socket,
+        engine.unit,
+    )
+    answer = ask(engine, host.here(facts.socket), timeout_s=ASK_S)
+    if answer.stopped and answer.another is None:
+        return None
+    if engine.found_by and (answer.peer is None or answer.peer.unit not in engine.units):
+        return None  # its sibling, on the same socket
+    facts = _located(host, engine, facts, place, answer)
+    contents, unreadable = _contents(host, facts.files)
+    docker = (
+        settings(host.here(facts.socket), timeout_s=ASK_S) if engine.name == "docker" else DockerSettings()
+    )
+    return RunningEngine(
+        name=engine.name,
+        said=".".join(map(str, answer.version or ())),
+        version=answer.version or (),
+        serving=answer.serving,
+        silence=answer.silence,
+        failed=answer.failed and not answer.disabled,
+        disabled=answer.disabled,
+        another=answer.another.reason if answer.another else "",
+        told=None if engine.found_by or answer.another else _told(host, facts, contents),
+        trees=dict(_trees(contents)),
+        config=facts.config,
+        unreadable=unreadable,
+        unit=facts.unit,
+        unit_state=unit_state(host, facts.unit),
+        cgroup_driver=docker.cgroup_driver,
+        live_restore=docker.live_restore,
+        finds_hook=_finds_hook(host, facts) if engine.name == "docker" else None,
+    )
+
+
+def _located(host: Host, engine: Engine, facts: EngineFacts, place: Places, answer: Answer) -> EngineFacts:
+    """Return the facts with what the process tells: its program, its unit, the configs that it reads."""
+    peer = answer.peer
+    cmdline = peer.cmdline if peer else ()
+    facts = replace(
+        facts,
+        unit=(peer.unit or "") if peer else facts.unit,
+        version=answer.version,
+        serving=answer.serving,
+        pid=peer.pid if peer else None,
+        exe=PurePosixPath(peer.exe) if peer and peer.exe else None,
+    )
+    if engine.name == "crio":
+        facts = crio.with_places(host, facts, crio.started(host, facts.unit, peer).cmdline, place)
+    elif place.config is None:
+        facts = replace(facts, config=path_of(cmdline, CONFIG[engine.name]) or facts.config)
+    return replace(facts, files=readable_configs(host, engine, facts))
+
+
+def _contents(host: Host, paths: Sequence[PurePosixPath]) -> tuple[dict[PurePosixPath, File | None], str]:
+    contents: dict[PurePosixPath, File | None] = {}
+    unreadable = ""
+    for path in paths:
+        try:
+            contents[path] = host.read(path)
+            tree_of(contents[path], path)
+        except InstallerError as error:
+            unreadable = unreadable or error.problem
+    return contents, unreadable
+
+
+def _told(host: Host, facts: EngineFacts, contents: Mapping[PurePosixPath, File | None]) -> Effect | None:
+    try:
+        return Trials(host, contents)(facts, {})
+    except InstallerError:
+        return None
+
+
+def _trees(contents: Mapping[PurePosixPath, File | None]) -> Iterator[tuple[PurePosixPath, Tree]]:
+    for path, file in contents.items():
+        try:
+            yield path, tree_of(file, path)
+        except InstallerError:
+            continue
+
+
+def unit_state(host: Host, unit: str) -> str:
+    """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
+    try:
+        now = units.state(host, unit) if unit else None
+    except InstallerError:
+        return ""
+    return f"{now.active}/{now.sub}/{now.result}" if now and now.load != "not-found" else ""
+
+
+def _finds_hook(host: Host, facts: EngineFacts) -> bool | None:
+    found = started(host, facts)
+    path = found.environment.get("PATH", "") if found else ""
+    if not path:
+        return None
+    places = [PurePosixPath(place) for place in path.split(":") if place.startswith("/")]
+    return any(host.kind(place / HOOK) is Kind.FILE for place in places)

@@ -1,0 +1,72 @@
+"""The node besides driver, toolkit and engines."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.doctor.facts import Space, System
+from installer.host.devices import used
+from installer.host.files import Host
+from installer.host.process_table import Seen, inotify_instances
+from installer.record.cmdline import path_of, value_of
+from installer.record.examine.driver import text
+from installer.record.examine.engines import unit_state
+
+SYS: Final = PurePosixPath("/sys")
+PLACES: Final = tuple(
+    PurePosixPath(path)
+    for path in (
+        "/run",
+        "/",
+        "/usr/local",
+        "/var",
+        "/var/lib/docker",
+        "/var/lib/containerd",
+        "/var/lib/containers",
+    )
+)
+UNITS: Final = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-cdi-refresh.service")
+KUBELET_CONFIG: Final = PurePosixPath("/var/lib/kubelet/config.yaml")
+CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b", re.MULTILINE)
+LIMIT: Final = PurePosixPath("/proc/sys/fs/inotify/max_user_instances")
+
+
+def system(host: Host, seen: Sequence[Seen]) -> System:
+    """Return what is there."""
+    selinux = SYS / "fs/selinux"
+    profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
+    return System(
+        cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
+        tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
+        selinux_enforcing=text(host, selinux / "enforce").strip() == "1",
+        container_use_devices=text(host, selinux / "booleans/container_use_devices").startswith("1"),
+        apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
+        inotify=_inotify(host),
+        spaces=tuple(_spaces(host)),
+        units={unit: state for unit in UNITS if (state := unit_state(host, unit))},
+        kubelet_cgroups=_kubelet(host, seen),
+    )
+
+
+def _inotify(host: Host) -> tuple[int, int]:
+    limit = text(host, LIMIT).strip()
+    return inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0
+
+
+def _spaces(host: Host) -> Iterator[Space]:
+    for path in PLACES:
+        share = used(host, path)
+        if share is not None:
+            yield Space(path, *share)
+
+
+def _kubelet(host: Host, seen: Sequence[Seen]) -> str:
+    kubelet = next((each for each in seen if each.name == "kubelet"), None)
+    if kubelet is None:
+        return ""
+    if said := value_of(kubelet.cmdline, ("--cgroup-driver",)):
+        return said
+    config = path_of(kubelet.cmdline, ("--config",)) or KUBELET_CONFIG
+    found = CGROUP_DRIVER.search(text(host, config))
+    return found[1] if found else ""

@@ -1,0 +1,337 @@
+"""Each check is turned by an act on a node that is otherwise well: of its files, or of what it would answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from installer.decide.doctor import CHECKS, findings
+from installer.decide.doctor.facts import Node, RunningEngine, Space
+from installer.decide.doctor.model import Level, Verdict
+from installer.decide.effect import Effect, Handler
+from tests.doctor import golden
+from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
+
+if TYPE_CHECKING:
+    from installer.decide.edits import Value
+
+BAD, WARN = Level.BAD, Level.WARN
+
+
+@dataclass(frozen=True)
+class Act:
+    """What is done to the files of the node, to what is read of it, or both."""
+
+    files: Callable[[Path], Any] = lambda _: None
+    facts: Callable[[Node], Node] = lambda node: node
+    level: Level = BAD
+
+
+def text(path: str, old: str, new: str) -> Callable[[Path], None]:
+    """Return an act that edits a file, which has to hold ``old``."""
+
+    def edit(root: Path) -> None:
+        before = golden.FILES[path]
+        assert old in before
+        put(root, path, before.replace(old, new))
+
+    return edit
+
+
+def gone(path: str) -> Callable[[Path], None]:
+    return lambda root: (root / path.lstrip("/")).unlink()
+
+
+def logged(line: str) -> Callable[[Path], None]:
+    return lambda root: put(root, "/dev/kmsg", f"4,9,9,-;{line}\n")
+
+
+def driver(**more: Any) -> Callable[[Node], Node]:
+    return lambda node: replace(node, driver=replace(node.driver, **more))
+
+
+def toolkit(**more: Any) -> Callable[[Node], Node]:
+    return lambda node: replace(node, toolkits=(replace(node.toolkits[0], **more),))
+
+
+def system(**more: Any) -> Callable[[Node], Node]:
+    return lambda node: replace(node, system=replace(node.system, **more))
+
+
+def engine(name: str, **more: Any) -> Callable[[Node], Node]:
+    def change(each: RunningEngine) -> RunningEngine:
+        return replace(each, **more) if each.name == name else each
+
+    return lambda node: replace(node, engines=tuple(map(change, node.engines)))
+
+
+def process(pid: int, **more: Any) -> Callable[[Node], Node]:
+    return lambda node: replace(
+        node, processes=tuple(replace(each, **more) if each.pid == pid else each for each in node.processes)
+    )
+
+
+def handlers(*without: str, **more: Handler) -> Effect:
+    return replace(
+        SERVING,
+        handlers={name: each for name, each in SERVING.handlers.items() if name not in without} | more,
+    )
+
+
+def ours(**options: bool) -> Handler:
+    table: dict[str, Value] = {
+        "runtimeType": "io.containerd.runc.v2",
+        "options": {"BinaryName": RUNTIME, **options},
+    }
+    return Handler(RUNTIME, table)
+
+
+WITHOUT = {"docker": Effect({"runc": Handler("runc")}, "runc")}
+ACTS: dict[str, list[Act]] = {
+    "gpu-driver": [
+        Act(lambda root: (root / "sys/module/nvidia").rename(root / "gone")),
+        Act(lambda root: link(root, f"{GPU}/driver", "../../drivers/nouveau")),
+    ],
+    "nouveau": [
+        Act(lambda root: link(root, f"{GPU}/driver", "../../drivers/nouveau")),
+        Act(lambda root: put(root, "/sys/module/nouveau/refcnt", "0\n"), level=WARN),
+    ],
+    "driver-signature": [
+        Act(logged("Loading of unsigned module is rejected"), driver(modules=frozenset())),
+        Act(lambda root: put(root, golden.SECURE_BOOT, "\x06\0\0\0\x01"), driver(modules=frozenset()), WARN),
+    ],
+    "driver-libraries": [Act(gone("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"))],
+    "driver-version": [Act(text("/sys/module/nvidia/version", "550.54.15", "550.90.07"))],
+    "driver-age": [Act(text("/sys/module/nvidia/version", "550.54.15", "418.87.01"), level=WARN)],
+    "control-nodes": [Act(facts=driver(nodes=golden.NODES[:2]))],
+    "uvm": [Act(text("/proc/devices", "508 nvidia-uvm\n", ""))],
+    "char-links": [
+        Act(gone("/dev/char/508:1"), lambda node: replace(node, runc={"/r/runc": ((1, 1, 5), "runc 1.1.5")})),
+        Act(gone("/dev/char/508:1"), level=WARN),
+    ],
+    "xid": [
+        Act(logged("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.")),
+        Act(logged("NVRM: Xid (PCI:0000:17:00): 31, pid=7, MMU Fault"), level=WARN),
+    ],
+    "fabric-manager": [
+        Act(facts=process(702, version=(535, 104, 5))),
+        Act(facts=process(702, name="sleep")),
+    ],
+    "persistenced": [Act(facts=driver(persistenced="dead"))],
+    "cdi-specification": [
+        Act(lambda root: (gone(SPEC)(root), text(CONFIG, 'mode = "auto"', 'mode = "cdi"')(root))),
+    ],
+    "cdi-uvm-number": [Act(text(SPEC, "major: 508", "major: 511"))],
+    "cdi-paths": [Act(gone("/usr/bin/nvidia-smi"))],
+    "cdi-mig": [Act(text(SPEC, "            - path: /dev/nvidia-caps/nvidia-cap13\n", ""))],
+    "cdi-version": [
+        Act(text(SPEC, "0.5.0", "0.7.0"), engine("containerd", version=(1, 6, 20), said="1.6.20")),
+        Act(text(SPEC, "0.5.0", "0.7.0"), engine("docker", version=(20, 10, 24), said="20.10.24")),
+    ],
+    "cdi-enabled": [Act(facts=engine("containerd", serving=replace(SERVING, cdi=False)), level=WARN)],
+    "libnvidia-container": [Act(facts=toolkit(library=(1, 0, 0)))],
+    "cgroup2": [Act(facts=toolkit(library=(1, 7, 0)))],
+    "toolkit-versions": [Act(facts=toolkit(library=(1, 17, 4)), level=WARN)],
+    "ldconfig": [
+        Act(text(CONFIG, "@/sbin/ldconfig", "@/sbin/ldconfig.real")),
+        Act(text(CONFIG, "@/sbin", "/sbin")),
+    ],
+    "no-cgroups": [Act(text(CONFIG, "no-cgroups = false", "no-cgroups = true"))],
+    "mode": [
+        Act(text(CONFIG, 'mode = "auto"', 'mode = "csv"')),
+        Act(
+            lambda root: put(
+                root,
+                CONFIG,
+                golden.FILES[CONFIG]
+                .replace('"auto"', '"cdi"')
+                .replace("detection = true", "detection = false"),
+            ),
+            level=WARN,
+        ),
+    ],
+    "low-level-runtime": [
+        Act(text(CONFIG, "/usr/sbin/runc", "/usr/sbin/no-runc")),
+        Act(text(CONFIG, "/usr/sbin/runc", RUNTIME)),
+    ],
+    "toolkits": [
+        Act(facts=lambda node: replace(node, toolkits=(*node.toolkits, golden.OTHER)), level=WARN),
+        Act(
+            facts=engine("docker", serving=Effect({"n": Handler("/usr/bin/nvidia-container-runtime")}, "n")),
+            level=WARN,
+        ),
+    ],
+    "toolkit-log": [
+        Act(
+            lambda root: put(
+                root,
+                CONFIG,
+                golden.FILES[CONFIG].replace('"/dev/null"', '"/run/n.log"').replace('"info"', '"debug"'),
+            ),
+            level=WARN,
+        ),
+    ],
+    "installation": [
+        Act(facts=lambda node: replace(node, held=(("/etc/x", "drifted: runtimes.nvidia", False),))),
+    ],
+    "engine-answers": [Act(facts=engine("docker", serving=None, silence="no answer within 3 s"))],
+    "engine-ready": [
+        Act(facts=engine("containerd", serving=None, failed=True, silence="CRI did not load")),
+        Act(facts=engine("containerd", serving=replace(SERVING, ready=False))),
+    ],
+    "engine-unit": [Act(facts=engine("containerd", unit_state="failed/failed/exit-code"))],
+    "engine-kind": [Act(facts=engine("docker", another="Podman answers on it"), level=WARN)],
+    "config-accepted": [
+        Act(facts=engine("containerd", told=Effect({}, "", broken="expected key, found '='"))),
+        Act(facts=engine("docker", unreadable="read /etc/docker/daemon.json (it is a directory)")),
+    ],
+    "config-in-force": [
+        Act(facts=engine("containerd", told=handlers("nvidia"))),
+        Act(facts=engine("containerd", told=handlers(kata=Handler("/opt/kata")))),
+    ],
+    "default-runtime": [
+        Act(facts=engine("containerd", told=replace(SERVING, undefined="gone"))),
+        Act(facts=engine("containerd", serving=replace(SERVING, default="gone"))),
+    ],
+    "config-schema": [
+        Act(
+            facts=engine(
+                "containerd",
+                trees={CONTAINERD: {"version": 2}, PurePosixPath("/etc/containerd/d.toml"): {"version": 3}},
+            )
+        )
+    ],
+    "cgroup-driver": [
+        Act(text("/var/lib/kubelet/config.yaml", "systemd", "cgroupfs")),
+        Act(lambda root: put(root, "/proc/900/cmdline", "kubelet\0--cgroup-driver\0cgroupfs\0")),
+    ],
+    "docker-hook": [Act(facts=engine("docker", finds_hook=False), level=WARN)],
+    "live-restore": [Act(facts=engine("docker", live_restore=False), level=WARN)],
+    "runtime-served": [
+        Act(
+            facts=lambda node: engine("docker", serving=WITHOUT["docker"])(
+                engine("containerd", serving=handlers("nvidia"))(node)
+            )
+        ),
+        Act(facts=engine("containerd", serving=handlers("nvidia")), level=WARN),
+    ],
+    "runtime-programs": [Act(facts=lambda node: replace(node, programs=node.programs - {RUNTIME}))],
+    "runtime-options": [
+        Act(facts=engine("containerd", serving=handlers(nvidia=ours(SystemdCgroup=False)))),
+        Act(facts=engine("containerd", serving=handlers(nvidia=ours()))),
+    ],
+    "runtime-type": [
+        Act(facts=engine("containerd", serving=handlers(nvidia=Handler(RUNTIME, {"options": {}})))),
+    ],
+    "option-twice": [
+        Act(
+            facts=engine(
+                "containerd",
+                trees={
+                    CONTAINERD: {"runtimes": {"n": {"options": {"BinaryName": "/a", "binaryName": "/b"}}}}
+                },
+            )
+        )
+    ],
+    "shim-nil-pointer": [
+        Act(facts=process(701, version=(), nil_pointer=True, deleted=True)),
+        Act(facts=process(701, version=(1, 2, 2))),
+        Act(facts=process(701, version=(1, 2, 1))),
+    ],
+    "containerd-nil-pointer": [
+        Act(facts=process(700, version=(1, 2, 2))),
+        Act(facts=process(700, version=(1, 2, 4)), level=WARN),
+    ],
+    "shim-replaced": [Act(facts=process(701, deleted=True), level=WARN)],
+    "apparmor": [
+        Act(logged('audit: apparmor="DENIED" operation="signal" profile="c" peer="runc"')),
+        Act(text("/sys/kernel/security/apparmor/profiles", "docker-default (", "runc ("), level=WARN),
+    ],
+    "selinux": [
+        Act(
+            facts=driver(
+                nodes=tuple(replace(each, label="u:r:xserver_misc_device_t:s0") for each in golden.NODES)
+            )
+        )
+    ],
+    "inotify": [
+        Act(facts=system(inotify=(128, 128))),
+        Act(facts=system(inotify=(110, 128)), level=WARN),
+    ],
+    "run-space": [
+        Act(facts=system(spaces=(Space(PurePosixPath("/run"), 100),))),
+        Act(facts=system(spaces=(Space(PurePosixPath("/run"), 10, 97),))),
+        Act(facts=system(spaces=(Space(PurePosixPath("/run"), 90),)), level=WARN),
+    ],
+    "disk-space": [Act(facts=system(spaces=(Space(PurePosixPath("/var/lib/docker"), 99),)))],
+    "driver-services": [
+        Act(facts=system(units={"nvidia-persistenced.service": "failed/failed/exit-code"})),
+        Act(facts=system(units={"nvidia-cdi-refresh.service": "inactive/dead/exit-code"}), level=WARN),
+    ],
+    "holes-toolkit": [Act(facts=toolkit(ctk=(1, 17, 7)), level=WARN)],
+    "cuda-compat": [
+        Act(
+            lambda root: put(
+                root,
+                CONFIG,
+                f"{golden.FILES[CONFIG]}\n[features]\nallow-cuda-compat-libs-from-container = true\n",
+            ),
+            level=WARN,
+        )
+    ],
+    "holes-runc": [
+        Act(facts=lambda node: replace(node, runc={"/usr/bin/runc": ((1, 1, 5), "runc 1.1.5")}), level=WARN)
+    ],
+    "holes-containerd": [Act(facts=process(700, version=(2, 1, 4), said="containerd 2.1.4"), level=WARN)],
+}
+
+
+def after(root: Path, act: Act) -> Node:
+    """Return the node after an act."""
+    golden.lay(root)
+    act.files(root)
+    return act.facts(golden.read(root))
+
+
+def verdicts(node: Node) -> dict[str, Verdict]:
+    return {finding.check.name: finding.verdict for finding in findings(node)}
+
+
+def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(tmp_path: Path) -> None:
+    found = verdicts(golden.read(golden.lay(tmp_path)))
+
+    assert {name: verdict for name, verdict in found.items() if verdict.level is not Level.OK} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        pytest.param(check.name, act, id=f"{check.name}-{number}")
+        for check in CHECKS
+        for number, act in enumerate(ACTS[check.name], 1)
+    ],
+)
+def test_an_act_turns_its_check(tmp_path: Path, name: str, act: Act) -> None:
+    verdict = verdicts(after(tmp_path, act))[name]
+
+    assert verdict.level is act.level, verdict.found
+    assert verdict.found
+
+
+def test_each_check_is_turned_as_far_as_it_goes() -> None:
+    worst = {check.name: check.worst for check in CHECKS}
+
+    turned = {name: BAD if any(act.level is BAD for act in acts) else WARN for name, acts in ACTS.items()}
+
+    assert turned == worst
+
+
+def test_there_are_more_than_thirty_checks_each_with_a_name_of_its_own_and_a_remedy() -> None:
+    assert len({check.name for check in CHECKS}) == len(CHECKS) > 30
+    assert [check.name for check in CHECKS if not check.remedy or not check.looks_at] == []
+
+
+def test_nothing_is_wrong_with_a_node_without_gpu_toolkit_and_engine() -> None:
+    assert {finding.check.name for finding in findings(Node()) if finding.wrong} == set()

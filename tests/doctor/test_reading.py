@@ -1,0 +1,187 @@
+"""What doctor reads: root's processes and programs only, any bytes, and without leaving a trace."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.doctor import findings
+from installer.decide.doctor.model import Level
+from installer.host.devices import listens
+from installer.host.files import Host
+from installer.host.process_table import Seen, holds, of_root, root_wrote
+from installer.host.programs import run_in
+from installer.record.examine.programs import NIL_POINTER, asked_processes, version_in
+from installer.record.examine.toolkits import SAYS_CLI, SAYS_CTK, SAYS_LIBRARY
+from tests.doctor import golden
+from tests.host.servers import hang, serving
+
+HOST = Host.under(PurePosixPath("/"))
+SHIM = "containerd-shim-runc-v2"
+
+
+@contextmanager
+def shim(directory: Path, *, marked: bool) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program with the name of a shim; behind its last section lies what a linker's table would hold."""
+    program = directory / SHIM
+    shutil.copyfile("/bin/sleep", program)
+    with program.open("ab") as file:
+        file.write(b"\0proc." + NIL_POINTER + b"\0" if marked else b"\0proc.(*execProcess).pid\0")
+    program.chmod(0o755)
+    with subprocess.Popen([program, "60"]) as child:
+        try:
+            deadline = time.monotonic() + 10
+            while Path(f"/proc/{child.pid}/comm").read_text() != "containerd-shim\n":
+                assert time.monotonic() < deadline
+            yield child
+        finally:
+            child.kill()
+
+
+def seen(pid: int) -> Seen:
+    return next(each for each in of_root(HOST) if each.pid == pid)
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
+    tmp_path: Path, *, marked: bool, deleted: bool
+) -> None:
+    with shim(tmp_path, marked=marked) as child:
+        if deleted:
+            (tmp_path / SHIM).unlink()
+            shutil.copyfile("/bin/true", tmp_path / SHIM)
+
+        (found,) = asked_processes(HOST, [seen(child.pid)])
+
+    assert (found.name, found.program) == ("containerd-shim", str(tmp_path / SHIM))
+    assert (found.deleted, found.nil_pointer) == (deleted, marked)
+    node = replace(golden.read(golden.lay(tmp_path / "node")), processes=(found,))
+    (verdict,) = (each.verdict for each in findings(node) if each.check.name == "shim-nil-pointer")
+    assert verdict.level is (Level.BAD if marked else Level.OK), verdict.found
+    assert not marked or str(child.pid) in verdict.found
+
+
+def process(root: Path, pid: int, uid: int, namespace: str = "mnt:[4026531841]") -> None:
+    golden.put(root, f"/proc/{pid}/status", f"Name:\tcontainerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    golden.put(root, f"/proc/{pid}/comm", "containerd\n")
+    golden.put(root, f"/proc/{pid}/cmdline", "containerd\0")
+    golden.link(root, f"/proc/{pid}/exe", str(root / "usr/bin/kubelet"))
+    golden.link(root, f"/proc/{pid}/ns/mnt", namespace)
+
+
+def test_only_processes_of_roots_are_seen(tmp_path: Path) -> None:
+    root = golden.lay(tmp_path)
+    process(root, 50, 65534)
+    process(root, 51, 0)
+
+    assert [each.pid for each in of_root(Host.under(PurePosixPath(root)))] == [51, 900]
+
+
+def test_a_program_is_started_only_out_of_the_hosts_own_files_and_if_root_wrote_it(tmp_path: Path) -> None:
+    root = golden.lay(tmp_path)
+    (root / "usr/bin/kubelet").chmod(0o755)
+    process(root, 51, 0)
+    process(root, 52, 0, namespace="mnt:[4026539999]")  # of a container
+    host = Host.under(PurePosixPath(root))
+
+    before = {each.pid: each.of_host for each in of_root(host)}
+    (root / "usr/bin/kubelet").chmod(0o777)
+    after = {each.pid: each.of_host for each in of_root(host)}
+
+    assert (before[51], before[52], after[51]) == (True, False, False)
+    assert not root_wrote(host, PurePosixPath("/usr/bin/kubelet"))
+
+
+def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
+    assert not holds(Host.under(PurePosixPath(tmp_path)), 7, NIL_POINTER)
+    assert list(of_root(Host.under(PurePosixPath(tmp_path)))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "spelled"),
+    [
+        # As these programs of Debian's say it.
+        pytest.param(
+            "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u2\n",
+            (1, 6, 20),
+            "1.6.20~ds1",
+            id="containerd",
+        ),
+        pytest.param(
+            "containerd-shim-runc-v2:\n  Version:  2.1.9\n  Revision: \n", (2, 1, 9), "2.1.9", id="a shim"
+        ),
+        pytest.param("runc version 1.1.5+ds1\ncommit: 1.1.5\n", (1, 1, 5), "1.1.5+ds1", id="runc"),
+        pytest.param("Docker version 28.5.2+dfsg4, build \n", (28, 5, 2), "28.5.2+dfsg4", id="dockerd"),
+        pytest.param("flag provided but not defined: -v\n", (), "", id="none"),
+        pytest.param("1" * 100_000 + ".2", (), "", id="endless"),
+    ],
+)
+def test_a_version_is_what_a_program_says(text: str, version: tuple[int, ...], spelled: str) -> None:
+    assert version_in(text) == (version, spelled)
+
+
+@pytest.mark.parametrize(
+    ("said", "cli", "library"),
+    [
+        pytest.param("version: 1.0.0\nbuild date: 2018-09-20T20:19+00:00\n", (1, 0, 0), (), id="of 2018"),
+        pytest.param(
+            "cli-version: 1.17.4\nlib-version: 1.17.4\nbuild date: 2025\n", (1, 17, 4), (1, 17, 4), id="new"
+        ),
+    ],
+)
+def test_nvidia_container_cli_tells_itself_and_its_library_apart(
+    said: str, cli: tuple[int, ...], library: tuple[int, ...]
+) -> None:
+    found = [pattern.search(said) for pattern in (SAYS_CLI, SAYS_LIBRARY)]
+
+    assert [version_in(each[1])[0] if each else () for each in found] == [cli, library]
+    assert SAYS_CTK.search("NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590\n")
+
+
+def test_a_dead_socket_is_told_from_one_that_answers(tmp_path: Path) -> None:
+    host, socket = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/socket")
+    absent = listens(host, socket)
+    with serving(tmp_path / "socket", hang):
+        answers = listens(host, socket)
+
+    assert (absent, answers, listens(host, socket)) == (None, True, False)
+
+
+def test_any_bytes_anywhere_are_read_without_a_mistake(tmp_path: Path) -> None:
+    for number, path in enumerate(golden.FILES):
+        root = golden.lay(tmp_path / str(number))
+        (root / path.lstrip("/")).write_bytes(b"\xff\0\n- a: [" + bytes(range(256)) * 40)
+        if path == golden.CONFIG:
+            continue
+        # What is asked of the kernel, of engines and programs is not in a file.
+        assert findings(golden.read(root))
+
+
+def test_directories_and_pipes_in_the_place_of_files_are_no_obstacle(tmp_path: Path) -> None:
+    # Nobody puts a pipe into /proc.
+    for number, path in enumerate(path for path in golden.FILES if not path.startswith("/proc/")):
+        root = golden.lay(tmp_path / str(number))
+        (root / path.lstrip("/")).unlink()
+        if number % 2:
+            os.mkfifo(root / path.lstrip("/"))
+        else:
+            (root / path.lstrip("/")).mkdir()
+        if path not in {golden.RUNTIME, f"{golden.TOOLKIT}/nvidia-container-cli"}:
+            assert findings(golden.read(root))
+
+
+def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    program = tmp_path / "runc"
+    program.write_text("#!/bin/sh\nsleep 60\n")
+    program.chmod(0o755)
+    began = time.monotonic()
+
+    assert run_in(Path("/"), [str(program), "--version"], timeout_s=0.2) is None
+    assert time.monotonic() - began < 10

@@ -1,0 +1,87 @@
+"""doctor as people call it, and its page."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from installer.decide.doctor import CHECKS
+from installer.decide.doctor.document import document
+from tests.doctor import golden
+
+PROJECT = Path(__file__).parents[2]
+PAGE = PROJECT / "docs/doctor.md"
+
+
+def call(root: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "installer", "doctor", "--host-root", str(root), *more],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Lay a node whose module and libraries are of one driver, but without what only a kernel could add."""
+    found = golden.lay(tmp_path / "node")
+    (found / "sys/module/nvidia/version").unlink()
+    (found / golden.SWITCH.lstrip("/") / "class").write_text("0x060400\n")
+    return found
+
+
+def test_nothing_bad_is_exit_code_0_and_something_bad_is_1(root: Path) -> None:
+    well = call(root)
+    (root / "usr/bin/nvidia-smi").unlink()
+
+    broken = call(root)
+
+    assert well.returncode == 0, well.stdout + well.stderr
+    assert broken.returncode == 1, broken.stdout + broken.stderr
+    assert re.search(r"^  bad   cdi-paths +not on the node: /usr/bin/nvidia-smi", broken.stdout, re.MULTILINE)
+    assert "do: generate the specification again" in broken.stdout
+
+
+def test_json_has_every_check_with_a_remedy_where_one_is_needed(root: Path) -> None:
+    (root / "usr/bin/nvidia-smi").unlink()
+
+    told = json.loads(call(root, "--json").stdout)
+
+    assert (told["schema"], told["verdict"]) == (1, "bad")
+    assert [each["name"] for each in told["checks"]] == [check.name for check in CHECKS]
+    assert all(bool(each["remedy"]) == (each["level"] in {"warn", "bad"}) for each in told["checks"])
+    assert {each["level"] for each in told["checks"]} <= {"ok", "warn", "bad", "n/a"}
+
+
+def test_it_changes_nothing(root: Path) -> None:
+    def tree() -> dict[str, tuple[int, int, int]]:
+        found = {str(path): path.lstat() for path in root.rglob("*")}
+        return {path: (each.st_ino, each.st_mtime_ns, each.st_mode) for path, each in found.items()}
+
+    before = tree()
+    call(root)
+
+    assert tree() == before
+
+
+def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> None:
+    golden.put(root, "/usr/local/nvidia/.toolkit-installer/ledger", "{")
+
+    told = {each["name"]: each for each in json.loads(call(root, "--json").stdout)["checks"]}
+
+    assert told["installation"]["level"] == "bad"
+    assert "ledger" in told["installation"]["found"]
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    if os.environ.get("GOLDEN"):
+        PAGE.write_text(document())
+
+    assert PAGE.read_text() == document()

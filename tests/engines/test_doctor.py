@@ -1,0 +1,109 @@
+"""doctor on real nodes: nothing bad on a good one, and what somebody breaks is what it names."""
+
+import json
+import shutil
+from typing import Any
+
+from tests.engines.configs import CONTAINERD, DOCKER, base_configs
+from tests.engines.images import IMAGE
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+
+SOURCE = ("--toolkit-source", ARTIFACTS)
+RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+SHIM = "/usr/bin/containerd-shim-runc-v2"
+FAILING = b"proc.(*execProcess).pidv"  # what the shims of containerd 1.2.1 and 1.2.2 have in their tables
+
+Checks = dict[str, dict[str, Any]]
+
+
+def doctor(node: Node) -> tuple[int, Checks]:
+    done = node.installer("doctor", "--json")
+    assert done.stdout, done.stderr
+    return done.returncode, {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+
+
+def bad(checks: Checks) -> dict[str, str]:
+    return {name: each["found"] for name, each in checks.items() if each["level"] == "bad"}
+
+
+def config_of(node: Node) -> str:
+    return DOCKER if node.engine == "docker" else CONTAINERD
+
+
+def sleeper(node: Node) -> None:
+    if node.engine == "docker":
+        node.run(["docker", "run", "--detach", "--net", "none", "--name", "sleeper", IMAGE])
+    else:
+        node.cri.start_container(node.cri.run_pod())
+
+
+def give_driver(node: Node) -> None:
+    """Add the libraries to the module that nodes seem to have loaded."""
+    for root in ("", "/run/nvidia/driver"):
+        node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
+
+
+def test_nothing_is_bad_on_a_good_node_and_nothing_is_changed(node: Node) -> None:
+    give_driver(node)
+    before, pid = snapshot(node, times=True), node.pid_of(node.engine)
+
+    code, checks = doctor(node)
+
+    assert (snapshot(node, times=True), node.pid_of(node.engine)) == (before, pid)
+    node.installer("install", *SOURCE, check=True)
+    sleeper(node)
+
+    installed, served = doctor(node)
+
+    assert (code, bad(checks)) == (0, {})
+    assert (installed, bad(served)) == (0, {})
+    assert node.containerd_version in served["holes-containerd"]["found"]
+    assert served["shim-nil-pointer"]["found"] == f"1 shims, of {node.containerd_version}"
+    assert served["runtime-served"]["level"] == "ok"
+
+
+def test_what_somebody_broke_is_what_it_names(node: Node) -> None:
+    give_driver(node)
+    node.installer("install", *SOURCE, check=True)
+    config, pid = config_of(node), node.pid_of(node.engine)
+    ours = node.read(config)
+
+    node.write(config, base_configs(node.engines)[config])
+    rewritten = bad(doctor(node)[1])
+    node.write(config, "{ = ")
+    nonsense = bad(doctor(node)[1])
+    node.write(config, ours)
+    (node.root / RUNTIME.lstrip("/")).unlink()
+    removed = bad(doctor(node)[1])
+    node.run(["kill", "-STOP", str(pid)])
+    code, hung = doctor(node)
+    node.run(["kill", "-CONT", str(pid)])
+
+    assert rewritten.keys() == {"config-in-force", "installation"}
+    assert "nvidia" in rewritten["config-in-force"]
+    assert nonsense.keys() >= {"config-accepted", "installation"}
+    assert removed.keys() == {"runtime-programs", "installation"}
+    assert RUNTIME in removed["runtime-programs"]
+    assert (code, "no answer within" in bad(hung)["engine-answers"]) == (1, True)
+
+
+def test_a_shim_with_the_nil_pointer_is_found_after_its_package_was_upgraded(node: Node) -> None:
+    give_driver(node)
+    program = node.root / SHIM.lstrip("/")
+    original = program.with_name("good")
+    shutil.copy2(program, original)
+    with program.with_name("old").open("wb") as file:
+        file.write(program.read_bytes() + b"\0" + FAILING + b"\0")
+    program.with_name("old").chmod(0o755)
+    program.with_name("old").replace(program)
+    sleeper(node)
+    original.replace(program)
+
+    code, checks = doctor(node)
+
+    assert code == 1
+    assert bad(checks).keys() == {"shim-nil-pointer"}
+    assert f"({SHIM}, deleted)" in checks["shim-nil-pointer"]["found"]
+    assert checks["shim-replaced"]["level"] == "warn"
