@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from installer.decide.configs import ConfigChange, pristine, syntax_of
+from installer.decide.configs import ConfigChange, pristine, syntax_of, text_of
 from installer.decide.effect import Effect, Flags
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.docker_reload import effect, route
@@ -63,9 +63,8 @@ def rows_for(
     for step in steps:
         if isinstance(step, WriteConfig) and step.path not in rows and step.before is not None:
             # Nothing of ours stands there, but for the time of a reload.
-            row = ConfigRow(
-                step.engine, step.path, syntax_of(step.path), Saved.of(step.before), (step.before.digest,), ()
-            )
+            syntax = syntax_of(step.path, text_of(step.before, step.path), step.engine)
+            row = ConfigRow(step.engine, step.path, syntax, Saved.of(step.before), (step.before.digest,), ())
             rows[step.path] = ConfigChange(None, row, step.before)
             yield row, step.before
 
