@@ -150,7 +150,7 @@ def test_a_pidfile_of_a_killed_run_goes_with_an_uninstall_that_was_told_another(
 def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledgers(site: Site) -> None:
     path = site.root / DAEMON_JSON
     said = json.loads(path.read_text())
-    said["runtimes"]["gpu"] = {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}
+    said["runtimes"] = {"gpu": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}}
     path.write_text(json.dumps(said))
     before = site.tree()
 
