@@ -228,6 +228,7 @@ def _part(
         unwanted_defaults(engine, (*asked, *gone), writes),
         others(engine, after, ours),
         defaults(engine, after, ours),
+        cdi=decision.cdi,
     )
     served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
@@ -241,7 +242,7 @@ def _part(
             engine.unit,
             tuple((one.name, one.binary) for one in asked),
             _state(engine, held),
-            pending(engine, options.extras),
+            pending(engine, options.extras, told=decision.cdi),
         ),
         tuple(row for row, _ in rows),
         chosen.steps,
