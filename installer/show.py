@@ -60,7 +60,7 @@ def diff(
 ) -> list[str]:
     """Return the unified diff of one config, its secrets masked unless ``show_secrets``."""
     texts = [text_of(file, path) for file in (before, after)]
-    shown = texts if show_secrets else [masked(text, syntax_of(path)) for text in texts]
+    shown = texts if show_secrets else [masked(text, syntax_of(path, text)) for text in texts]
     names = [f"{side}{path}" if file else "/dev/null" for side, file in (("a", before), ("b", after))]
     lines: list[str] = []
     for line in _unified(*map(_lines, texts), *map(_lines, shown)):

@@ -145,3 +145,21 @@ def test_a_pidfile_of_a_killed_run_goes_with_an_uninstall_that_was_told_another(
     assert site.tree() == before
     assert not (site.root / PIDFILE).exists()
     assert not (site.root / LEDGER).exists()
+
+
+def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledgers(site: Site) -> None:
+    path = site.root / DAEMON_JSON
+    said = json.loads(path.read_text())
+    said["runtimes"] = {"gpu": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}}
+    path.write_text(json.dumps(said))
+    before = site.tree()
+
+    early = site.call("uninstall")
+    nothing = site.tree()
+    installed = site.call("install")
+    done = site.call("uninstall")
+
+    assert [each.returncode for each in (early, installed, done)] == [0, 0, 0], done.stderr
+    assert "ledger lost" not in early.stderr + installed.stderr + done.stderr
+    assert nothing == before
+    assert site.tree() == before

@@ -316,3 +316,35 @@ def test_a_containerd_without_cri_is_left_alone_for_what_is_seen(
     (tmp_path / "etc/os-release").write_text(os_release)
 
     assert without_cri(Host.under(PurePosixPath(tmp_path)), beside) == reason
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "\n", '\ufeff{"debug": true}'], ids=["usual", "empty", "blank", "marked"]
+)
+def test_dockers_config_may_have_any_name(site: Site, text: str | None) -> None:
+    config = site.root / "etc/docker/dockerd.cfg"
+    (site.root / DAEMON_JSON).rename(config)
+    if text is not None:
+        config.write_text(text)
+    before = site.tree()
+    words = ("install", "--runtime", "docker", "--config", f"docker={config}")
+
+    first, again = site.call(*words), site.call(*words, "--set-as-default")
+    planned = site.call("plan", *words[1:])
+    said = json.loads(config.read_text(encoding="utf-8-sig"))
+    done = site.call("uninstall")
+
+    assert [each.returncode for each in (first, again, planned, done)] == [0, 0, 10, 0], done.stderr
+    assert said["default-runtime"] == "nvidia"
+    assert site.tree() == before
+
+
+def test_the_secrets_of_a_config_of_another_name_are_masked(site: Site) -> None:
+    config = site.root / "etc/docker/dockerd.cfg"
+    config.write_text('{\n  "log-opts": {"splunk-token": "hush"}\n}\n')
+
+    planned = site.call("plan", "--runtime", "docker", "--config", f"docker={config}")
+
+    assert planned.returncode == 10
+    assert "splunk-token" in planned.stdout
+    assert "hush" not in planned.stdout

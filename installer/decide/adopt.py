@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.configs import syntax_of, tree_of
+from installer.decide.configs import syntax_of, text_of, tree_of
 from installer.decide.edits import Edit, Key, Tree, Value
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import OUR_BINARIES, is_ours, leaves
@@ -51,7 +51,7 @@ def adoption(facts: Facts, options: Options) -> Adopted:
             if not whole and not edits:
                 continue
             ours = (file.digest,) if whole else ()
-            syntax = None if whole else syntax_of(path)
+            syntax = None if whole else syntax_of(path, text_of(file, path), engine.name)
             configs.append(ConfigRow(engine.name, path, syntax, None, ours, edits))
             names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
             found.append(f"{path} as a whole" if whole else f"{names} in {path}")

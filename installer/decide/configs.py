@@ -53,9 +53,11 @@ class ConfigChange:
     saved: bool = True
 
 
-def syntax_of(path: PurePosixPath) -> Syntax:
-    """Return the syntax of a config by its name; all engines read TOML but for JSON files."""
-    return Syntax.JSON if path.suffix == ".json" else Syntax.TOML
+def syntax_of(path: PurePosixPath, text: str, engine: str = "") -> Syntax:
+    """Return the syntax of a config, which may have any name: no TOML begins with a brace."""
+    usual = ENGINES[engine].config if engine in ENGINES else path
+    braced = text.lstrip("\ufeff \t\r\n").startswith("{")
+    return Syntax.JSON if braced or ".json" in (path.suffix, usual.suffix) else Syntax.TOML
 
 
 def text_of(file: File | None, path: PurePosixPath) -> str:
@@ -86,7 +88,8 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
     Raises:
         InstallerError: the text is not valid.
     """
-    return parse(text_of(file, path), syntax_of(path), name=str(path))
+    text = text_of(file, path)
+    return parse(text, syntax_of(path, text), name=str(path))
 
 
 def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> Pristine:
@@ -225,7 +228,8 @@ def untouched(
 
 
 def _as_found(engine: str, path: PurePosixPath, now: File, facts: Facts) -> ConfigRow:
-    return ConfigRow(engine, path, syntax_of(path), Saved.of(now), (now.digest,), (), facts.targets.get(path))
+    syntax = syntax_of(path, text_of(now, path), engine)
+    return ConfigRow(engine, path, syntax, Saved.of(now), (now.digest,), (), facts.targets.get(path))
 
 
 def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:

@@ -15,7 +15,7 @@ from installer.decide.configs import (
     untouched,
     withdrawn,
 )
-from installer.decide.edits import Syntax, parse
+from installer.decide.edits import parse
 from installer.decide.effect import Effect, Handler, disturbed
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
@@ -61,10 +61,10 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
     """
     order = dict.fromkeys((*engine.files, *sorted(texts)))
     files = {path: file for path in order if (file := texts.get(path)) is not None}
-    # Docker's config may have any name.
-    usual = syntax_of(ENGINES[engine.name].config)
-    syntax = {path: Syntax.JSON if usual is Syntax.JSON else syntax_of(path) for path in files}
-    trees = {path: parse(text_of(file, path), syntax[path], name=str(path)) for path, file in files.items()}
+    said = {path: text_of(file, path) for path, file in files.items()}
+    trees = {
+        path: parse(text, syntax_of(path, text, engine.name), name=str(path)) for path, text in said.items()
+    }
     return ConfigFiles(
         engine.config,
         engine.drop_in,
@@ -228,6 +228,7 @@ def _part(
         unwanted_defaults(engine, (*asked, *gone), writes),
         others(engine, after, ours),
         defaults(engine, after, ours),
+        cdi=decision.cdi,
     )
     served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
@@ -241,7 +242,7 @@ def _part(
             engine.unit,
             tuple((one.name, one.binary) for one in asked),
             _state(engine, held),
-            pending(engine, options.extras),
+            pending(engine, options.extras, told=decision.cdi),
         ),
         tuple(row for row, _ in rows),
         chosen.steps,

@@ -5,9 +5,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from installer.decide.configs import ConfigChange, pristine, syntax_of
+from installer.decide.configs import ConfigChange, pristine, syntax_of, text_of
 from installer.decide.effect import Effect, Flags
 from installer.decide.engines import ENGINES, docker
+from installer.decide.engines.containerd_effect import CDI
 from installer.decide.engines.docker_reload import effect, route
 from installer.decide.engines.model import Extras, RuntimeEntry
 from installer.decide.engines.model import Reload as How
@@ -63,9 +64,8 @@ def rows_for(
     for step in steps:
         if isinstance(step, WriteConfig) and step.path not in rows and step.before is not None:
             # Nothing of ours stands there, but for the time of a reload.
-            row = ConfigRow(
-                step.engine, step.path, syntax_of(step.path), Saved.of(step.before), (step.before.digest,), ()
-            )
+            syntax = syntax_of(step.path, text_of(step.before, step.path), step.engine)
+            row = ConfigRow(step.engine, step.path, syntax, Saved.of(step.before), (step.before.digest,), ())
             rows[step.path] = ConfigChange(None, row, step.before)
             yield row, step.before
 
@@ -100,8 +100,13 @@ def stale_defaults(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[st
             )
 
 
-def pending(engine: EngineFacts, extras: Extras) -> str:
-    """Return what an engine will not have in force after its reload, and when it will; "" for nothing."""
+def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
+    """Return what an engine will not have in force after its reload, and when it will; "" for nothing.
+
+    ``told`` is that its config asks for CDI, which a restart brings into force.
+    """
+    if told and engine.serving is not None and engine.serving.cdi is None:
+        return f"{CDI} in {engine.config} has no effect, for this {engine.name} has no CDI"
     if ENGINES[engine.name].reload is not How.HUP:
         return ""
     return docker.pending(engine.config, extras, engine.serving)

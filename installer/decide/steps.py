@@ -89,7 +89,8 @@ class Reload:
     """Make a running engine read its config; prove that it serves ``present`` and not ``absent``.
 
     None of ``demoted`` may be its default runtime, and the ``others`` have to be served as they were, with
-    one of ``defaults`` for the default where any are given.
+    one of ``defaults`` for the default where any are given. ``cdi`` tells that CDI has to be served, where
+    the engine tells of it at all.
     """
 
     engine: str
@@ -98,6 +99,7 @@ class Reload:
     demoted: frozenset[str] = frozenset()
     others: tuple[Neighbour, ...] = ()
     defaults: frozenset[str] = frozenset()
+    cdi: bool = False
 
     def satisfied_by(self, serving: Effect) -> bool:
         """Tell whether an engine that serves this needs no reload any more."""
@@ -107,7 +109,8 @@ class Reload:
             and (serving.default != entry.name or entry.name in binaries)
             for entry in self.absent
         )
-        return gone and serving.default not in self.demoted and not self.wrong_in(serving)
+        unasked = serving.default not in self.demoted and not (self.cdi and serving.cdi is False)
+        return gone and unasked and not self.wrong_in(serving)
 
     def lost_in(self, serving: Effect) -> tuple[str, ...]:
         """Return what is not served as it was: the runtimes of others, and the default."""

@@ -59,7 +59,8 @@ def with_places(host: Host, facts: EngineFacts, cmdline: tuple[str, ...], places
     NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     """
     named = path_of(cmdline, CONFIG[NAME])
-    if places.config is None or (facts.drop_in and (named or host.kind(places.config) is not Kind.FILE)):
+    unread = facts.drop_in and places.config and (cmdline or host.kind(places.config) is not Kind.FILE)
+    if places.config is None or unread:
         facts = replace(facts, config=named or ENGINES[NAME].config)
     directory = path_of(cmdline, DROP_INS)
     if places.drop_in is None and directory and facts.drop_in:

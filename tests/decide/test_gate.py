@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.edits import Syntax
 from installer.decide.effect import Effect, Flags, Handler, disturbed
 from installer.decide.engine_part import Texts, texts_alone
 from installer.decide.errors import InstallerError
@@ -294,6 +295,8 @@ def test_an_engine_is_asked_again_while_the_toolkit_is_named() -> None:
     "spelled",
     [
         pytest.param("/usr/local/nvidia//toolkit/nvidia-container-runtime", id="two slashes"),
+        pytest.param("//usr/local/nvidia/toolkit/nvidia-container-runtime", id="two slashes ahead"),
+        pytest.param("/usr/local/./nvidia/toolkit/nvidia-container-runtime", id="a dot"),
         pytest.param("/usr/local/nvidia/../nvidia/toolkit/nvidia-container-runtime", id="two dots"),
         pytest.param(
             "/usr/local/nvidia/.toolkit-installer/versions/0/nvidia-container-runtime", id="behind the link"
@@ -373,3 +376,16 @@ def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found
         plan_undo(running, restarts, lambda *_: found)
 
     assert plan_undo(stopped, restarts, lambda *_: found).settled is None
+
+
+def test_each_file_is_held_in_its_own_syntax_also_where_nothing_of_ours_is_left_in_it() -> None:
+    drop_in = PurePosixPath("/etc/containerd/conf.d/99-nvidia.toml")
+    case = Own("containerd", NOWHERE, {"drop_in": str(drop_in), "engine_version": "2.1.9"}, CONFIG, TEXT)
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    without = replace(case, said={"engine_version": "2.1.9"})
+
+    moved, _ = installed(without, disk, plan.settled)
+
+    assert {row.syntax for row in (*moved.during.configs, *plan.during.configs)} == {Syntax.TOML}
+    assert drop_in in {row.path for row in moved.during.configs}

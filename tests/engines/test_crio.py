@@ -383,3 +383,30 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime_until_the_flag_is_gone(cr
     crio.run(["systemctl", "daemon-reload"])
     crio.restart("crio")
     crio.installer("uninstall", check=True)
+
+
+def test_a_config_that_crio_does_not_read_takes_no_settings_away(crio: Node) -> None:
+    """The operator names /etc/crio/config.toml, with settings of its own, to every CRI-O."""
+    unread = '[crio.runtime]\ndefault_runtime = "runc"\n'
+    files = snapshot(crio)
+    crio.write("/etc/crio/config.toml", unread)
+    words = [PYTHON, "-m", "installer.compat", "--no-daemon", "--runtime=crio", "--nvidia-driver-root=/"]
+    words += [
+        f"--toolkit-source-root={ARTIFACTS}",
+        "--config=/etc/crio/config.toml",
+        "--set-as-default=false",
+    ]
+    words += ["--nvidia-runtime-name=nvidia", f"--drop-in-config={OURS}"]
+
+    done = crio.run(words)
+
+    assert "installed" in done.stderr
+    text = crio.read(OURS)
+    assert 'monitor_path = "/usr/libexec/crio/conmon"' in text
+    toolkit = crio.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
+    assert 'runtimes = ["/usr/libexec/crio/crun", ' in toolkit
+    run_pod(crio, "nvidia")
+    crio.installer("uninstall", check=True)
+    assert crio.read("/etc/crio/config.toml") == unread
+    crio.run(["rm", "/etc/crio/config.toml"])
+    assert snapshot(crio) == files

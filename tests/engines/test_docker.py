@@ -152,6 +152,36 @@ def test_dockerd_validates_as_it_was_started(
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+def test_a_runtime_that_an_admin_made_the_default_stays_until_he_names_another(
+    docker_node: Node, *, stopped: bool
+) -> None:
+    node, files, before = docker_node, snapshot(docker_node), served(docker_node)
+    node.installer("install", *SOURCE, check=True)
+    said = json.loads(node.read(DOCKER))
+    node.write(DOCKER, json.dumps(said | {"default-runtime": "nvidia"}))
+    node.restart("docker")
+    pid = node.pid_of("docker")
+    if stopped:
+        node.run(["systemctl", "stop", "docker.service", "docker.socket"])
+
+    kept = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"(it was made the default in {DOCKER})" in sentence(kept.stderr)
+    assert json.loads(node.read(DOCKER))["runtimes"].keys() == {"nvidia"}
+    assert stopped or node.pid_of("docker") == pid
+    node.restart("docker")
+    assert served(node) == ({"runc", "nvidia"}, "nvidia")
+    left = json.loads(node.read(DOCKER))
+    node.write(DOCKER, json.dumps(left | {"default-runtime": "runc"}))
+    node.restart("docker")
+    assert node.installer("uninstall").returncode == 0
+    assert served(node) == before
+    del files[DOCKER]
+    assert snapshot(node).items() >= files.items()
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_a_default_that_a_flag_makes_keeps_its_runtime_until_the_flag_is_gone(
     docker_node: Node, *, stopped: bool
 ) -> None:

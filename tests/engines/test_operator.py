@@ -292,3 +292,30 @@ def _plugin(node: Node) -> str:
     text = node.read("/etc/containerd/config.toml")
     new = "io.containerd.cri.v1.runtime"
     return new if new in text or "version = 3" in text else "io.containerd.grpc.v1.cri"
+
+
+def test_what_is_asked_for_later_is_in_force_or_called_pending(containerd_node: Node, cri: Cri) -> None:
+    """Our binaries are served already; annotations and CDI come with a second install."""
+    node, files = containerd_node, snapshot(containerd_node)
+    words = [
+        PYTHON,
+        "-m",
+        "installer.compat",
+        "--no-daemon",
+        "--runtime=containerd",
+        "--nvidia-driver-root=/",
+    ]
+    words += [f"--toolkit-source-root={ARTIFACTS}", "--config=/etc/containerd/config.toml"]
+    node.run(words)
+
+    cdi = node.run([*words, "--enable-cdi-in-runtime"])
+    told = node.installer("status").stdout
+    again = node.run([*words, "--enable-cdi-in-runtime"])
+
+    without = node.containerd_version.startswith("1.6")
+    assert node.run(["containerd", "config", "dump"]).stdout.count("enable_cdi = true") == (not without)
+    assert cri.status().config.get("enableCDI") is (None if without else True)
+    assert ("this containerd has no CDI" in cdi.stderr) == ("this containerd has no CDI" in told) == without
+    assert "nothing changed" in again.stderr
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files

@@ -78,7 +78,8 @@ def _planned(name: str) -> Reader:
                     after.append(plan(found, case.options))
         with suppress(InstallerError):
             after.append(adoption(facts(content, Holdings(), None), case.options))  # type: ignore[arg-type]
-        return after, masked(content.decode(errors="replace"), syntax_of(config))
+        text = content.decode(errors="replace")
+        return after, masked(text, syntax_of(config, text))
 
     return read
 

@@ -124,7 +124,7 @@ def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles
             head = [*head, Want(("imports",), pattern, member=True)]
         out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
     doubt = next(doubts(files, config, target, entries), None)
-    return Decision(tuple(out), low_level, notes, shown, doubt)
+    return Decision(tuple(out), low_level, notes, shown, doubt, cdi=extras.cdi)
 
 
 def _needs_runc(config: Config) -> bool:

@@ -87,6 +87,7 @@ class Decision:
     ``low_level`` are the runtimes that ours may wrap, preferred first; ``notes`` are for the owner.
     ``shown`` holds what the engine has to show of our runtimes, by name, where more than the binary counts.
     ``doubt`` is why it would not serve them, as far as the texts tell; its own program may know better.
+    ``cdi`` tells that the engine has to serve CDI devices after its reload.
     """
 
     files: tuple[FileWants, ...]
@@ -94,6 +95,7 @@ class Decision:
     notes: tuple[str, ...] = ()
     shown: Mapping[str, Tree] = field(default_factory=dict)
     doubt: InstallerError | None = None
+    cdi: bool = False
 
 
 class Reload(StrEnum):
