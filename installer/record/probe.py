@@ -20,7 +20,7 @@ from installer.host.trees import entries
 from installer.record import crio, units
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import CONFIG, overruling, path_of, state_of
-from installer.record.configs import configs_read, readable_configs, usual_configs
+from installer.record.configs import configs_read, contents_of, readable_configs, usual_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.hints import (
@@ -139,7 +139,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         engines.append(replace(found, files=files))
     facts = _facts(host, options, held, tuple(engines))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
-    facts = replace(facts, contents={path: host.read(path) for path in sorted(named)} | {**facts.contents})
+    facts = replace(facts, contents=contents_of(host, named) | {**facts.contents})
     restarts = options.restart_mode is not RestartMode.NONE
     found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
     live, idle = known_to_docker(host, held, found_live)
@@ -163,7 +163,7 @@ def _facts(host: Host, options: Options, held: Holdings, engines: tuple[EngineFa
     versions = (name for name in host.names(layout.versions) if not name.startswith("."))
     return Facts(
         engines=engines,
-        contents={path: host.read(path) for path in sorted(paths)},
+        contents=contents_of(host, paths),
         originals={row.path: original_of(host, layout, row) for row in held.configs},
         lost=frozenset(row.path for row in held.configs if is_lost(host, layout, row)),
         missing=frozenset(),
