@@ -17,8 +17,8 @@ PROJECT = Path(__file__).parent.parent
 RUNS = 3
 MIB = 1024
 SHIMS = 10_000
-# Megabytes: seconds, MiB. Five are five times one, over the 27 MiB of the program itself; the pod's limit of
-# 128 MiB takes a config of about four.
+# Megabytes: seconds, MiB. Five are five times one, over the 27 MiB of the program itself. In the pod's limit
+# of 128 MiB a config of five is refused in a sentence, with what it takes (record/configs.py).
 LIMITS = {1: (1.0, 64), 5: (5.0, 27 + 5 * (64 - 27))}
 
 TOLD = """

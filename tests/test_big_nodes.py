@@ -10,9 +10,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.decide.edits import Syntax, Want, apply, undo
+from installer.decide.edits.depth import is_deep
 from installer.host.containers import TASKS, of_shims
 from installer.host.files import Host
-from tests.test_verbs import PROJECT, Site
+from installer.host.limits import memory_limit_bytes
+from tests.test_verbs import PROJECT, Site, sentence
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 RUNTIMES = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
@@ -116,3 +118,89 @@ def test_what_a_shim_left_may_be_anything(tmp_path: Path, content: str) -> None:
     )
 
     assert found == []
+
+
+@pytest.mark.parametrize("verb", ["install", "plan", "uninstall"])
+def test_a_key_of_twenty_thousand_parts_is_refused_in_a_sentence(tmp_path: Path, verb: str) -> None:
+    site = Site(tmp_path)
+    if verb == "uninstall":
+        assert site.call("install").returncode == 0
+    config = site.root / "etc/containerd/config.toml"
+    config.write_text(config.read_text() + "a." * 20_000 + "b = 1\n")
+
+    done = _within(1024, site.command(verb))
+
+    assert done.returncode in {1, 4}
+    assert sentence(done).startswith("cannot read /etc/containerd/config.toml as TOML (nested too deeply)")
+
+
+def _within(mebibytes: int, command: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command that may have no more address space than that."""
+    limit = mebibytes << 20
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=PROJECT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "deep"),
+    [
+        pytest.param(".".join(["a"] * 33) + " = 1", True, id="a dotted key"),
+        pytest.param("[" + " . ".join(['"a.b"'] * 33) + "]", True, id="a header of quoted parts"),
+        pytest.param("x = {" + ".".join(["'a'"] * 33) + " = 1}", True, id="in an inline table"),
+        pytest.param(".".join(["a"] * 30) + " = 1", False, id="thirty parts"),
+        pytest.param('x = ["' + "registry.example.com/" * 40 + '"]', False, id="a long string"),
+    ],
+)
+def test_a_key_is_deep_by_its_parts(text: str, *, deep: bool) -> None:
+    assert is_deep(text) is deep
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        pytest.param("0::/\n", {"memory.max": "134217728"}, 128 << 20, id="a pod"),
+        pytest.param(
+            "0::/a.slice/b\n", {"a.slice/memory.max": "9", "a.slice/b/memory.max": "max"}, 9, id="a unit"
+        ),
+        pytest.param("4:memory:/x\n0::/\n", {"memory/memory.limit_in_bytes": "7"}, 7, id="version 1"),
+        pytest.param("0::/\n", {}, None, id="none"),
+        pytest.param("", {}, None, id="nothing"),
+        pytest.param("nonsense\n\xff::\n", {"memory.max": "max"}, None, id="anything"),
+    ],
+)
+def test_the_limit_of_memory_is_that_of_the_cgroups(
+    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    (tmp_path / "self").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text + "\n")
+
+    assert memory_limit_bytes(tmp_path / "self", tmp_path / "fs") == limit
+
+
+def test_a_config_that_takes_more_memory_than_there_is_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    (site.root / "etc/containerd/config.toml").write_text(config(5_000_000))
+    before = site.tree()
+    code = (
+        "import sys; from installer.record import configs; configs.memory_limit_bytes = lambda: 128 << 20\n"
+        "from installer.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    where = ["--host-root", str(site.root), "--toolkit-source", str(site.source), "--runtime", "containerd"]
+    command = [sys.executable, "-c", code, "install", *where, "--restart-mode", "none"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+
+    assert done.returncode == 1
+    assert "MB of config take about 1" in sentence(done)
+    assert "the limit of this process is 128 MiB" in sentence(done)
+    assert site.tree() == before

@@ -163,3 +163,35 @@ def test_an_entry_that_an_admin_wrote_ahead_of_us_is_not_taken_for_a_lost_ledger
     assert "ledger lost" not in early.stderr + installed.stderr + done.stderr
     assert nothing == before
     assert site.tree() == before
+
+
+@pytest.mark.parametrize("verb", ["uninstall", "status"])
+def test_another_install_dir_than_the_engines_name_is_refused_and_the_right_one_told(
+    site: Site, verb: str
+) -> None:
+    before = site.tree()
+    assert site.call("install", "--install-dir", PLACE).returncode == 0
+    during = site.tree()
+
+    wrong = ("--install-dir", "/opt/wrong")
+    done = site.call(verb, *wrong) if verb == "uninstall" else site.status(*wrong)
+    untouched = site.tree()
+    right = site.call("uninstall", "--install-dir", PLACE)
+
+    assert done.returncode == 1
+    assert "cannot find an installation in /opt/wrong" in done.stderr.replace('"problem": "', "cannot ")
+    assert f"names the one in {PLACE}" in done.stderr
+    assert f"--install-dir {PLACE}" in done.stderr
+    assert untouched == during
+    assert right.returncode == 0, right.stderr
+    assert site.tree() == before
+
+
+def test_an_install_dir_without_anything_is_nothing_to_undo(site: Site) -> None:
+    before = site.tree()
+
+    done = site.call("uninstall", "--install-dir", "/opt/wrong")
+
+    assert done.returncode == 0
+    assert "nothing to undo" in done.stderr
+    assert site.tree() == before

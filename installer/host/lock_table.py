@@ -13,9 +13,9 @@ from installer.host.processes import started_of
 
 PROC: Final = Path("/proc")
 MAX_PID_BYTES: Final = 64
-_FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ")
+_FLOCK = re.compile(r"\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) ([0-9a-f]{1,8}):([0-9a-f]{1,8}):(\d{1,20}) ")
 _NSPID = re.compile(r"^NSpid:\s+(.*)", re.MULTILINE)
-_UIDS = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
+_UIDS = re.compile(r"^Uid:\s+(\d{1,10})\s+(\d{1,10})\s+(\d{1,10})\s+(\d{1,10})\n", re.MULTILINE)
 
 
 def lock_holder(path: Path, *, proc: Path = PROC) -> tuple[int, float] | None:

@@ -1,7 +1,8 @@
 """The configs that an engine reads: its root file, its drop-ins, what they import."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -10,9 +11,13 @@ from installer.decide.engines.containerd_config import patterns
 from installer.decide.engines.model import Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.inode import Kind
+from installer.decide.inode import File, Kind
 from installer.host.files import Host
+from installer.host.limits import memory_limit_bytes
 
+# As measured (make bench): what the program itself takes, and what each byte of the largest config adds.
+BASE_BYTES: Final = 30 << 20
+PER_BYTE: Final = 27
 WILDCARDS: Final = frozenset("*?[")
 
 
@@ -52,7 +57,7 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
     while waiting:
         path = waiting.pop()
         try:
-            tree = tree_of(host.read(path), path)
+            tree = tree_of(read_config(host, path), path)
         except InstallerError:
             if path == config:
                 raise
@@ -88,3 +93,30 @@ def usual_configs(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
     usual = EngineFacts(engine.name, engine.config, None, None, (), engine.socket, engine.unit)
     return readable_configs(host, engine, usual)
+
+
+def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:
+    """Return each config, as ``read_config`` does."""
+    return {path: read_config(host, path) for path in sorted(paths)}
+
+
+def read_config(host: Host, path: PurePosixPath) -> File | None:
+    """Return a config that is there.
+
+    Raises:
+        InstallerError: it cannot be read, or could not be worked on within the memory that we may use.
+    """
+    file, limit = host.read(path), _limit()
+    need = BASE_BYTES + PER_BYTE * len(file.content) if file else 0
+    if limit is not None and file is not None and need > limit:
+        raise InstallerError(
+            f"edit {path} ({len(file.content) / 1e6:.1f} MB of config take about {need >> 20} MiB of memory, "
+            f"the limit of this process is {limit >> 20} MiB)",
+            remedy="raise the memory limit of the pod or unit, or make the file smaller",
+        )
+    return file
+
+
+@lru_cache(maxsize=1)
+def _limit() -> int | None:
+    return memory_limit_bytes()

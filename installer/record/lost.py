@@ -57,12 +57,20 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
     """Return options with the install-dir that engines really name, where the usual one was not used.
 
     Raises:
-        InstallerError: they name several.
+        InstallerError: they name several, or another one than the operator did.
     """
-    if options.install_dir != DEFAULT_INSTALL_DIR or host.exists(options.layout.home):
+    if options.adopt or host.exists(options.layout.home):
         return options
     named = named_toolkits(host, options.places)
     found = sorted(place for place in named if host.exists(Layout(place).ledger))
+    if options.install_dir != DEFAULT_INSTALL_DIR:
+        if options.install_dir in named or not found:  # then its ledger is lost, or nothing is
+            return options
+        configs = " and ".join(map(str, sorted(named[found[0]])))
+        raise InstallerError(
+            f"find an installation in {options.install_dir} ({configs} names the one in {found[0]})",
+            remedy=Remedy("name that one: ", Option("install-dir", str(found[0]))),
+        )
     if len(found) > 1:
         raise InstallerError(
             f"tell which installation is meant ({' and '.join(map(str, found))} are in use)",

@@ -20,7 +20,7 @@ from installer.host.trees import entries
 from installer.record import crio, units
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import CONFIG, overruling, path_of, state_of
-from installer.record.configs import configs_read, readable_configs, usual_configs
+from installer.record.configs import configs_read, contents_of, readable_configs, usual_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.hints import (
@@ -175,7 +175,7 @@ def _facts(
     versions = (name for name in host.names(layout.versions) if not name.startswith("."))
     facts = Facts(
         engines=engines,
-        contents={path: host.read(path) for path in sorted(paths)},
+        contents=contents_of(host, paths),
         originals={row.path: original_of(host, layout, row) for row in held.configs},
         lost=frozenset(row.path for row in held.configs if is_lost(host, layout, row)),
         missing=frozenset(),

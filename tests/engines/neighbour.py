@@ -1,6 +1,7 @@
 """A neighbour who means harm: runs in a node as nobody, and does all at once whatever every local user may do.
 
-As a script: it says ``at work`` once everything goes on, and goes on until it is killed.
+As a script: it says ``at work`` once everything goes on, and goes on until it is killed. What it does is harm, not that
+it takes the processor: ``burn`` as its argument does that alone.
 """
 
 import contextlib
@@ -107,13 +108,23 @@ def _talk(connection: socket.socket) -> None:
             connection.sendall(b"#" * 65536)
 
 
+def burn() -> None:
+    """Take what there is of the processor, and do nothing else."""
+    while True:
+        pass
+
+
 def main() -> None:
-    """Become nobody, and begin; what is meant to harm is what it does, not that it takes the processor."""
-    os.nice(19)
+    """Become nobody, and begin, at everybody's priority.
+
+    With the word ``burn`` it only takes the processor, with as many threads: that is everybody's right, and
+    what the same time without its acts is measured by.
+    """
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    for act in (signals, locks, names, endless):
+    acts = (burn,) * 4 if sys.argv[1:] == ["burn"] else (signals, locks, names, endless)
+    for act in acts:
         threading.Thread(target=act, daemon=True).start()
     time.sleep(1)
     sys.stdout.write("at work\n")

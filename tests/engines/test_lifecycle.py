@@ -321,3 +321,21 @@ def test_a_runtime_given_by_its_shim_becomes_ours_and_comes_back(docker_node: No
     assert said == "alive\n"
     assert docker_node.read(DOCKER) == text
     assert "nvidia" in served(docker_node)[0]
+
+
+def test_an_uninstall_of_another_directory_names_the_one_that_the_engine_serves(node: Node) -> None:
+    files, before = snapshot(node), served(node)
+    node.installer("install", *SOURCE, "--install-dir", "/opt/gpu", check=True)
+    during = snapshot(node)
+
+    wrong = node.installer("uninstall", "--install-dir", "/opt/wrong")
+    untouched, still = snapshot(node), served(node)[0]
+    right = node.installer("uninstall", "--install-dir", "/opt/gpu")
+
+    assert wrong.returncode == 1
+    assert "names the one in /opt/gpu" in sentence(wrong.stderr)
+    assert untouched == during
+    assert still == before[0] | {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+    assert right.returncode == 0, right.stderr
+    assert served(node) == before
+    assert snapshot(node) == files

@@ -15,6 +15,8 @@ from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
+SLOWER = 1.5
+TRIES = 3
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 # A mount point may have any bytes, and whoever has fusermount3 makes one.
 MOUNT_POINT = os.fsdecode(b"/mnt/a b\\\t\xff\x85\xe2\x80\xa8")
@@ -23,12 +25,10 @@ WITHOUT_PRIVATE = "mount --bind /dev/null /run/systemd/private && exec "
 
 
 @contextmanager
-def _harm(node: Node) -> Iterator[None]:
-    """Let the neighbour work, and a mount point have a name that is no text."""
-    (node.root / MOUNT_POINT.lstrip("/")).mkdir(parents=True)
-    node.run(["mount", "-t", "tmpfs", "none", MOUNT_POINT])
+def _beside(node: Node, *words: str) -> Iterator[None]:
+    """Let the neighbour work."""
     node.write("/run/neighbour.py", Path(neighbour.__file__).read_text())
-    process = node.start([PYTHON, "/run/neighbour.py"])
+    process = node.start([PYTHON, "/run/neighbour.py", *words])
     process.wait_for("at work")
     try:
         yield
@@ -36,6 +36,17 @@ def _harm(node: Node) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def _harm(node: Node) -> Iterator[None]:
+    """Let the neighbour work, and a mount point have a name that is no text."""
+    (node.root / MOUNT_POINT.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    node.run(["mount", "-t", "tmpfs", "none", MOUNT_POINT])
+    try:
+        with _beside(node):
+            yield
+    finally:
         node.run(["umount", MOUNT_POINT])
 
 
@@ -72,17 +83,28 @@ def test_a_neighbour_without_root_changes_nothing(
     node: Node, record_row: Callable[[str], None], *, over_the_bus: bool
 ) -> None:
     files, before = snapshot(node), served(node)
-    alone_s, starts = _life(node, before, over_the_bus=over_the_bus)
+    _, starts = _life(node, before, over_the_bus=over_the_bus)
+    ratios: list[float] = []
+    starts_then = set()
 
-    with _harm(node):
-        harmed_s, starts_then = _life(node, before, over_the_bus=over_the_bus)
+    # Whoever has a shell may take the processor, and the kernel shares that out, not we: what his acts cost is
+    # the time beside one who takes as much of it and does nothing. Other work on the machine makes for noise.
+    while not ratios or (min(ratios) > SLOWER and len(ratios) < TRIES):
+        with _beside(node, "burn"):
+            burnt_s, _ = _life(node, before, over_the_bus=over_the_bus)
+        with _harm(node):
+            harmed_s, started = _life(node, before, over_the_bus=over_the_bus)
+        ratios.append(harmed_s / burnt_s)
+        print(f"{harmed_s:.1f} {burnt_s:.1f}")  # noqa: T201 - shown where it fails
+        starts_then.add(started)
 
     way = "the bus" if over_the_bus else "systemd's socket"
     record_row(
         f"{node.engines} by {way}: {harmed_s:.1f} s with a neighbour who means harm,"
-        f" {alone_s:.1f} s without: {harmed_s / alone_s:.2f} x"
+        f" {burnt_s:.1f} s with one who only takes the processor: {min(ratios):.2f} x"
     )
-    assert starts_then == starts
+    assert min(ratios) <= SLOWER
+    assert starts_then == {starts}
     assert snapshot(node) == files
     assert served(node) == before
 

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import time
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -21,7 +22,7 @@ from installer.decide.adopt import adoption
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
-from installer.decide.engines.crio_effect import STATE
+from installer.decide.engines.crio_effect import STATE, effect
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
@@ -35,6 +36,10 @@ from installer.flags import FLAGS, options_from
 from installer.host import cri, dockerd, systemd
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
+from installer.host.kernel import mounts
+from installer.host.limits import memory_limit_bytes
+from installer.host.lock_table import is_held_pidfile, lock_holder
+from installer.host.locks import lock_pidfile, remove_pidfile
 from installer.host.processes import is_running, unit_in
 from installer.host.waiting import LOCKS, WOKEN_BY, woken
 from installer.record.cmdline import overruling, path_of, state_of, value_of
@@ -127,6 +132,55 @@ def _proc(directory: Path) -> Reader:
     def read(content: bytes) -> object:
         (directory / "7/stat").write_bytes(content)
         return is_running(7, 1.0, proc=directory), unit_in(content.decode(errors="surrogateescape"))
+
+    return read
+
+
+def _crio_config(content: bytes) -> object:
+    with cri._understood(Path("/x")):  # noqa: SLF001 - the rest of it is a socket that speaks gRPC as well
+        return effect(tomllib.loads(content.decode(errors="replace")))
+
+
+def _locks(directory: Path) -> Reader:
+    """Return what looks for the holder of a pidfile: in the table of locks, and in what is said of processes."""
+    pidfile = directory / "pidfile"
+    (directory / "7/fd").mkdir(parents=True)
+    pidfile.write_text("7\n")
+    (directory / "7/fd/3").symlink_to(pidfile)
+    table = f"1: FLOCK  ADVISORY  WRITE 7 00:2a:{pidfile.stat().st_ino} 0 EOF\n".encode()
+
+    def read(content: bytes) -> object:
+        found = []
+        for locks, process in ((table, content), (table + content, b"NSpid:\t7\nUid:\t0\t0\t0\t0\n")):
+            (directory / "locks").write_bytes(locks)
+            (directory / "7/status").write_bytes(process)
+            found.append(is_held_pidfile(pidfile, proc=directory))
+        with suppress(InstallerError):
+            found.append(lock_holder(pidfile, proc=directory) is None)
+        return found
+
+    return read
+
+
+def _pidfile(directory: Path) -> Reader:
+    directory.mkdir()
+    host = Host.under(PurePosixPath(directory))
+
+    def read(content: bytes) -> object:
+        (directory / "x.pid").write_bytes(content)
+        try:
+            lock_pidfile(host, PurePosixPath("/x.pid")).release()
+        finally:
+            remove_pidfile(host, PurePosixPath("/x.pid"))
+        return status(["status", "--host-root", str(directory), "--pid-file", "/x.pid", "--alive"])
+
+    return read
+
+
+def _kernel(path: Path) -> Reader:
+    def read(content: bytes) -> object:
+        path.write_bytes(content)
+        return mounts(path), memory_limit_bytes(path, path.parent)
 
     return read
 
@@ -255,6 +309,9 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             _file(directory / "named", "etc/docker/daemon.json", lambda host: named_toolkits(host, {})),
         ),
         "proc": (b"7 (docker d) S " + b"1 " * 40 + b"\n0::/system.slice/docker.service\n", _proc(directory / "proc")),
+        "locks": (b"Name:\tx\nNSpid:\t7\t1\nUid:\t0\t0\t0\t0\n1: FLOCK  ADVISORY  WRITE 7 00:2a:7 0 EOF\n", _locks(directory / "locks")),
+        "pidfile": (b"4711\n", _pidfile(directory / "pidfile")),
+        "mounts": (b"36 35 98:0 /a\\040b /mnt rw - ext3 /dev/x rw\n0::/x\n4:memory:/y\n", _kernel(directory / "mounts")),
         "command line": (b"dockerd\0--config-file\0/etc/x\0-c=/y\0--add-runtime=a=b\0", _cmdline(directory)),
         "NVIDIA's words": (
             b"--runtime=docker\0--nvidia-runtime-name=x\0RUNTIME_ARGS=--socket /x\0ROOT=/a\0CDI_ENABLED=yes", _compat,
@@ -296,14 +353,18 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
                 lambda content: serving(directory / "docker", answer(content)),
             ),
         ),
+        "CRI-O's config": (
+            b'[crio.runtime]\ndefault_runtime = "runc"\n[crio.runtime.runtimes.runc]\nruntime_path = "/usr/bin/runc"\n',
+            _crio_config,
+        ),
         "D-Bus": (b"0", _systemd(directory / "bus")),
     }  # fmt: skip
 
 
 NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
-    "command line", "NVIDIA's words", "our words", "environment", "config.toml",
-    "CRI's status", "CRI's version", "CRI's list", "dockerd", "D-Bus",
+    "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
+    "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
 )  # fmt: skip
 
 

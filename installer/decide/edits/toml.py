@@ -1,8 +1,7 @@
 """The spans of TOML text: where a key's value stands, and where a new one belongs.
 
 Every function takes text that ``load`` has accepted. A line is added behind the
-end of the line before it and removed together with that line's end, so adding and
-removing mirror each other whatever the text ends in.
+end of the line before it and removed together with that line's end: adding and removing mirror each other.
 """
 
 import re
@@ -10,6 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from installer.decide.edits.depth import is_deep
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Key, Value
 from installer.decide.edits.toml_scan import Pair, Table, is_first_header, tables
@@ -20,11 +20,9 @@ _TO_ESCAPE: Final = re.compile(r'[\x00-\x1f\x7f"\\]')
 
 
 def load(text: str) -> Branch:
-    """Return the tree of ``text``.
-
-    Raises:
-        TextError: the text is not TOML.
-    """
+    """Return the tree of ``text``; TextError where it is none, RecursionError where it is too deep."""
+    if is_deep(text):
+        raise RecursionError
     try:
         return tomllib.loads(text, parse_float=Number)
     except tomllib.TOMLDecodeError as error:
