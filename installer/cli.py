@@ -139,6 +139,16 @@ def doctor(*, as_json: bool, **values: Any) -> Exit:
 
 
 @program.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_with_places
+def verify(*, as_json: bool, **values: Any) -> Exit:
+    """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
+    from installer.verify import verify as prove
+
+    return prove(_options(DEFAULTS | values), as_json=as_json)
+
+
+@program.command()
 def demo() -> Exit:
     """Show the whole cycle in a throw-away root: no root rights, no engine."""
     from installer.demo import demo as show

@@ -64,12 +64,12 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         CriFailedError: containerd's CRI plugin did not load.
         InstallerError: the engine refuses, or answers something else.
     """
-    with _connected(socket_path, timeout_s) as engine:
+    with connected(socket_path, timeout_s) as engine:
         about = engine.cri("Version")
         answer = engine.cri("Status", _VERBOSE)
     with _understood(socket_path):
-        version = dict(_fields(about))
-        conditions = [dict(_fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
+        version = dict(fields(about))
+        conditions = [dict(fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
         name = version[2].decode()
         if name == "cri-o":
             # As `crio status config` asks, which every version answers: Status has nothing of it, or from
@@ -88,10 +88,10 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
     Raises:
         InstallerError: as ``status``.
     """
-    with _connected(socket_path, timeout_s) as engine:
+    with connected(socket_path, timeout_s) as engine:
         answer = engine.cri("ListContainers", _CREATED)
     with _understood(socket_path):
-        return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
+        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
 def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
@@ -100,10 +100,10 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     Raises:
         InstallerError: as ``status``.
     """
-    with _connected(socket_path, timeout_s) as engine:
+    with connected(socket_path, timeout_s) as engine:
         answer = engine.cri("ListPodSandbox", b"")
     with _understood(socket_path):
-        return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
+        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
 def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
@@ -113,14 +113,14 @@ def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
         NotAnsweringError: nobody answers within ``timeout_s``.
         InstallerError: it is not containerd.
     """
-    with _connected(socket_path, timeout_s) as engine:
+    with connected(socket_path, timeout_s) as engine:
         plugins = engine.cri_plugins()
     if plugins is None:
         raise InstallerError(f"find containerd on {socket_path}", remedy="check that it is its socket")
     return _failure(plugins)
 
 
-class _Engine:
+class Connection:
     """One connection with one deadline for all calls on it."""
 
     def __init__(self, channel: Any, socket_path: Path, timeout_s: float) -> None:
@@ -130,9 +130,11 @@ class _Engine:
         self._deadline = time.monotonic() + timeout_s
 
     def left_s(self) -> float:
+        """Return the time that is left for all calls, in seconds."""
         return max(self._deadline - time.monotonic(), 0.001)
 
     def cri(self, method: str, request: bytes = b"") -> bytes:
+        """Call a method of the RuntimeService with a message in protobuf, and return its answer so."""
         answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
         if answer is None:
             raise _without_cri(self._socket_path, self.cri_plugins())
@@ -145,8 +147,8 @@ class _Engine:
             return None
         plugins = {}
         with _understood(self._socket_path):
-            for plugin in (dict(_fields(part)) for part in _all(answer, 1)):
-                error = dict(_fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
+            for plugin in (dict(fields(part)) for part in _all(answer, 1)):
+                error = dict(fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
                 plugins[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
         return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
 
@@ -174,7 +176,8 @@ class _Engine:
 
 
 @contextmanager
-def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
+def connected(socket_path: Path, timeout_s: float) -> Iterator[Connection]:
+    """Hold a connection to an engine."""
     import grpc
 
     options = (
@@ -183,7 +186,7 @@ def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
         ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     )
     with grpc.insecure_channel(f"unix:{quote(str(socket_path))}", options=options) as channel:
-        yield _Engine(channel, socket_path, timeout_s)
+        yield Connection(channel, socket_path, timeout_s)
 
 
 @contextmanager
@@ -239,15 +242,15 @@ def _http_get(path: Path, resource: str, timeout_s: float) -> str:
 
 
 def _entry(part: bytes) -> tuple[str, str]:
-    entry = dict(_fields(part))
+    entry = dict(fields(part))
     return entry[1].decode(), entry.get(2, b"").decode()
 
 
 def _all(message: bytes, number: int) -> list[bytes]:
-    return [value for field, value in _fields(message) if field == number]
+    return [value for field, value in fields(message) if field == number]
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a protobuf message: an int for a varint, bytes for everything else."""
     position = 0
 
