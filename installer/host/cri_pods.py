@@ -1,6 +1,7 @@
 """A pod with one container over CRI, as a kubelet makes it, and gone when the block is left."""
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,12 +11,13 @@ from typing import Final
 from installer.decide.errors import InstallerError
 from installer.decide.verify import MARK, WAITS, Tools
 from installer.host import cri
-from installer.host.cri import Connection, connected, fields
+from installer.host.cri import Connection, NotAnsweringError, connected, fields
 
 LABEL: Final = "toolkit-installer"
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 EXEC_S: Final = 10
+RETRY_S: Final = 0.2
 SYSTEMD: Final = "system.slice"
 Exec = Callable[[str], str]
 
@@ -35,6 +37,7 @@ def container(
     pod = _pod(_cgroup_parent(status, handler))
     with connected(socket, timeout_s) as engine:
         _sweep(engine)
+    with connected(socket, timeout_s) as engine:
         sandbox = _text(engine.cri("RunPodSandbox", _bytes(1, pod) + _bytes(2, handler)), 1)
         try:
             config = _container(_image(engine, sandbox), tools, environment)
@@ -63,9 +66,20 @@ def _sweep(engine: Connection) -> None:
 
 
 def _remove(engine: Connection, sandbox: str) -> None:
-    with suppress(InstallerError):  # removal stops what runs, too
-        engine.cri("StopPodSandbox", _bytes(1, sandbox))
-    engine.cri("RemovePodSandbox", _bytes(1, sandbox))
+    """Stop and remove a pod; containerd refuses for some seconds while one of its containers is starting."""
+    while True:
+        with suppress(InstallerError):  # removal stops what runs, too
+            engine.cri("StopPodSandbox", _bytes(1, sandbox))
+        try:
+            engine.cri("RemovePodSandbox", _bytes(1, sandbox))
+        except NotAnsweringError:
+            raise
+        except InstallerError:
+            if engine.left_s() < 1:
+                raise
+            time.sleep(RETRY_S)
+        else:
+            return
 
 
 def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:
