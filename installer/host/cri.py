@@ -3,7 +3,7 @@
 import json
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,7 +64,7 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         CriFailedError: containerd's CRI plugin did not load.
         InstallerError: the engine refuses, or answers something else.
     """
-    with connected(socket_path, timeout_s) as engine:
+    with _connected(socket_path, timeout_s) as engine:
         about = engine.cri("Version")
         answer = engine.cri("Status", _VERBOSE)
     with _understood(socket_path):
@@ -88,7 +88,7 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
     Raises:
         InstallerError: as ``status``.
     """
-    with connected(socket_path, timeout_s) as engine:
+    with _connected(socket_path, timeout_s) as engine:
         answer = engine.cri("ListContainers", _CREATED)
     with _understood(socket_path):
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
@@ -100,7 +100,7 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     Raises:
         InstallerError: as ``status``.
     """
-    with connected(socket_path, timeout_s) as engine:
+    with _connected(socket_path, timeout_s) as engine:
         answer = engine.cri("ListPodSandbox", b"")
     with _understood(socket_path):
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
@@ -113,14 +113,29 @@ def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
         NotAnsweringError: nobody answers within ``timeout_s``.
         InstallerError: it is not containerd.
     """
-    with connected(socket_path, timeout_s) as engine:
+    with _connected(socket_path, timeout_s) as engine:
         plugins = engine.cri_plugins()
     if plugins is None:
         raise InstallerError(f"find containerd on {socket_path}", remedy="check that it is its socket")
     return _failure(plugins)
 
 
-class Connection:
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Methods of the RuntimeService by name, with messages in protobuf's bytes; and the time left, in seconds."""
+
+    call: Callable[[str, bytes], bytes]
+    left_s: Callable[[], float]
+
+
+@contextmanager
+def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
+    """Hold a connection for calls that change something; each may raise as ``status`` does."""
+    with _connected(socket_path, timeout_s) as engine:
+        yield Calls(engine.cri, engine.left_s)
+
+
+class _Engine:
     """One connection with one deadline for all calls on it."""
 
     def __init__(self, channel: Any, socket_path: Path, timeout_s: float) -> None:
@@ -130,11 +145,9 @@ class Connection:
         self._deadline = time.monotonic() + timeout_s
 
     def left_s(self) -> float:
-        """Return the time that is left for all calls, in seconds."""
         return max(self._deadline - time.monotonic(), 0.001)
 
     def cri(self, method: str, request: bytes = b"") -> bytes:
-        """Call a method of the RuntimeService with a message in protobuf, and return its answer so."""
         answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
         if answer is None:
             raise _without_cri(self._socket_path, self.cri_plugins())
@@ -176,8 +189,7 @@ class Connection:
 
 
 @contextmanager
-def connected(socket_path: Path, timeout_s: float) -> Iterator[Connection]:
-    """Hold a connection to an engine."""
+def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
     import grpc
 
     options = (
@@ -186,7 +198,7 @@ def connected(socket_path: Path, timeout_s: float) -> Iterator[Connection]:
         ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     )
     with grpc.insecure_channel(f"unix:{quote(str(socket_path))}", options=options) as channel:
-        yield Connection(channel, socket_path, timeout_s)
+        yield _Engine(channel, socket_path, timeout_s)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Final
 from installer.decide.errors import InstallerError
 from installer.decide.verify import MARK, WAITS, Tools
 from installer.host import cri
-from installer.host.cri import Connection, NotAnsweringError, connected, fields
+from installer.host.cri import Calls, NotAnsweringError, calling, fields
 
 LABEL: Final = "toolkit-installer"
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
@@ -35,43 +35,43 @@ def container(
     """
     status = cri.status(socket, timeout_s=timeout_s)
     pod = _pod(_cgroup_parent(status, handler))
-    with connected(socket, timeout_s) as engine:
+    with calling(socket, timeout_s) as engine:
         _sweep(engine)
-    with connected(socket, timeout_s) as engine:
-        sandbox = _text(engine.cri("RunPodSandbox", _bytes(1, pod) + _bytes(2, handler)), 1)
+    with calling(socket, timeout_s) as engine:
+        sandbox = _text(engine.call("RunPodSandbox", _bytes(1, pod) + _bytes(2, handler)), 1)
         try:
             config = _container(_image(engine, sandbox), tools, environment)
             request = _bytes(1, sandbox) + _bytes(2, config) + _bytes(3, pod)
-            made = _text(engine.cri("CreateContainer", request), 1)
-            engine.cri("StartContainer", _bytes(1, made))
+            made = _text(engine.call("CreateContainer", request), 1)
+            engine.call("StartContainer", _bytes(1, made))
 
             def run(script: str) -> str:
                 words = b"".join(_bytes(2, word) for word in tools.command(script))
-                return _text(engine.cri("ExecSync", _bytes(1, made) + words + _number(3, EXEC_S)), 1)
+                return _text(engine.call("ExecSync", _bytes(1, made) + words + _number(3, EXEC_S)), 1)
 
             yield made, run
         finally:
             # With time of its own: what was made has to go although the rest took too long.
-            with connected(socket, timeout_s) as again:
+            with calling(socket, timeout_s) as again:
                 _remove(again, sandbox)
 
 
-def _sweep(engine: Connection) -> None:
+def _sweep(engine: Calls) -> None:
     """Remove what a killed one has left."""
     label = _bytes(1, LABEL) + _bytes(2, MARK)
-    listed = engine.cri("ListPodSandbox", _bytes(1, _bytes(3, label)))
+    listed = engine.call("ListPodSandbox", _bytes(1, _bytes(3, label)))
     for field, pod in fields(listed):
         if field == 1:
             _remove(engine, _text(pod, 1))
 
 
-def _remove(engine: Connection, sandbox: str) -> None:
+def _remove(engine: Calls, sandbox: str) -> None:
     """Stop and remove a pod; containerd refuses for some seconds while one of its containers is starting."""
     while True:
         with suppress(InstallerError):  # removal stops what runs, too
-            engine.cri("StopPodSandbox", _bytes(1, sandbox))
+            engine.call("StopPodSandbox", _bytes(1, sandbox))
         try:
-            engine.cri("RemovePodSandbox", _bytes(1, sandbox))
+            engine.call("RemovePodSandbox", _bytes(1, sandbox))
         except NotAnsweringError:
             raise
         except InstallerError:
@@ -100,9 +100,9 @@ def _pod(cgroup_parent: str) -> bytes:
     return _bytes(1, metadata) + _bytes(6, _bytes(1, LABEL) + _bytes(2, MARK)) + _bytes(8, linux)
 
 
-def _image(engine: Connection, sandbox: str) -> str:
+def _image(engine: Calls, sandbox: str) -> str:
     """Return the image that a sandbox was made of, as the engine tells."""
-    answer = engine.cri("PodSandboxStatus", _bytes(1, sandbox) + _number(2, 1))
+    answer = engine.call("PodSandboxStatus", _bytes(1, sandbox) + _number(2, 1))
     for field, entry in fields(answer):
         if field == 2 and _text(entry, 1) == "info":  # noqa: PLR2004 - PodSandboxStatusResponse.info
             with suppress(ValueError):
