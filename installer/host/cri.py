@@ -122,7 +122,7 @@ def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Methods of the RuntimeService by name, with messages in protobuf's bytes; and the time left, in seconds."""
+    """How to call a method of the RuntimeService, in protobuf's bytes; the seconds that are left."""
 
     call: Callable[[str, bytes], bytes]
     left_s: Callable[[], float]
