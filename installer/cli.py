@@ -1,6 +1,7 @@
 """Our own command line: argv and environment in, a verb and its exit code out."""
 
 from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from typing import Any, Final
 
 import click
@@ -11,12 +12,6 @@ from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.flags import FLAGS, PREFIX, Flag, options_from
 from installer.record.internal import internal_errors
-
-# Flags of the verbs that only look: where things are, and how events are written.
-PLACES: Final = frozenset(
-    {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "log_format"}
-)
-DEFAULTS: Final = {flag.field: flag.default for flag in FLAGS}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -65,17 +60,9 @@ def _with_flags(verb: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
-def _with_places(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb that only looks the flags that tell where things are."""
-    for flag in reversed([flag for flag in FLAGS if flag.field in PLACES]):
-        verb = _option(flag)(verb)
-    return verb
-
-
 def _options(values: dict[str, Any]) -> Options:
     context = click.get_current_context()
-    asked = {name: context.get_parameter_source(name) for name in values}
-    given = {name for name, source in asked.items() if source not in (None, ParameterSource.DEFAULT)}
+    given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     logging.configure(logging.LogFormat(values["log_format"]))
     return options_from(values, frozenset(given))
 
@@ -129,21 +116,49 @@ def status() -> None:
 
 
 @program.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@_with_places
-def doctor(*, as_json: bool, **values: Any) -> Exit:
-    """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
-    from installer.doctor import doctor as examine
-
-    return examine(_options(DEFAULTS | values), as_json=as_json)
-
-
-@program.command()
 def demo() -> Exit:
     """Show the whole cycle in a throw-away root: no root rights, no engine."""
     from installer.demo import demo as show
 
     return show()
+
+
+# Flags of the verbs that only look: where things are, and how events are written.
+LOOKING: Final = frozenset(
+    {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "timeout", "log_format"}
+)
+
+
+def _looking(verb: Callable[..., Exit]) -> Callable[..., Any]:
+    """Give a verb that only looks its flags; it gets options and whether to print JSON."""
+
+    def call(*, as_json: bool, **values: Any) -> Exit:
+        logging.configure(logging.LogFormat(values["log_format"]))
+        options = options_from({flag.field: flag.default for flag in FLAGS} | values, frozenset())
+        return verb(options, as_json=as_json)
+
+    called: Callable[..., Any] = update_wrapper(call, verb)
+    for flag in reversed([flag for flag in FLAGS if flag.field in LOOKING]):
+        called = _option(flag)(called)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(called)
+
+
+@program.command()
+@_looking
+def doctor(options: Options, *, as_json: bool) -> Exit:
+    """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
+    from installer.doctor import doctor as examine
+
+    return examine(options, as_json=as_json)
+
+
+@program.command()
+@_looking
+def verify(options: Options, *, as_json: bool) -> Exit:
+    """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
+    from installer.verify import verify as prove
+
+    return prove(options, as_json=as_json)
 
 
 def main(argv: Sequence[str]) -> int:

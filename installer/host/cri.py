@@ -3,7 +3,7 @@
 import json
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,8 +69,8 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         about = engine.cri("Version")
         answer = engine.cri("Status", _VERBOSE)
     with _understood(socket_path):
-        version = dict(_fields(about))
-        conditions = [dict(_fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
+        version = dict(fields(about))
+        conditions = [dict(fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
         name = version[2].decode()
         if name == "cri-o":
             # As `crio status config` asks, which every version answers: Status has nothing of it, or from
@@ -92,7 +92,7 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
     with _connected(socket_path, timeout_s) as engine:
         answer = engine.cri("ListContainers", _CREATED)
     with _understood(socket_path):
-        return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
+        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
 def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     with _connected(socket_path, timeout_s) as engine:
         answer = engine.cri("ListPodSandbox", b"")
     with _understood(socket_path):
-        return tuple(dict(_fields(part))[1].decode() for part in _all(answer, 1))
+        return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
 def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
@@ -119,6 +119,21 @@ def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
     if plugins is None:
         raise InstallerError(f"find containerd on {socket_path}", remedy="check that it is its socket")
     return _failure(plugins)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How to call a method of the RuntimeService, in protobuf's bytes; the seconds that are left."""
+
+    call: Callable[[str, bytes], bytes]
+    left_s: Callable[[], float]
+
+
+@contextmanager
+def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
+    """Hold a connection for calls that change something; each may raise as ``status`` does."""
+    with _connected(socket_path, timeout_s) as engine:
+        yield Calls(engine.cri, engine.left_s)
 
 
 class _Engine:
@@ -146,8 +161,8 @@ class _Engine:
             return None
         plugins = {}
         with _understood(self._socket_path):
-            for plugin in (dict(_fields(part)) for part in _all(answer, 1)):
-                error = dict(_fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
+            for plugin in (dict(fields(part)) for part in _all(answer, 1)):
+                error = dict(fields(plugin.get(7, b""))).get(2, b"")  # google.rpc.Status.message
                 plugins[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
         return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
 
@@ -243,15 +258,15 @@ def _http_get(path: Path, resource: str, timeout_s: float) -> str:
 
 
 def _entry(part: bytes) -> tuple[str, str]:
-    entry = dict(_fields(part))
+    entry = dict(fields(part))
     return entry[1].decode(), entry.get(2, b"").decode()
 
 
 def _all(message: bytes, number: int) -> list[bytes]:
-    return [value for field, value in _fields(message) if field == number]
+    return [value for field, value in fields(message) if field == number]
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a protobuf message: an int for a varint, bytes for everything else."""
     position = 0
 

@@ -78,6 +78,14 @@ def _messages(record: bytes) -> Iterator[str]:
         yield "".join(letter if letter.isprintable() else "?" for letter in text)[:LINE]
 
 
+def size_of(host: Host, path: PurePosixPath) -> int:
+    """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
+    try:
+        return host.here(path).stat().st_size
+    except OSError:
+        return 0
+
+
 def listens(host: Host, path: PurePosixPath) -> bool | None:
     """Tell whether somebody listens on a socket; None where there is none."""
     here = host.here(path)

@@ -216,6 +216,12 @@ ACTS: dict[str, list[Act]] = {
             )
         ),
         Act(facts=engine("containerd", serving=handlers("nvidia")), level=WARN),
+        Act(
+            facts=lambda node: engine("docker", serving=WITHOUT["docker"])(
+                engine("containerd", serving=handlers("nvidia"))(replace(node, toolkits=(golden.OTHER,)))
+            ),
+            level=WARN,
+        ),
     ],
     "runtime-programs": [Act(facts=lambda node: replace(node, programs=node.programs - {RUNTIME}))],
     "runtime-options": [
@@ -251,9 +257,10 @@ ACTS: dict[str, list[Act]] = {
     ],
     "selinux": [
         Act(
+            level=WARN,
             facts=driver(
                 nodes=tuple(replace(each, label="u:r:xserver_misc_device_t:s0") for each in golden.NODES)
-            )
+            ),
         )
     ],
     "inotify": [

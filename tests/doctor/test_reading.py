@@ -185,3 +185,14 @@ def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
     assert run_in(Path("/"), [str(program), "--version"], timeout_s=0.2) is None
     assert time.monotonic() - began < 10
+
+
+def test_a_file_without_an_end_is_not_read(tmp_path: Path) -> None:
+    root = golden.lay(tmp_path)
+    os.truncate(root / golden.SPEC.lstrip("/"), 1 << 40)  # a hole: no disk is used
+    began = time.monotonic()
+
+    node = golden.read(root)
+
+    assert [spec.text for spec in node.specs] == [""]
+    assert time.monotonic() - began < 10

@@ -160,12 +160,13 @@ class System:
 
     ``units`` has "active/sub/result" by unit, of those that exist. ``inotify`` is how many instances root's
     processes hold, and how many are allowed. ``kubelet_cgroups`` is its cgroup driver, "" where nobody says.
+    ``devices_for_containers`` tells that a boolean of SELinux lets containers use the driver's nodes.
     """
 
     cgroup2: bool = False
     tegra: bool = False
     selinux_enforcing: bool = False
-    container_use_devices: bool = False
+    devices_for_containers: bool = False
     apparmor_profiles: frozenset[str] = frozenset()
     inotify: tuple[int, int] = (0, 0)
     spaces: tuple[Space, ...] = ()

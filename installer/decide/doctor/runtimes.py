@@ -1,5 +1,6 @@
 """Checks of the runtimes that engines serve: whether NVIDIA's are there, and are as they have to be."""
 
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.doctor.engines import cgroups_of, each_engine, options_of
@@ -8,6 +9,7 @@ from installer.decide.doctor.model import Check, Verdict, bad, none, warn
 from installer.decide.engines.model import is_ours
 
 GROUP: Final = "Runtimes"
+PACKAGED: Final = frozenset({PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin")})
 
 
 def served(node: Node) -> Verdict:
@@ -23,7 +25,9 @@ def served(node: Node) -> Verdict:
         return f"serves {', '.join(sorted(engine.serving.handlers)) or 'nothing'}"
 
     serving = [engine for engine in node.engines if engine.serving is not None]
-    level = bad if all(absent(engine) for engine in serving) else warn
+    # With a package, --gpus and CDI go without a runtime; what a pod installs is for engines to serve.
+    for_engines = any(toolkit.directory not in PACKAGED for toolkit in node.toolkits)
+    level = bad if for_engines and all(absent(engine) for engine in serving) else warn
     return each_engine(node, absent, "a runtime of NVIDIA's in each", level)
 
 
@@ -110,7 +114,7 @@ CHECKS: Final = (
         GROUP,
         "the runtimes that each engine serves, asked of the engine",
         'none is NVIDIA\'s although a toolkit is there: `no runtime for "nvidia" is configured`; a warning'
-        " where another engine serves one",
+        " where another engine serves one, or the toolkit is a package's",
         "`toolkit-installer install`",
         served,
         seen=("NVIDIA/gpu-operator#413", "NVIDIA/gpu-operator#1651"),

@@ -3,7 +3,7 @@
 from typing import Final
 
 from installer.decide.doctor.facts import Node, Space
-from installer.decide.doctor.model import Check, Verdict, bad, listed, none, ok, warn
+from installer.decide.doctor.model import Check, Level, Verdict, bad, listed, none, ok, warn
 
 GROUP: Final = "Node"
 FULL: Final = 95
@@ -29,10 +29,10 @@ def selinux(node: Node) -> Verdict:
     """Judge whether SELinux lets containers use the driver's nodes."""
     if not node.system.selinux_enforcing:
         return none("SELinux does not enforce")
-    if node.system.container_use_devices:
-        return ok("container_use_devices is on")
+    if node.system.devices_for_containers:
+        return ok("a boolean lets containers use devices")
     wrong = [f"{each.path} ({each.label})" for each in node.driver.nodes if not _usable(each.label)]
-    return bad(f"not for containers: {listed(wrong)}") if wrong else ok("labelled for containers")
+    return warn(f"not for containers: {listed(wrong)}") if wrong else ok("labelled for containers")
 
 
 def _usable(label: str) -> bool:
@@ -107,12 +107,14 @@ CHECKS: Final = (
     Check(
         "selinux",
         GROUP,
-        "whether SELinux enforces, its boolean container_use_devices, the labels of /dev/nvidia*",
-        "a node is labelled for others than containers: `Failed to initialize NVML: Insufficient"
-        " Permissions`",
+        "whether SELinux enforces, its booleans container_use_devices and container_use_xserver_devices, the"
+        " labels of /dev/nvidia*",
+        "a warning where a node is labelled for others than containers: `Failed to initialize NVML:"
+        " Insufficient Permissions`",
         "`setsebool -P container_use_devices on`, or relabel: `chcon -t container_file_t /dev/nvidia*`",
         selinux,
-        seen=("NVIDIA/gpu-operator#553", "containers/container-selinux#306"),
+        Level.WARN,
+        ("NVIDIA/gpu-operator#553", "containers/container-selinux#306"),
     ),
     Check(
         "inotify",

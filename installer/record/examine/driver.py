@@ -9,7 +9,7 @@ from installer.decide.doctor.facts import DeviceNode, Driver, Function, Spec
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Kind
 from installer.decide.layout import DRIVER_LIBRARY_DIRS
-from installer.host.devices import character_devices, kernel_log, listens
+from installer.host.devices import character_devices, kernel_log, listens, size_of
 from installer.host.files import Host
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
@@ -28,7 +28,7 @@ LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsig
 MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-SPEC_BYTES: Final = 4 << 20
+TEXT_BYTES: Final = 16 << 20
 HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
 NAMED: Final = 2000  # paths of one specification
 
@@ -52,9 +52,9 @@ def driver(host: Host, root: PurePosixPath) -> Driver:
 
 
 def text(host: Host, path: PurePosixPath) -> str:
-    """Return the text of a file, whatever its bytes; "" where it cannot be read."""
+    """Return the text of a file, whatever its bytes; "" where it cannot be read, or is far too large."""
     try:
-        file = host.read(path)
+        file = host.read(path) if size_of(host, path) <= TEXT_BYTES else None
     except InstallerError:
         return ""
     return file.content.decode(errors="replace") if file else ""
@@ -142,7 +142,7 @@ def _specifications(host: Host) -> Iterator[Spec]:
     for directory in SPEC_DIRS:
         for name in names(host, directory):
             if PurePosixPath(name).suffix in SPEC_SUFFIXES:
-                found = text(host, directory / name)[:SPEC_BYTES]
+                found = text(host, directory / name)
                 paths = dict.fromkeys(HOST_PATH.findall(found)[:NAMED])
                 gone = [path for path in paths if not host.exists(PurePosixPath(path))]
                 yield Spec(directory / name, found, tuple(gone))

@@ -27,6 +27,7 @@ PLACES: Final = tuple(
     )
 )
 UNITS: Final = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-cdi-refresh.service")
+BOOLEANS: Final = ("container_use_devices", "container_use_xserver_devices")
 KUBELET_CONFIG: Final = PurePosixPath("/var/lib/kubelet/config.yaml")
 CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b", re.MULTILINE)
 LIMIT: Final = PurePosixPath("/proc/sys/fs/inotify/max_user_instances")
@@ -40,7 +41,9 @@ def system(host: Host, seen: Sequence[Seen]) -> System:
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
         tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
         selinux_enforcing=text(host, selinux / "enforce").strip() == "1",
-        container_use_devices=text(host, selinux / "booleans/container_use_devices").startswith("1"),
+        devices_for_containers=any(
+            text(host, selinux / "booleans" / name).startswith("1") for name in BOOLEANS
+        ),
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
         inotify=_inotify(host),
         spaces=tuple(_spaces(host)),

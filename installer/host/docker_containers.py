@@ -1,0 +1,98 @@
+"""A container of Docker's on an image that has nothing in it; both are gone when the block is left."""
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from installer.decide.errors import InstallerError
+from installer.decide.verify import MARK, WAITS, Tools
+
+if TYPE_CHECKING:
+    import docker
+
+LABEL: Final = "toolkit-installer"
+Exec = Callable[[str], str]
+
+
+@contextmanager
+def container(
+    socket: Path, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
+) -> Iterator[tuple[str, Exec]]:
+    """Run a container on ``runtime``; yield its id, and how to run a script in it.
+
+    Raises:
+        InstallerError: dockerd refuses, or does not answer in time; nothing is left, as far as it lets us.
+    """
+    import docker
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=int(timeout_s))
+        try:
+            _sweep(client)
+            client.api.import_image_from_data(_nothing(), repository=MARK, tag="1")
+            with _running(client, runtime, tools, environment) as found:
+                yield found
+        finally:
+            _sweep(client)
+            client.close()
+    except (DockerException, RequestException) as error:
+        raise InstallerError(
+            f"run a container by the dockerd on {socket} ({_words(error)})", remedy="see the log of dockerd"
+        ) from error
+
+
+@contextmanager
+def _running(
+    client: "docker.DockerClient", runtime: str, tools: Tools, environment: Mapping[str, str]
+) -> Iterator[tuple[str, Exec]]:
+    from docker.types import LogConfig, Mount
+
+    made = client.containers.create(
+        f"{MARK}:1",
+        tools.command(WAITS),
+        runtime=runtime,
+        environment=dict(environment),
+        labels={LABEL: MARK},
+        network_mode="none",
+        mounts=[Mount(str(inside), str(there), type="bind", read_only=True) for there, inside in tools.files],
+        log_config=LogConfig(type="none"),
+        security_opt=["label=disable"],
+        # A terminal that nobody types at: reading from it waits.
+        stdin_open=True,
+        tty=True,
+    )
+    made.start()
+
+    def run(script: str) -> str:
+        said = made.exec_run(tools.command(script)).output
+        return said.decode(errors="replace") if isinstance(said, bytes) else ""
+
+    yield str(made.id), run
+
+
+def _sweep(client: "docker.DockerClient") -> None:
+    """Remove ours, also what a killed one has left."""
+    from docker.errors import ImageNotFound
+
+    for each in client.containers.list(all=True, filters={"label": f"{LABEL}={MARK}"}):
+        each.remove(force=True)
+    with suppress(ImageNotFound):
+        client.images.remove(f"{MARK}:1", force=True)
+
+
+def _nothing() -> bytes:
+    """Return an archive without a file: the shell comes by mounts."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w"):
+        pass
+    return written.getvalue()
+
+
+def _words(error: Exception) -> str:
+    explanation = getattr(error, "explanation", None)
+    return str(explanation or error)[:500]

@@ -1,0 +1,126 @@
+"""Proves the way through each engine: a container on each of our runtimes, made of what the node has."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Final
+
+import click
+
+from installer.decide.engines import ENGINES
+from installer.decide.errors import Exit, InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.options import Options
+from installer.decide.rows import EngineRow, Holdings
+from installer.decide.verify import TELLS, Observed, Proof, Tools, Wanted, proof
+from installer.decide.wrapper import real_name
+from installer.host import cri_pods, docker_containers
+from installer.host.files import Host
+from installer.host.opens import opens
+from installer.host.shell import shell_of
+from installer.record.examine.driver import driver
+from installer.record.ledger import read_holdings
+from installer.record.live import live_containers
+from installer.record.lost import elsewhere
+
+SCHEMA: Final = 1
+GPU: Final = re.compile(r"/dev/nvidia\d+")
+CONTAINERS: Final = {"docker": docker_containers.container}
+
+
+def verify(options: Options, *, as_json: bool) -> Exit:
+    """Print what a container on each of our runtimes proves; FAILED where one does not go all the way."""
+    host = Host.under(options.host_root, options.mounts)
+    options = elsewhere(host, options, tell=False)
+    held = read_holdings(host, options.layout)
+    if held is None or held.toolkit is None or not held.engines:
+        click.echo("nothing is installed", err=True)
+        return Exit.NOTHING_INSTALLED
+    found = tuple(_proofs(host, options, held))
+    if as_json:
+        sys.stdout.write(json.dumps(_document(found), indent=2) + "\n")
+    else:
+        for line in _lines(found):
+            click.echo(line)
+    return Exit.FAILED if any(each.problem for each in found) else Exit.OK
+
+
+def _proofs(host: Host, options: Options, held: Holdings) -> Iterator[Proof]:
+    there = driver(host, PurePosixPath(options.driver_root))
+    gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
+    trial = Trial(host, options, held, shell_of(host))
+    for row in held.engines:
+        for name, binary in row.runtimes:
+            wanted = Wanted(row.name, name, binary, gpus, there.version)
+            yield proof(wanted, trial.observed(row, wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Runs containers and looks at what becomes of them."""
+
+    host: Host
+    options: Options
+    held: Holdings
+    tools: Tools
+
+    def observed(self, row: EngineRow, wanted: Wanted) -> Observed:
+        """Return what was seen of a container on one of the engine's runtimes; it is gone by then."""
+        host, binary = self.host, wanted.binary
+        wrapper, real = host.here(binary), host.here(binary.parent / real_name(binary.name))
+        environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
+        run = CONTAINERS.get(row.name, cri_pods.container)
+        seen: Observed | None = None
+        try:
+            with (
+                opens((wrapper, real)) as watch,
+                run(
+                    host.here(row.socket),
+                    wanted.runtime,
+                    self.tools,
+                    environment,
+                    timeout_s=self.options.timeout_s,
+                ) as (made, script),
+            ):
+                said = script(TELLS)
+                opened = watch.those()
+                seen = Observed("", said, self._started_by(row, made), wrapper in opened, real in opened)
+        except InstallerError as error:
+            return Observed(failure=error.problem) if seen is None else replace(seen, left=error.problem)
+        return seen
+
+    def _started_by(self, row: EngineRow, made: str) -> PurePosixPath | None:
+        """Return the program that the records of the engine's shims, or of CRI-O, name for a container."""
+        config = ENGINES[row.name].config
+        facts = EngineFacts(row.name, config, None, None, (), row.socket, row.unit, state=row.state)
+        live = live_containers(self.host, self.options.layout, self.held, (facts,))
+        return next((each.binary for each in live if each.id == made), None)
+
+
+def _document(found: tuple[Proof, ...]) -> Mapping[str, object]:
+    return {
+        "schema": SCHEMA,
+        "verdict": "bad" if any(each.problem for each in found) else "ok",
+        "runtimes": [
+            {
+                "engine": each.engine,
+                "runtime": each.runtime,
+                "level": "bad" if each.problem else "ok",
+                "found": each.problem or each.seen,
+                "remedy": each.remedy or None,
+            }
+            for each in found
+        ],
+    }
+
+
+def _lines(found: tuple[Proof, ...]) -> Iterator[str]:
+    width = max(len(f"{each.engine} {each.runtime}") for each in found)
+    for each in found:
+        level = click.style("bad", fg="red", bold=True) if each.problem else click.style("ok ", fg="green")
+        yield f"{level}  {f'{each.engine} {each.runtime}':<{width}}  {each.problem or each.seen}"
+        if each.remedy:
+            yield f"{'':<{width + 7}}do: {each.remedy}"

@@ -1,0 +1,45 @@
+"""What a container has to show before a runtime counts as proven."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.verify import MARK, Observed, Wanted, proof
+
+BINARY = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+WANTED = Wanted("containerd", "nvidia", BINARY)
+GPUS = replace(WANTED, devices=("/dev/nvidia0", "/dev/nvidia1"), driver="550.54.15")
+SEES = f"{MARK}\ndevice /dev/nvidia0\ndevice /dev/nvidia1\nlibrary /usr/lib64/libnvidia-ml.so.550.54.15\n"
+GOOD = Observed("", f"{MARK}\n", BINARY, wrapper=True, real=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "observed", "problem"),
+    [
+        pytest.param(WANTED, GOOD, "", id="all of it"),
+        pytest.param(GPUS, replace(GOOD, said=SEES), "", id="with GPUs"),
+        pytest.param(WANTED, Observed(failure="no such runtime"), "no container could be run", id="refused"),
+        pytest.param(
+            WANTED, replace(GOOD, said="exec format error"), "printed 'exec format", id="no word of it"
+        ),
+        pytest.param(WANTED, replace(GOOD, started_by=None), "that is not ours", id="another runtime"),
+        pytest.param(WANTED, replace(GOOD, wrapper=False), "was not started", id="not the wrapper"),
+        pytest.param(WANTED, replace(GOOD, real=False), "took no part", id="not NVIDIA's"),
+        pytest.param(WANTED, replace(GOOD, left="pod 1"), "not removed: pod 1", id="left behind"),
+        pytest.param(GPUS, GOOD, "not in the container: /dev/nvidia0, /dev/nvidia1", id="no device"),
+        pytest.param(
+            GPUS,
+            replace(GOOD, said=SEES.replace("550.54.15", "535.1")),
+            "no library of driver",
+            id="no library",
+        ),
+    ],
+)
+def test_the_first_thing_that_is_missing_on_the_way_is_the_problem(
+    wanted: Wanted, observed: Observed, problem: str
+) -> None:
+    found = proof(wanted, observed)
+
+    assert problem in found.problem
+    assert bool(found.problem) == bool(problem) == bool(found.remedy) != bool(found.seen)
