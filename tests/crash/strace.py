@@ -22,7 +22,7 @@ MUTATING = (
     *("symlink", "symlinkat", "link", "linkat", "mknod", "mknodat"),
 )
 SYNCING = ("fsync", "fdatasync", "sync", "syncfs")
-SUITE = "bookworm"
+SUITE = "trixie"  # that of bookworm ends with "stack smashing detected" at trixie's Python
 _STARTED = re.compile(r"(\d+) +(\w+)\((.*)$")
 _RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)$")
 _ENDED = re.compile(r"(.*?)\)? += (-?\d+)(?:<[^>]*>)?(?: .*)?$")
@@ -77,10 +77,11 @@ def fetched() -> tuple[str, ...]:
         debs.unpack(SUITE, debs.with_dependencies(SUITE, ["strace"]), root)
 
     with locked():
-        root = build_once(cache_directory() / "root-strace", build)
+        root = build_once(cache_directory() / f"root-strace-{SUITE}", build)
     # Some packages lay their libraries below /lib and some below /usr/lib: a Debian has them merged.
-    libraries = [path for place in ("lib", "usr/lib") for path in root.glob(f"{place}/*-linux-gnu")]
-    loader = next(iter([*root.glob("lib64/ld-linux-*"), *root.glob("lib/ld-linux-*")]))
+    places = [root / under / place for under in ("", "usr") for place in ("lib", "lib64")]
+    libraries = [path for place in places for path in place.glob("*-linux-gnu")]
+    loader = next(path for place in places for path in place.glob("ld-linux-*"))
     return (str(loader), "--library-path", ":".join(map(str, libraries)), str(root / "usr/bin/strace"))
 
 
