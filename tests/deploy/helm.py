@@ -19,22 +19,12 @@ def main(verb: str, given: str) -> int:
     """Print what a verb makes of ``given``, the values of ``--set``; return 1, the reason on stderr, if refused."""
     import helm_python as helm
 
-    values: dict[str, Any] = {}
-    for setting in json.loads(given):
-        _merge(values, helm.parse_set_string(setting))
+    values = helm.parse_set_string(",".join(json.loads(given)))
     try:
         return _lint(values) if verb == "lint" else _template(values)
     except helm.HelmError as error:
         print(error, file=sys.stderr)  # noqa: T201 - it is a program
         return 1
-
-
-def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
-    for name, value in more.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge(into[name], value)
-        else:
-            into[name] = value
 
 
 def _template(values: dict[str, Any]) -> int:
