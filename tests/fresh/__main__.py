@@ -5,12 +5,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.documents import Command, starting
 from tests.engines.cache import PROJECT, cache
 from tests.engines.conftest import missing, must_run
 from tests.fresh.root import Fresh, prepared
 
-# The whole on the oldest Python that we support; where it was seen, the newer Debian has to show that what
-# is fetched runs there too: every test that fetches something, and the documents' commands.
+# Everything on the oldest Python that we support. The newer Debian has to show that what is fetched runs there too.
 FETCHING = (
     "tests/deploy tests/decide/test_wrapper.py tests/crash/test_system_calls.py tests/crash/test_power.py"
 )
@@ -18,6 +18,12 @@ COMMANDS = {
     "bookworm": ("make", "demo", "unit"),
     "trixie": ("make", "demo", "unit", f"TESTS={FETCHING}"),
 }
+# The README's host is that machine. No engine runs on it, and the toolkit is a stand-in; all else is as written.
+HOST = {"TOOLKIT_INSTALLER_RUNTIME": "docker", "TOOLKIT_INSTALLER_RESTART_MODE": "none"}
+STAND_IN = (
+    "/opt/toolkit-installer/bin/python -c "
+    "'from pathlib import Path; from installer.demo import stand_in_payload as put; put(Path(\"/opt/nvidia-toolkit\"))'"
+)
 
 
 def main(suites: list[str]) -> int:
@@ -26,8 +32,31 @@ def main(suites: list[str]) -> int:
         print(f"no fresh machine is made here: {lack}")
         return 1 if must_run() else 0
     (PROJECT / "build").mkdir(exist_ok=True)
-    failed = [suite for suite in suites or COMMANDS if not _passes(suite)]
+    failed = [suite for suite in suites or COMMANDS if not (_passes(suite) and _installs(suite))]
     return 1 if failed else 0
+
+
+def _installs(suite: str) -> bool:
+    """Install the program on the machine itself, use and remove it, by the commands of the README."""
+    setup = [each for each in starting("apt-get", "python3 -m venv", "/opt/", "ln ") if _in_readme(each)]
+    use = [each for each in starting("toolkit-installer") if _in_readme(each)]
+    script = [
+        "set -ex",
+        "apt-get update --quiet",
+        *(each.text.removeprefix("sudo ") for each in setup),
+        STAND_IN,
+    ]
+    script += [f"{each.text.removeprefix('sudo ')} || [ $? = 10 ]" for each in use]
+    script += ["toolkit-installer status", "toolkit-installer uninstall", "! toolkit-installer status"]
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
+        fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
+        code = fresh.run("sh", "-c", "\n".join(script), environment=HOST)
+    print(f"fresh {suite}: exit code {code} of the README's commands for a host", flush=True)
+    return code == 0
+
+
+def _in_readme(command: Command) -> bool:
+    return command.document == "README.md"
 
 
 def _passes(suite: str) -> bool:

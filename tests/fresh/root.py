@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,16 +43,17 @@ class Fresh:
     lower: Path
     work: Path
 
-    def run(self, *command: str) -> int:
+    def run(self, *command: str, environment: Mapping[str, str] | None = None) -> int:
         """Run a command in the project's directory there; return its exit code."""
         passed = {
             name: value
             for name, value in os.environ.items()
             if name.lower().endswith("_proxy") or name in WAYS_TO_THE_NETWORK
         }
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
-        places = {"LOWER": str(self.lower), "WORK": str(self.work), "HERE": HERE}
-        return subprocess.run([*CONTAIN, *command], env=passed | environment | places, check=False).returncode
+        path = "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        passed |= {"PATH": path, "HOME": "/root", "LC_ALL": "C.UTF-8", **(environment or {})}
+        passed |= {"LOWER": str(self.lower), "WORK": str(self.work), "HERE": HERE}
+        return subprocess.run([*CONTAIN, *command], env=passed, check=False).returncode
 
     def fetched(self) -> list[str]:
         """Return the Debian packages that the project has fetched into its own cache."""

@@ -1,4 +1,4 @@
-"""The README tells every flag, and what it promises about them is so."""
+"""The reference tells every flag, and what it promises about them is so."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import pytest
 from installer.decide.errors import UsageError
 from installer.flags import FLAGS, Flag, options_from
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+REFERENCE = (Path(__file__).parent.parent / "docs/reference.md").read_text()
 DEFAULTS = {flag.field: flag.default for flag in FLAGS}
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
-def test_a_flag_its_variable_and_its_meaning_are_in_the_readme(flag: Flag) -> None:
-    row = next(line for line in README.splitlines() if line.startswith(f"| `{flag.name}"))
+def test_a_flag_its_variable_and_its_meaning_are_in_the_reference(flag: Flag) -> None:
+    row = next(line for line in REFERENCE.splitlines() if line.startswith(f"| `{flag.name}"))
 
     assert f"`{flag.variable}`" in row
     assert flag.help in row
