@@ -38,7 +38,7 @@ class _Choices(click.Choice[str]):
     envvar_list_splitter = ","
 
 
-def _option(flag: Flag, verb: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(flag: Flag, *, hidden: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     extra: dict[str, Any] = {"multiple": isinstance(flag.default, tuple)}
     name = flag.name
     if isinstance(flag.default, bool):
@@ -55,15 +55,15 @@ def _option(flag: Flag, verb: str) -> Callable[[Callable[..., Any]], Callable[..
         help=flag.help,
         show_default=bool(flag.default),
         show_envvar=True,
-        hidden=flag.field in UNHEEDED[verb],
+        hidden=hidden,
         **extra,
     )
 
 
 def _with_flags(verb: Callable[..., Any]) -> Callable[..., Any]:
-    name = verb.__name__
+    unheeded = UNHEEDED[verb.__name__]
     for flag in reversed(FLAGS):
-        verb = _option(flag, name)(verb)
+        verb = _option(flag, hidden=flag.field in unheeded)(verb)
     return verb
 
 
