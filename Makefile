@@ -3,11 +3,14 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 BIN := .venv/bin
+TESTS ?= tests
 # A path in a .pth file, where the default mode would load an import hook at every start.
 IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md pyproject.toml requirements.txt images installer tests/image tests/engines/payload.py -type f -not -name '*.pyc')
+# Debian's Python has no ensurepip: pip comes as a wheel into our own cache, and nothing is installed on the machine.
+VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants bench golden help clean
+.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants bench golden fresh help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -25,10 +28,13 @@ types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
 
 unit: .venv/.dev  ## fast tests: no root rights, no engine
-	$(BIN)/python -m pytest -q --numprocesses 2 --ignore=tests/engines tests
+	$(BIN)/python -m pytest -q --numprocesses 2 --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 --ignore=tests/engines/node tests/engines
+
+fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
+	@$(BIN)/python -m tests.fresh
 
 torture: .venv/.dev mutants  ## ten minutes of spoilt input, every kill point, fault and power failure, a thousand random lives for each engine: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
@@ -68,8 +74,9 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 
 .venv/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y python3-venv; } || { echo "needs python3-venv: apt-get install python3-venv"; exit 1; }
-	@echo "making .venv" && $(PYTHON) -m venv .venv && touch $@
+	@echo "making .venv"
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv .venv; else $(VENV_OF_A_BARE_PYTHON); fi
+	@touch $@
 
 .venv/.runtime: .venv/.made pyproject.toml constraints.txt
 	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) . && touch $@

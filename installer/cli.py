@@ -1,17 +1,23 @@
 """Our own command line: argv and environment in, a verb and its exit code out."""
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import update_wrapper
 from typing import Any, Final
 
 import click
+import structlog
 from click.core import ParameterSource
 
 from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
-from installer.flags import FLAGS, PREFIX, Flag, options_from
+from installer.flags import FLAGS, SHOW_SECRETS, Flag, options_from
 from installer.record.internal import internal_errors
+from installer.usage import UNHEEDED, Verb, unknown_variables
+
+log = structlog.get_logger()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -33,7 +39,7 @@ class _Choices(click.Choice[str]):
     envvar_list_splitter = ","
 
 
-def _option(flag: Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(flag: Flag, *, hidden: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     extra: dict[str, Any] = {"multiple": isinstance(flag.default, tuple)}
     name = flag.name
     if isinstance(flag.default, bool):
@@ -50,13 +56,15 @@ def _option(flag: Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         help=flag.help,
         show_default=bool(flag.default),
         show_envvar=True,
+        hidden=hidden,
         **extra,
     )
 
 
 def _with_flags(verb: Callable[..., Any]) -> Callable[..., Any]:
+    unheeded = UNHEEDED[verb.__name__]
     for flag in reversed(FLAGS):
-        verb = _option(flag)(verb)
+        verb = _option(flag, hidden=flag.field in unheeded)(verb)
     return verb
 
 
@@ -64,10 +72,12 @@ def _options(values: dict[str, Any]) -> Options:
     context = click.get_current_context()
     given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     logging.configure(logging.LogFormat(values["log_format"]))
+    for variable, meant in unknown_variables(os.environ).items():
+        log.warning("unknown variable ignored", variable=variable, meant=meant)
     return options_from(values, frozenset(given))
 
 
-@program.command()
+@program.command(cls=Verb)
 @_with_flags
 def run(**values: Any) -> Exit:
     """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT gives everything back."""
@@ -76,16 +86,34 @@ def run(**values: Any) -> Exit:
     return daemon.run(_options(values))
 
 
-@program.command()
+@program.command(cls=Verb)
 @_with_flags
 def install(**values: Any) -> Exit:
     """Install, configure and prove, and leave it in place."""
     from installer import daemon
 
-    return daemon.install(_options(values))
+    options = _options(values)
+    code = daemon.install(options)
+    if code is Exit.OK:
+        log.info("next step", command=_next_step(options))
+    return code
 
 
-@program.command()
+def _next_step(options: Options) -> str:
+    """Return the command that shows that it works. The install is over: nothing that fails here counts."""
+    from installer.host.files import Host
+    from installer.record.ledger import read_holdings
+
+    held = None
+    with suppress(InstallerError):
+        held = read_holdings(Host.under(options.host_root, options.mounts), options.layout)
+    if held and any(engine.name == "docker" for engine in held.engines):
+        name = options.runtime_name
+        return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
+    return "toolkit-installer status"
+
+
+@program.command(cls=Verb)
 @_with_flags
 def uninstall(**values: Any) -> Exit:
     """Give everything back, whoever installed it."""
@@ -94,20 +122,21 @@ def uninstall(**values: Any) -> Exit:
     return uninstall(_options(values))
 
 
-@program.command()
+@program.command(cls=Verb)
+@click.option("--json", is_flag=True, help="Print JSON.")
 @click.option(
     "--show-secrets",
     is_flag=True,
-    envvar=f"{PREFIX}SHOW_SECRETS",
+    envvar=SHOW_SECRETS,
     show_envvar=True,
     help="Show passwords and tokens of the configs, too.",
 )
 @_with_flags
-def plan(*, show_secrets: bool, **values: Any) -> Exit:
+def plan(*, json: bool, show_secrets: bool, **values: Any) -> Exit:
     """Print what install would change, and change nothing. Exits 10 where it would change something."""
     from installer.show import show_plan
 
-    return show_plan(_options(values), show_secrets=show_secrets)
+    return show_plan(_options(values), show_secrets=show_secrets, as_json=json)
 
 
 @program.command()
@@ -132,18 +161,18 @@ LOOKING: Final = frozenset(
 def _looking(verb: Callable[..., Exit]) -> Callable[..., Any]:
     """Give a verb that only looks its flags; it gets options and whether to print JSON."""
 
-    def call(*, as_json: bool, **values: Any) -> Exit:
+    def call(*, json: bool, **values: Any) -> Exit:
         logging.configure(logging.LogFormat(values["log_format"]))
         options = options_from({flag.field: flag.default for flag in FLAGS} | values, frozenset())
-        return verb(options, as_json=as_json)
+        return verb(options, as_json=json)
 
     called: Callable[..., Any] = update_wrapper(call, verb)
     for flag in reversed([flag for flag in FLAGS if flag.field in LOOKING]):
         called = _option(flag)(called)
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(called)
+    return click.option("--json", is_flag=True, help="Print JSON.")(called)
 
 
-@program.command()
+@program.command(cls=Verb)
 @_looking
 def doctor(options: Options, *, as_json: bool) -> Exit:
     """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
@@ -152,7 +181,7 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
     return examine(options, as_json=as_json)
 
 
-@program.command()
+@program.command(cls=Verb)
 @_looking
 def verify(options: Options, *, as_json: bool) -> Exit:
     """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""

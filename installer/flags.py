@@ -13,6 +13,7 @@ from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import followed
 
 PREFIX: Final = "TOOLKIT_INSTALLER_"
+SHOW_SECRETS: Final = f"{PREFIX}SHOW_SECRETS"
 PID_FILE: Final = RUN_DIR / "toolkit.pid"
 ENVVAR_WHEN_UNPRIVILEGED: Final = "accept_nvidia_visible_devices_envvar_when_unprivileged"
 AS_VOLUME_MOUNTS: Final = "accept_nvidia_visible_devices_as_volume_mounts"

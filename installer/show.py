@@ -1,11 +1,12 @@
-"""A plan as people read it: unified diffs, then what else would be done."""
+"""A plan as people read it: unified diffs, then what else would be done; and as programs do."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -25,7 +26,7 @@ from installer.record.trial import Trials
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def show_plan(options: Options, *, show_secrets: bool = False) -> Exit:
+def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = False) -> Exit:
     """Print what ``install`` would do; nothing is locked, written or signalled.
 
     What looks like a secret in a config is masked unless ``show_secrets``.
@@ -36,8 +37,11 @@ def show_plan(options: Options, *, show_secrets: bool = False) -> Exit:
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
     plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
-    for line in lines_of(plan, show_secrets=show_secrets):
-        click.echo(line)
+    if as_json:
+        click.echo(json.dumps(document_of(plan, show_secrets=show_secrets), indent=2))
+    else:
+        for line in lines_of(plan, show_secrets=show_secrets):
+            click.echo(line)
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK
 
 
@@ -53,6 +57,29 @@ def lines_of(plan: Plan, *, show_secrets: bool = False) -> list[str]:
     if plan.unproven:
         lines.append(f"! not asked whether they serve the runtimes: {', '.join(plan.unproven)}")
     return lines or ["nothing to do"]
+
+
+def document_of(plan: Plan, *, show_secrets: bool = False) -> dict[str, Any]:
+    """Return the plan as docs/plan.schema.json describes it."""
+    configs = [
+        {
+            "path": str(step.path),
+            "diff": "".join(
+                f"{click.unstyle(line)}\n"
+                for line in diff(step.path, step.before, step.after, show_secrets=show_secrets)
+            ),
+        }
+        for step in plan.steps
+        if isinstance(step, WriteConfig)
+    ]
+    return {
+        "would_change": bool(plan.steps),
+        "steps": [describe(step) for step in plan.steps],
+        "configs": configs,
+        "notes": list(plan.notes),
+        "obstacles": [{"problem": each.problem, "remedy": each.remedy} for each in plan.obstacles],
+        "unproven": list(plan.unproven),
+    }
 
 
 def diff(

@@ -22,7 +22,7 @@ MUTATING = (
     *("symlink", "symlinkat", "link", "linkat", "mknod", "mknodat"),
 )
 SYNCING = ("fsync", "fdatasync", "sync", "syncfs")
-SUITE = "bookworm"
+SUITE = "trixie"  # that of bookworm ends with "stack smashing detected" at trixie's Python
 _STARTED = re.compile(r"(\d+) +(\w+)\((.*)$")
 _RESUMED = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)$")
 _ENDED = re.compile(r"(.*?)\)? += (-?\d+)(?:<[^>]*>)?(?: .*)?$")
@@ -58,13 +58,17 @@ def _bytes(text: str) -> bytes:
 
 @cache
 def strace() -> tuple[str, ...]:
-    """Return the command that is strace here: the machine's own, or Debian's, unpacked in the cache.
+    """Return the command that is strace here: the machine's own, or Debian's, unpacked in the cache."""
+    own = shutil.which("strace")
+    return (own,) if own else fetched()
+
+
+def fetched() -> tuple[str, ...]:
+    """Return the command that is Debian's strace, unpacked in the cache.
 
     Raises:
-        RuntimeError: there is none, and none can be had.
+        RuntimeError: it cannot be had.
     """
-    if own := shutil.which("strace"):
-        return (own,)
     if lack := debs.needed():
         raise RuntimeError(f"strace is missing, and cannot be fetched: {lack}")
 
@@ -73,10 +77,12 @@ def strace() -> tuple[str, ...]:
         debs.unpack(SUITE, debs.with_dependencies(SUITE, ["strace"]), root)
 
     with locked():
-        root = build_once(cache_directory() / "root-strace", build)
-    libraries = ":".join(str(path) for path in root.glob("*lib/*-linux-gnu"))
-    loader = next(iter([*root.glob("lib64/ld-linux-*"), *root.glob("lib/ld-linux-*")]))
-    return (str(loader), "--library-path", f"{libraries}:{root}/usr/lib", str(root / "usr/bin/strace"))
+        root = build_once(cache_directory() / f"root-strace-{SUITE}", build)
+    # Some packages lay their libraries below /lib and some below /usr/lib: a Debian has them merged.
+    places = [root / under / place for under in ("", "usr") for place in ("lib", "lib64")]
+    libraries = [path for place in places for path in place.glob("*-linux-gnu")]
+    loader = next(path for place in places for path in place.glob("ld-linux-*"))
+    return (str(loader), "--library-path", ":".join(map(str, libraries)), str(root / "usr/bin/strace"))
 
 
 def log_calls(command: list[str], log: Path, names: tuple[str, ...] = (*MUTATING, *SYNCING)) -> list[Call]:

@@ -5,88 +5,180 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from installer.flags import FLAGS
+from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,
-    NAMESPACE,
+    OLDEST,
     OVERLAYS,
     SCHEMAS,
+    Layer,
     Manifest,
+    by_name,
     charted,
     container_of,
-    kubectl,
     kustomized,
-    objects,
     pod_of,
+    validate,
 )
 
+DIRECTORIES = (*(f"overlays/{name}" for name in OVERLAYS), "base", "namespace", "uninstall", "uninstall-node")
+HELMS = {
+    "app.kubernetes.io/instance": RELEASE,
+    "app.kubernetes.io/managed-by": "Helm",
+    "helm.sh/chart": "node-toolkit-installer-0.1.0",
+}
 
-def _by_name(manifests: list[Manifest]) -> dict[tuple[str, str], Manifest]:
-    return {(each["kind"], each["metadata"]["name"]): each for each in manifests}
 
-
-def _validate(manifests: list[Manifest], version: str) -> None:
-    import kubernetes_validate
-
-    for manifest in manifests:
-        kubernetes_validate.validate(manifest, version, strict=True)
+def _without_helms_labels(manifests: list[Manifest]) -> list[Manifest]:
+    for each in manifests:
+        for name, value in HELMS.items():
+            assert each["metadata"]["labels"].pop(name) == value
+    return manifests
 
 
 @pytest.mark.parametrize("version", SCHEMAS)
-@pytest.mark.parametrize("directory", [*(f"overlays/{name}" for name in OVERLAYS), "base", "uninstall"])
+@pytest.mark.parametrize("directory", DIRECTORIES)
 def test_what_kustomize_makes_holds_to_the_schemas(directory: str, version: str) -> None:
-    _validate(kustomized(directory), version)
+    validate(kustomized(directory), version)
 
 
-@pytest.mark.parametrize("version", SCHEMAS)
-@pytest.mark.parametrize(
-    "settings", [(), ("runtime=docker", "onExit=keep", "env.A=b", "runtimeClasses=false", "uninstallNode=a")]
-)
-def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], version: str) -> None:
-    _validate(charted(*settings), version)
+def test_before_kubernetes_1_30_a_component_turns_the_field_for_apparmor_into_its_annotation(
+    layer: Layer,
+) -> None:
+    manifests = layer("base", "components/apparmor-annotation")
+
+    validate(manifests, OLDEST)
+    template = by_name(manifests)["DaemonSet", NAMESPACE]["spec"]["template"]
+    assert template["metadata"]["annotations"] == {
+        "container.apparmor.security.beta.kubernetes.io/toolkit": "unconfined"
+    }
+    assert by_name(_without_helms_labels(charted("kubeVersion=v1.29.0"))) == by_name(manifests)
 
 
 def test_a_misspelt_field_would_be_noticed() -> None:
     import kubernetes_validate
 
-    daemon_set = _by_name(kustomized("base"))["DaemonSet", NAMESPACE]
+    daemon_set = by_name(kustomized("base"))["DaemonSet", NAMESPACE]
     wrong = {**daemon_set, "spec": {**daemon_set["spec"], "minReadySecs": 1}}
 
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(wrong, SCHEMAS[-1], strict=True)
+        validate([wrong], SCHEMAS[-1])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_chart_and_the_overlay_say_the_same(overlay: str) -> None:
-    ours = _by_name(kustomized(f"overlays/{overlay}"))
-    del ours["Namespace", NAMESPACE]  # helm makes it, or somebody has
-
     classes = "false" if overlay in {"k3s", "rke2"} else "true"
-    assert _by_name(charted(f"runtime={overlay}", f"runtimeClasses={classes}")) == ours
+    chart = charted(f"runtime={overlay}", f"runtimeClasses={classes}")
+
+    assert by_name(_without_helms_labels(chart)) == by_name(kustomized(f"overlays/{overlay}"))
 
 
-def test_the_chart_and_kustomize_free_a_node_by_the_same_job() -> None:
-    (theirs,) = (each for each in charted("uninstallNode=name-of-the-node") if each["kind"] == "Job")
+def test_the_chart_and_kustomize_uninstall_from_a_node_by_the_same_job() -> None:
+    chart = charted("uninstallNode=name-of-the-node")
+    (theirs,) = _without_helms_labels([each for each in chart if each["kind"] == "Job"])
 
-    assert [theirs] == kustomized("uninstall")
+    assert [theirs] == kustomized("uninstall-node")
 
 
-@pytest.mark.parametrize("policy", ["undo", "keep"])
-def test_the_exit_policy_is_a_component(policy: str, tmp_path: Path) -> None:
-    (tmp_path / "kustomize").symlink_to(KUSTOMIZE)
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "kustomization.yaml").write_text(
-        f"resources: [../kustomize/base]\ncomponents: [../kustomize/components/{policy}]\n"
+def test_the_chart_and_kustomize_uninstall_from_all_nodes_alike() -> None:
+    chart = _without_helms_labels(charted("uninstall=true", "runtimeClasses=false"))
+
+    assert by_name(chart) == by_name(kustomized("uninstall"))
+
+
+def test_the_chart_and_kustomize_have_the_same_quota_and_constraints(layer: Layer) -> None:
+    chart = by_name(_without_helms_labels(charted("resourceQuota=true", "openshift=true")))
+
+    quota = by_name(kustomized("namespace"))["ResourceQuota", NAMESPACE]
+    assert chart["ResourceQuota", NAMESPACE] == quota
+    ours = by_name(layer("base", "components/openshift"))["SecurityContextConstraints", NAMESPACE]
+    del chart["SecurityContextConstraints", NAMESPACE]["metadata"]["labels"]
+    assert chart["SecurityContextConstraints", NAMESPACE] == ours
+
+
+def test_openshift_admits_what_the_pod_asks_for(layer: Layer) -> None:
+    objects = by_name(layer("base", "components/openshift"))
+    constraints, security = (
+        objects["SecurityContextConstraints", NAMESPACE],
+        container_of(kustomized("base"))["securityContext"],
     )
-    told = objects(kubectl(), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(mine))
 
-    values = {each["name"]: each["value"] for each in container_of(told)["env"]}
-    assert values["TOOLKIT_INSTALLER_ON_EXIT"] == policy
-    assert values == {
-        each["name"]: each["value"] for each in container_of(charted(f"onExit={policy}"))["env"]
+    assert constraints["allowedCapabilities"] == security["capabilities"]["add"]
+    assert constraints["users"] == [f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"]
+    assert [name for name, value in constraints.items() if value is True] == [
+        "allowHostDirVolumePlugin",
+        "readOnlyRootFilesystem",
+    ]
+
+
+@pytest.mark.parametrize("directory", [name for name in DIRECTORIES if name != "namespace"])
+def test_who_deletes_the_toolkit_keeps_the_namespace_that_the_uninstall_needs(directory: str) -> None:
+    assert not {"Namespace", "ResourceQuota"} & {each["kind"] for each in kustomized(directory)}
+
+
+def test_a_quota_admits_pods_of_our_priority() -> None:
+    quota = by_name(kustomized("namespace"))["ResourceQuota", NAMESPACE]
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+
+    assert scope["scopeName"] == "PriorityClass"
+    assert scope["values"] == [pod_of(kustomized("base"))["priorityClassName"]]
+
+
+def test_the_image_is_named_in_one_place(layer: Layer) -> None:
+    mine = {"name": "node-toolkit-installer", "newName": "registry.example.com/mine", "newTag": "7"}
+    layer.copy()
+    file = layer.tree / "components/image/kustomization.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "images": [mine]}))
+
+    images = {
+        container_of(layer(directory))["image"]
+        for directory in ("overlays/auto", "uninstall", "uninstall-node")
     }
+
+    assert images == {"registry.example.com/mine:7"}
+
+
+def test_an_uninstall_keeps_how_a_layer_has_changed_the_daemon_set(layer: Layer) -> None:
+    layer.patch("spec.template.spec", {"nodeSelector": {"gpu": "yes"}})
+
+    pod = pod_of(layer("overlays/auto", "components/uninstall"))
+
+    assert pod["nodeSelector"]["gpu"] == "yes"
+    assert "toolkit-installer uninstall" in pod["containers"][0]["args"][0]
+
+
+@pytest.mark.parametrize("node", ["gpu-1", "gpu-2.example.com"])
+def test_each_node_has_an_uninstall_job_of_its_own_that_the_scheduler_places(node: str) -> None:
+    (job,) = (each for each in charted(f"uninstallNode={node}") if each["kind"] == "Job")
+
+    assert job["metadata"]["name"] == f"toolkit-uninstall-{node}"
+    assert "nodeName" not in job["spec"]["template"]["spec"]
+    selector = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = selector["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": [node]}]
+
+
+@pytest.mark.parametrize("name", ["undo", "keep"])
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_and_a_policy_set_their_variable_whatever_stands_before_it(
+    layer: Layer, name: str, overlay: str
+) -> None:
+    layer.copy()
+    file = layer.tree / "base/daemonset.yaml"
+    first = "            - name: TOOLKIT_INSTALLER_HOST_ROOT"
+    file.write_text(
+        file.read_text().replace(first, f"            - name: A\n              value: b\n{first}")
+    )
+
+    env = container_of(layer(f"overlays/{overlay}", f"components/{name}"))["env"]
+
+    values = {each["name"]: each["value"] for each in env}
+    assert (values["A"], values["TOOLKIT_INSTALLER_HOST_ROOT"]) == ("b", "/host")
+    assert values["TOOLKIT_INSTALLER_ON_EXIT"] == name
+    assert values["TOOLKIT_INSTALLER_RUNTIME"] == overlay
 
 
 ACCEPT = "TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_"
@@ -95,14 +187,8 @@ ACCEPT = "TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_"
 @pytest.mark.parametrize(
     ("component", "mounts"), [("devices-by-volume-mounts", "true"), ("devices-by-cdi", "false")]
 )
-def test_who_may_choose_gpus_is_a_component(component: str, mounts: str, tmp_path: Path) -> None:
-    (tmp_path / "kustomize").symlink_to(KUSTOMIZE)
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "kustomization.yaml").write_text(
-        f"resources: [../kustomize/overlays/auto]\ncomponents: [../kustomize/components/{component}]\n"
-    )
-    told = objects(kubectl(), "kustomize", "--load-restrictor=LoadRestrictionsNone", str(mine))
+def test_who_may_choose_gpus_is_a_component(component: str, mounts: str, layer: Layer) -> None:
+    told = layer("overlays/auto", f"components/{component}")
     settings = ("envvarWhenUnprivileged=false", f"asVolumeMounts={mounts}")
 
     values = {each["name"]: each["value"] for each in container_of(told)["env"]}
@@ -110,6 +196,33 @@ def test_who_may_choose_gpus_is_a_component(component: str, mounts: str, tmp_pat
     assert values[f"{ACCEPT}AS_VOLUME_MOUNTS"] == mounts
     chart = charted(*(f"acceptNvidiaVisibleDevices.{setting}" for setting in settings))
     assert values == {each["name"]: each["value"] for each in container_of(chart)["env"]}
+
+
+def test_the_runtime_class_has_the_name_of_the_runtime(layer: Layer) -> None:
+    manifests = layer("overlays/auto", "components/runtime-name")
+
+    classes = [each for each in manifests if each["kind"] == "RuntimeClass"]
+    assert {(each["metadata"]["name"], each["handler"]) for each in classes} == {
+        (name, name) for name in ("gpu", "nvidia-cdi", "nvidia-legacy")
+    }
+    assert by_name(_without_helms_labels(charted("runtimeName=gpu"))) == by_name(manifests)
+
+
+def test_pods_of_the_runtime_classes_go_where_the_daemon_set_goes() -> None:
+    selector = pod_of(kustomized("base"))["nodeSelector"]
+    classes = [each for each in kustomized("base") if each["kind"] == "RuntimeClass"]
+
+    assert len(classes) == 3
+    assert all(each["scheduling"] == {"nodeSelector": selector} for each in classes)
+
+
+def test_a_pod_is_looked_at_each_second_until_it_is_ready_for_the_first_time() -> None:
+    container = container_of(kustomized("base"))
+    startup, ready = container["startupProbe"], container["readinessProbe"]
+
+    assert startup["exec"] == ready["exec"]
+    assert (startup["periodSeconds"], ready["periodSeconds"]) == (1, 10)
+    assert startup["failureThreshold"] >= 3600, "it would end an install that takes its time"
 
 
 @pytest.mark.parametrize("made", [lambda: kustomized("base"), lambda: kustomized("uninstall"), charted])
@@ -134,15 +247,14 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
         f"memory: {limits['requests']['memory'][:-2]} MiB asked for, {limits['limits']['memory'][:-2]} MiB"
         in asked
     )
-    annotations = _by_name(kustomized("base"))["DaemonSet", NAMESPACE]["spec"]["template"]["metadata"][
-        "annotations"
-    ]
-    assert set(annotations.values()) == {"unconfined"}
-    assert "AppArmor `unconfined`" in asked
+    assert f"AppArmor `{security['appArmorProfile']['type'].lower()}`" in asked
     assert len(asked.strip().splitlines()) == 13, "a row for each, and no other"
 
 
-@pytest.mark.parametrize("made", [lambda: kustomized("base"), lambda: kustomized("uninstall"), charted])
+@pytest.mark.parametrize(
+    "made",
+    [*(lambda name=name: kustomized(name) for name in ("base", "uninstall", "uninstall-node")), charted],
+)
 def test_nothing_is_asked_for_that_is_not_needed(made: Callable[[], list[Manifest]]) -> None:
     manifests = made()
     container = container_of(manifests)
@@ -162,3 +274,20 @@ def test_nothing_is_asked_for_that_is_not_needed(made: Callable[[], list[Manifes
         "RoleBinding",
         "ClusterRoleBinding",
     }
+
+
+def test_what_the_uninstall_may_do_is_what_the_daemon_set_may_do() -> None:
+    ours = container_of(kustomized("base"))
+
+    for directory in ("uninstall", "uninstall-node"):
+        theirs = container_of(kustomized(directory))
+        assert theirs["securityContext"] == ours["securityContext"]
+        assert theirs["volumeMounts"] == ours["volumeMounts"]
+        assert theirs["terminationMessagePolicy"] == ours["terminationMessagePolicy"]
+
+
+def test_every_directory_of_kustomize_is_looked_at() -> None:
+    known = {*DIRECTORIES, *(f"components/{path.name}" for path in (KUSTOMIZE / "components").iterdir())}
+
+    found = {str(Path(file).relative_to(KUSTOMIZE).parent) for file in KUSTOMIZE.rglob("kustomization.yaml")}
+    assert found == known

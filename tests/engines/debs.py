@@ -59,6 +59,7 @@ def _configured(suite: str) -> Path:
         "Dir::State": home,
         "Dir::State::status": home / "status",
         "Dir::Cache": home,
+        "Dir::Log": home,  # where root's apt tells what it planned
         "Acquire::Languages": "none",
         "APT::Sandbox::User": "root",
         "APT::Install-Recommends": "false",

@@ -133,7 +133,7 @@ def test_a_directory_is_never_wider_than_it_will_be(
 
 
 @pytest.mark.parametrize(
-    "make", [os.mkfifo, lambda path: os.mknod(path, stat.S_IFSOCK)], ids=["FIFO", "socket"]
+    "make", [os.mkfifo, lambda path: os.mknod(path, stat.S_IFSOCK | 0o600)], ids=["FIFO", "socket"]
 )
 def test_what_is_no_file_is_refused_and_not_waited_for(
     host: Host, tmp_path: Path, make: Callable[[Path], None]

@@ -28,8 +28,9 @@ _SPACE: Final = re.compile(r"[ \t]*")
 _VOID: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
 # Lines that end what they begin: empty ones, comments, and pairs without brackets within brackets. Behind
 # a value there can only be a comment. Any other line is left to ``_pair``.
+# Each is atomic: Debian 12's Python 3.11.2 goes on where one failed half way (python/cpython#106052).
 _PLAIN_LINES: Final = re.compile(
-    r"""(?:
+    r"""(?:(?>
         [ \t\r]*+ (?:\#[^\n]*+)? \n
       | [ \t]*+ (?:[A-Za-z0-9_.\-]++ | "[^"\\\n]*+" | '[^'\n]*+' | [ \t]++)++ = [ \t]*+
         (?:
@@ -38,7 +39,7 @@ _PLAIN_LINES: Final = re.compile(
           | '(?!'') [^'\n]*+ ' [^\n]*+
           | \[ (?:[^\[\]{}"'\#\n]++ | "(?!"") (?:[^"\\\n]++ | \\.)*+ " | '(?!'') [^'\n]*+ ')*+ \] [^\n]*+
         ) \n
-    )*+""",
+    ))*+""",
     re.VERBOSE,
 )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.documents import starting
 from tests.engines.conftest import Boot
 from tests.engines.node.story import STORY, Story
 from tests.engines.nodes import Node
@@ -25,6 +26,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(line)
 
 
+def _loading(node: Node, archive: str) -> list[str]:
+    """Return what the document for clusters tells people to load the image with, where there is no registry."""
+    (command,) = starting("docker load" if node.engine == "docker" else "ctr ")
+    *words, file = command.text.split()
+    assert file == "toolkit.tar"
+    return [*words, archive]
+
+
 @pytest.fixture
 def newest_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
     """Boot a node with the newest containerd, for what differs in no version."""
@@ -40,11 +49,7 @@ def tell(record_property: Callable[[str, object], None]) -> Callable[..., Story]
         story = Story(node, record_property)
         for tag in tags or IMAGES:
             assert path_of(tag).exists(), "there is no image: say `make image` first"
-            if node.engine == "docker":
-                node.run(["docker", "load", "--quiet", "--input", str(path_of(tag))], timeout_s=120)
-            else:
-                importing = ["ctr", "--namespace", "k8s.io", "images", "import", str(path_of(tag))]
-                node.run(importing, timeout_s=120)
+            node.run(_loading(node, str(path_of(tag))), timeout_s=120)
         story.tell(f"{node.engines}: the images are there")
         return story
 

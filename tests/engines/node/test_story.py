@@ -136,11 +136,10 @@ def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Calla
     trains(node, story)
 
     assert pod.delete() == 0
-    job = pod_of(kustomized("uninstall"))
-    uninstall = apply(node, "uninstall", job, NEXT)
-    until(lambda: not uninstall.runs(), uninstall.log)
-    assert uninstall.exit_code() == 0, uninstall.log()
-    uninstall.delete()
-    story.tell("the uninstall Job freed the node")
+    manifest = pod_of(kustomized("uninstall"))
+    uninstall = apply(node, "uninstall", manifest, NEXT)
+    becomes_ready(uninstall, manifest)
+    story.tell("the DaemonSet that uninstalls is ready: nothing is left on the node")
+    assert uninstall.delete() == 0
     assert snapshot(node) == files
     assert served(node) == before

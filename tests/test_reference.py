@@ -1,4 +1,4 @@
-"""The README tells every flag, and what it promises about them is so; every refusal of the gate is told."""
+"""The reference tells every flag, and what it promises about them is so; every refusal of the gate is told."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from installer.decide.errors import UsageError
 from installer.flags import FLAGS, Flag, options_from
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+REFERENCE = (Path(__file__).parent.parent / "docs/reference.md").read_text()
 TROUBLESHOOTING = (Path(__file__).parent.parent / "docs/troubleshooting.md").read_text()
 DECIDE = Path(__file__).parent.parent / "installer/decide"
 GATE = (
@@ -20,8 +20,8 @@ DEFAULTS = {flag.field: flag.default for flag in FLAGS}
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
-def test_a_flag_its_variable_and_its_meaning_are_in_the_readme(flag: Flag) -> None:
-    row = next(line for line in README.splitlines() if line.startswith(f"| `{flag.name}"))
+def test_a_flag_its_variable_and_its_meaning_are_in_the_reference(flag: Flag) -> None:
+    row = next(line for line in REFERENCE.splitlines() if line.startswith(f"| `{flag.name}"))
 
     assert f"`{flag.variable}`" in row
     assert flag.help in row

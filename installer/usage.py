@@ -1,0 +1,51 @@
+"""What the help of a verb shows: the flags that it heeds, in groups; and variables that nobody heeds."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final
+
+import click
+
+from installer.flags import FLAGS, PREFIX, SHOW_SECRETS
+
+WHAT: Final = (
+    *("runtime", "toolkit_source", "driver_root", "runtime_name", "set_as_default", "crio_hook"),
+    "accept_nvidia_visible_devices_envvar_when_unprivileged",
+    "accept_nvidia_visible_devices_as_volume_mounts",
+)
+PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
+HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "retry", "adopt")
+OUTPUT: Final = ("json", "show_secrets", "log_format", "help")
+GROUPS: Final = {
+    "What to install": WHAT,
+    "Where things are": PLACES,
+    "How it is done": HOW,
+    "Output": OUTPUT,
+}
+# What a verb takes and does not heed, so that one environment can serve all verbs.
+UNHEEDED: Final = {
+    "run": frozenset({"adopt"}),
+    "install": frozenset({"on_exit", "in_use", "adopt"}),
+    "plan": frozenset({"on_exit", "in_use", "adopt", "pid_file"}),
+    "uninstall": frozenset({*WHAT, "on_exit", "retry"}) - {"runtime"},
+}
+
+
+class Verb(click.Command):
+    """A verb whose help has its flags in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group that has a flag to show."""
+        parameters = {parameter.name: parameter for parameter in self.get_params(ctx)}
+        for title, fields in GROUPS.items():
+            found = (parameters[field].get_help_record(ctx) for field in fields if field in parameters)
+            if records := [record for record in found if record]:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that begin like ours and are none of ours, with the one that may be meant."""
+    known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
+    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}

@@ -1,0 +1,66 @@
+"""docs/host.md as written, on a host with Docker: its commands are read from it."""
+
+from tests.documents import PROJECT, Command, starting
+from tests.engines.images import IMAGE
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS, MARK
+from tests.engines.snapshot import snapshot
+from tests.engines.told import served
+
+DOCUMENT = "docs/host.md"
+UNIT = "toolkit-installer.service"
+WOULD_CHANGE = 10
+
+
+def _typed(*words: str) -> str:
+    (command,) = (each for each in starting(*words) if each.document == DOCUMENT)
+    return command.text.removeprefix("sudo ")
+
+
+def _host(node: Node) -> None:
+    """Put there what the document has its reader install first."""
+    node.write("/usr/local/bin/toolkit-installer", f'#!/bin/sh\nexec {PYTHON} -m installer "$@"\n')
+    (node.root / "usr/local/bin/toolkit-installer").chmod(0o755)
+    node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
+
+
+def test_plan_install_a_container_status_uninstall(docker_node: Node) -> None:
+    _host(docker_node)
+    files, before = snapshot(docker_node), served(docker_node)
+
+    planned = docker_node.run(_typed("toolkit-installer plan").split(), check=False)
+    docker_node.run(_typed("toolkit-installer install").split())
+    container = _typed("docker run").replace("ubuntu nvidia-smi", f"{IMAGE} true")
+    docker_node.run(container.split())
+    docker_node.run(_typed("toolkit-installer status").split())
+    mark = docker_node.read(MARK)
+    docker_node.run(_typed("toolkit-installer uninstall").split())
+
+    assert planned.returncode == WOULD_CHANGE
+    assert "nvidia-container-runtime" in mark, "the container ran on our runtime"
+    assert served(docker_node) == before
+    assert {path: what for path, what in snapshot(docker_node).items() if path != MARK} == files
+
+
+def test_the_service(docker_node: Node) -> None:
+    _host(docker_node)
+    before = served(docker_node)
+
+    for command in (_typed("cp deploy/systemd"), _typed("systemctl enable")):
+        docker_node.run(["sh", "-c", f"cd {PROJECT} && {command}"])
+    docker_node.wait_for("ready: yes", ["toolkit-installer", "status"])
+    docker_node.run(["systemctl", "disable", "--now", UNIT])
+
+    assert served(docker_node) == before
+
+
+def test_every_command_of_the_document_is_one_of_these() -> None:
+    here = ("toolkit-installer", "docker run", "cp deploy/systemd", "systemctl enable")
+    on_a_fresh_machine = ("apt-get", "python3 -m venv", "/opt/toolkit-installer/bin/pip", "ln ")
+
+    said: list[Command] = [each for each in starting("") if each.document == DOCUMENT]
+    assert [
+        each.text
+        for each in said
+        if not each.text.removeprefix("sudo ").startswith((*here, *on_a_fresh_machine))
+    ] == []

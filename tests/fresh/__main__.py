@@ -1,0 +1,84 @@
+"""``make fresh``: the README's commands in Debians that have nothing else, entered as a machine of their own."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.documents import Command, starting
+from tests.engines.cache import PROJECT, cache
+from tests.engines.conftest import missing, must_run
+from tests.fresh.root import Fresh, prepared
+
+# Everything on the oldest Python that we support. The newer Debian has to show that what is fetched runs there too.
+FETCHING = (
+    "tests/deploy tests/decide/test_wrapper.py tests/crash/test_system_calls.py tests/crash/test_power.py"
+)
+COMMANDS = {
+    "bookworm": ("make", "demo", "unit"),
+    "trixie": ("make", "demo", "unit", f"TESTS={FETCHING}"),
+}
+# The README's host is that machine. No engine runs on it, and the toolkit is a stand-in; all else is as written.
+HOST = {"TOOLKIT_INSTALLER_RUNTIME": "docker", "TOOLKIT_INSTALLER_RESTART_MODE": "none"}
+STAND_IN = (
+    "/opt/toolkit-installer/bin/python -c "
+    "'from pathlib import Path; from installer.demo import stand_in_payload as put; put(Path(\"/opt/nvidia-toolkit\"))'"
+)
+
+
+def main(suites: list[str]) -> int:
+    """Run each suite's command; return 1 where one failed or changed the machine."""
+    if lack := missing():
+        print(f"no fresh machine is made here: {lack}", flush=True)
+        # .ci/run relies on it that the unit tests run somewhere.
+        return 1 if must_run() else subprocess.run(["make", "unit"], cwd=PROJECT, check=False).returncode
+    (PROJECT / "build").mkdir(exist_ok=True)
+    failed = [suite for suite in suites or COMMANDS if not (_passes(suite) and _installs(suite))]
+    return 1 if failed else 0
+
+
+def _installs(suite: str) -> bool:
+    """Install the program on the machine itself, use and remove it, by the commands of the README."""
+    setup = [each for each in starting("apt-get", "python3 -m venv", "/opt/", "ln ") if _in_readme(each)]
+    use = [each for each in starting("toolkit-installer") if _in_readme(each)]
+    script = [
+        "set -ex",
+        "apt-get update --quiet",
+        *(each.text.removeprefix("sudo ") for each in setup),
+        STAND_IN,
+    ]
+    script += [f"{each.text.removeprefix('sudo ')} || [ $? = 10 ]" for each in use]
+    script += ["toolkit-installer status", "toolkit-installer uninstall", "! toolkit-installer status"]
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
+        fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
+        code = fresh.run("sh", "-c", "\n".join(script), environment=HOST)
+    print(f"fresh {suite}: exit code {code} of the README's commands for a host", flush=True)
+    return code == 0
+
+
+def _in_readme(command: Command) -> bool:
+    return command.document == "README.md"
+
+
+def _passes(suite: str) -> bool:
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
+        fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
+        print(f"fresh {suite}: {' '.join(COMMANDS[suite])}", flush=True)
+        code = fresh.run(*COMMANDS[suite])
+        changed = _told(fresh)
+    print(f"fresh {suite}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
+    return code == 0 and not changed
+
+
+def _told(fresh: Fresh) -> list[str]:
+    fetched, changed = fresh.fetched(), fresh.changed()
+    print(f"fetched into the project's own folder, {len(fetched)} packages:", *fetched)
+    for file in changed:
+        print(f"BAD changed on the machine: /{file}")
+    return changed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

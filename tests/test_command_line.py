@@ -1,0 +1,171 @@
+"""The command line as a person and as a program meet it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from installer.demo import CONFIGS, stand_in_payload
+from installer.flags import FLAGS
+from installer.usage import GROUPS, UNHEEDED
+
+PROJECT = Path(__file__).parents[1]
+VERBS = ("run", "install", "plan", "uninstall")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> dict[str, str]:
+    """Return the environment that leads the program to a host with Docker, and to a toolkit."""
+    for name, text in CONFIGS.items():
+        (tmp_path / "node" / name).parent.mkdir(parents=True)
+        (tmp_path / "node" / name).write_text(text)
+    stand_in_payload(tmp_path / "toolkit")
+    return {
+        "TOOLKIT_INSTALLER_HOST_ROOT": str(tmp_path / "node"),
+        "TOOLKIT_INSTALLER_TOOLKIT_SOURCE": str(tmp_path / "toolkit"),
+        "TOOLKIT_INSTALLER_RUNTIME": "docker",
+        "TOOLKIT_INSTALLER_RESTART_MODE": "none",
+    }
+
+
+def _call(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "installer", *words],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "COLUMNS": "200", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((PROJECT / f"docs/{name}.schema.json").read_text())
+    return found
+
+
+def _told(name: str, said: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(said)
+    jsonschema.validate(document, _schema(name))
+    assert document.keys() <= _schema(name)["properties"].keys(), "the schema has everything"
+    return document
+
+
+def test_it_tells_its_version() -> None:
+    assert _call("--version").stdout == f"toolkit-installer {version('node-toolkit-installer')}\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
+    said = _call(verb, "--help").stdout
+
+    shown = set(re.findall(r"^  (--[\w-]+)", said, re.MULTILINE))
+    heeded = {flag.name for flag in FLAGS if flag.field not in UNHEEDED[verb]}
+    assert shown - {"--json", "--show-secrets"} == heeded
+    assert [title for title in GROUPS if f"\n{title}:\n" not in said] == []
+
+
+def test_every_flag_is_in_one_group() -> None:
+    grouped = [field for fields in GROUPS.values() for field in fields]
+
+    assert len(grouped) == len(set(grouped))
+    assert {flag.field for flag in FLAGS} == {*grouped} - {"json", "show_secrets", "help"}
+
+
+def test_one_environment_serves_every_verb(host: dict[str, str]) -> None:
+    everything = host | {flag.variable: str(flag.default) for flag in FLAGS if isinstance(flag.default, bool)}
+
+    assert _call("plan", **everything).returncode == 10
+    assert _call("install", **everything).returncode == 0
+    assert _call("uninstall", **everything).returncode == 0
+
+
+def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
+    done = _call("plan", "--json", **host)
+
+    plan = _told("plan", done.stdout)
+    assert (done.returncode, plan["would_change"], plan["obstacles"]) == (10, True, [])
+    (config,) = plan["configs"]
+    assert config["path"] == "/etc/docker/daemon.json"
+    assert config["diff"].startswith("--- a/etc/docker/daemon.json\n+++ b/etc/docker/daemon.json\n@@ ")
+    assert config["diff"] in re.sub(r"\x1b\[[\d;]*m", "", _call("plan", **host).stdout)
+    assert plan["unproven"] == ["docker"]
+    assert any("edit /etc/docker/daemon.json" in step for step in plan["steps"])
+
+
+def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> None:
+    assert _call("install", **host).returncode == 0
+
+    done = _call("plan", "--json", **host)
+
+    plan = _told("plan", done.stdout)
+    assert (done.returncode, plan["would_change"], plan["steps"], plan["configs"]) == (0, False, [], [])
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_status_is_told_to_programs(host: dict[str, str], *, installed: bool) -> None:
+    if installed:
+        assert _call("install", **host).returncode == 0
+
+    done = _call("status", "--json", **host)
+
+    status = _told("status", done.stdout)
+    assert done.returncode == (0 if installed else 3)
+    assert status["installed"] is installed
+    assert status["engines"] == (["docker"] if installed else [])
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("TOOLKIT_INSTALLER_RUNTIMES", "TOOLKIT_INSTALLER_RUNTIME"),
+        ("TOOLKIT_INSTALLER_ONEXIT", "TOOLKIT_INSTALLER_ON_EXIT"),
+        ("TOOLKIT_INSTALLER_XYZ", ""),
+    ],
+)
+def test_a_misspelt_variable_is_named(host: dict[str, str], variable: str, meant: str) -> None:
+    said = _call("plan", **host, **{variable: "1"}).stderr
+
+    (event,) = (json.loads(line) for line in said.splitlines() if "unknown variable" in line)
+    assert event["variable"] == variable
+    assert event["meant"] == meant or not meant
+
+
+def test_a_variable_of_ours_is_not_warned_about(host: dict[str, str]) -> None:
+    assert "unknown variable" not in _call("plan", **host, TOOLKIT_INSTALLER_SHOW_SECRETS="1").stderr
+
+
+@pytest.mark.parametrize(
+    ("engine", "step"),
+    [
+        ("docker", "docker run --rm --runtime=nvidia --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"),
+        ("containerd", "toolkit-installer status"),
+    ],
+)
+def test_an_install_ends_with_the_next_step(host: dict[str, str], engine: str, step: str) -> None:
+    done = _call("install", **host | {"TOOLKIT_INSTALLER_RUNTIME": engine})
+
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert (last["event"], last["command"]) == ("next step", step)
+
+
+def test_the_next_step_is_the_command_of_the_readme(host: dict[str, str]) -> None:
+    last = json.loads(_call("install", **host).stderr.splitlines()[-1])
+
+    assert last["command"] in (PROJECT / "README.md").read_text().splitlines()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_the_words(shell: str) -> None:
+    completing = {"_TOOLKIT_INSTALLER_COMPLETE": f"{shell}_complete"}
+    words = {"COMP_WORDS": "toolkit-installer uninst", "COMP_CWORD": "uninst" if shell == "fish" else "1"}
+
+    assert "toolkit-installer" in _call(_TOOLKIT_INSTALLER_COMPLETE=f"{shell}_source").stdout
+    assert "uninstall" in _call(**completing, **words).stdout

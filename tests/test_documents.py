@@ -1,0 +1,194 @@
+"""Every command that a document has people type is run, read from the document; links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from installer.demo import CONFIGS, demo, stand_in_payload
+from tests.deploy.rendered import by_name, charted, kubectl, kustomized
+from tests.documents import CHART, DOCUMENTS, PROJECT, Command, commands, starting
+
+# Run somewhere else, by a test that reads them from the document as well.
+ELSEWHERE = {
+    "apt-get install": "tests/fresh/__main__.py",
+    "python3 -m venv": "tests/fresh/__main__.py",
+    "/opt/toolkit-installer/bin/pip": "tests/fresh/__main__.py",
+    "ln --symbolic": "tests/fresh/__main__.py",
+    "docker run": "tests/engines/test_documents.py",
+    "cp deploy/systemd": "tests/engines/test_documents.py",
+    "systemctl enable": "tests/engines/test_documents.py",
+    "ctr --namespace": "tests/engines/node/conftest.py",
+    "docker load": "tests/engines/node/conftest.py",
+}
+# Run by no test that reads them: for want of the program, of a registry, or because another test says the same.
+UNREAD = {
+    "images/build": "tests/image/builder.py runs the script with variables of its own",
+    "PAYLOAD=local images/build": "as above",
+    "journalctl -u toolkit-installer-undo": "tests/engines/test_crio.py reads that journal",
+    "docker save": "the images of make image come from buildah",
+    "k3s ctr": "k3s is in no package registry",
+    "skopeo copy": "CRI-O is in no Debian",
+}
+HERE = ("kubectl", "helm", "make", "toolkit-installer")
+
+# As far as the documents use it; what it renders comes from Helm's own library.
+HELM = """\
+#!{python}
+import argparse, json, subprocess, sys
+parser = argparse.ArgumentParser()
+verbs = parser.add_subparsers(dest="verb", required=True)
+for verb in ("install", "upgrade", "template", "uninstall"):
+    one = verbs.add_parser(verb)
+    one.add_argument("release")
+    if verb != "uninstall":
+        one.add_argument("chart")
+        one.add_argument("--set", default="")
+    one.add_argument("--namespace", required=True)
+    for flag in {{"upgrade": ["--reuse-values", "--wait"]}}.get(verb, []):
+        one.add_argument(flag, action="store_true")
+    if verb == "template":
+        one.add_argument("--show-only")
+given = parser.parse_args()
+if given.verb != "uninstall":
+    assert given.chart == "{chart}"
+    values = [value for value in given.set.split(",") if value]
+    command = [sys.executable, "-m", "tests.deploy.helm", "template", json.dumps(values)]
+    text = subprocess.run(command, cwd="{project}", check=True, capture_output=True, text=True).stdout
+    if given.verb == "template":
+        (text,) = (each for each in text.split("---\\n") if "kind: Job" in each)
+        print(text)
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """Return the environment in which a command finds kubectl, but no cluster, and Helm."""
+    (tmp_path / "kubectl").symlink_to(kubectl())
+    helm = tmp_path / "helm"
+    helm.write_text(HELM.format(python=sys.executable, chart=str(Path(CHART).parent), project=PROJECT))
+    helm.chmod(0o755)
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: none\ncontexts: [{name: none, context: {cluster: none}}]\n"
+        'clusters: [{name: none, cluster: {server: "http://127.0.0.1:9"}}]\n'
+    )
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    return {"PATH": path, "KUBECONFIG": str(config), "HOME": str(tmp_path)}
+
+
+def _run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["sh", "-c", command],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", starting("kubectl", "helm"), ids=str)
+def test_a_command_for_a_cluster_fails_only_for_want_of_one(command: Command, shell: dict[str, str]) -> None:
+    done = _run(command.text, shell)
+
+    if "kubectl" in command.text:
+        assert re.search(r"127\.0\.0\.1:9\b.*refused", done.stderr), done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_wrong_command_for_a_cluster_would_be_seen(shell: dict[str, str]) -> None:
+    for wrong in (
+        "kubectl apply -k deploy/kustomize/nowhere",
+        "kubectl apply -k deploy/kustomize/base --forse",
+    ):
+        assert "refused" not in _run(wrong, shell).stderr
+    assert _run("helm install toolkit deploy --namespace x", shell).returncode != 0
+
+
+def test_what_the_commands_name_is_in_the_manifests() -> None:
+    words = {word for each in commands() for word in each.text.split()}
+    manifests = by_name([*kustomized("base"), *kustomized("namespace"), *charted("uninstallNode=gpu-node-7")])
+    known = {f"{kind.lower()}/{name}" for kind, name in manifests} | {"pod/gpu-test"}
+
+    named = {word for word in words if re.fullmatch(r"(daemonset|job|pod)/[\w-]+", word)}
+    assert "daemonset/node-toolkit-installer" in named
+    assert named <= known
+
+
+@pytest.mark.parametrize("command", starting("make"), ids=str)
+def test_make_has_the_target(command: Command) -> None:
+    done = _run(f"{command.text} --dry-run", {"PATH": os.environ["PATH"]})
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/host.md", "docs/gpu-operator.md"])
+def test_the_commands_of_a_document_work_in_their_order(document: str, tmp_path: Path) -> None:
+    root, source = tmp_path / "node", tmp_path / "toolkit"
+    for name, text in CONFIGS.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    stand_in_payload(source)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TOOLKIT_INSTALLER_HOST_ROOT": str(root),
+        "TOOLKIT_INSTALLER_RUNTIME": "docker",
+        "TOOLKIT_INSTALLER_RESTART_MODE": "none",
+    }
+    typed = [each.text for each in starting("toolkit-installer") if each.document == document]
+
+    assert typed
+    for text in typed:
+        command = text.removeprefix("sudo ").replace("/opt/nvidia-toolkit", str(source))
+        done = _run(command, environment)
+        assert done.returncode == (10 if " plan " in command else 0), done.stderr
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    lost = [
+        str(each)
+        for each in commands()
+        if not each.text.removeprefix("sudo ").startswith((*HERE, *ELSEWHERE, *UNREAD))
+    ]
+
+    assert lost == []
+    assert [file for file in ELSEWHERE.values() if "starting(" not in (PROJECT / file).read_text()] == []
+
+
+def test_no_exception_is_kept_for_a_command_that_is_gone() -> None:
+    typed = [each.text.removeprefix("sudo ") for each in commands()]
+
+    assert [word for word in (*ELSEWHERE, *UNREAD) if not any(text.startswith(word) for text in typed)] == []
+
+
+def test_the_lines_of_the_demo_in_the_readme_are_the_demos(capfd: pytest.CaptureFixture[str]) -> None:
+    shown = re.findall(r"^```text\n(.*?)^```$", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+    assert demo() == 0
+    said = capfd.readouterr()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said.out + said.err).splitlines()
+    assert len(shown) == 1
+    assert [line for line in shown[0].splitlines() if line not in lines] == []
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", CHART])
+def test_a_link_leads_somewhere(document: str) -> None:
+    text = (PROJECT / document).read_text()
+
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            file = (PROJECT / document).parent / path if path else PROJECT / document
+            assert file.exists(), target
+            assert not anchor or anchor in _anchors(file), target
+
+
+def _anchors(file: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
