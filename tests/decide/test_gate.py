@@ -114,6 +114,8 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
         if one.path.name == "ubuntu-2004-schema-1-left-over-on-containerd-2"
     )
 
+    # As containerd 2.3.4 and 2.4.0-beta.0 were seen to: a file of schema 1, one without a version or with
+    # ``root`` alone. 2.4 after the beta also takes imports that are newer than the root file; 2.3.4 does not start.
     def reads_schema_1(engine: EngineFacts, texts: Texts) -> Effect:
         return replace(texts_alone(engine, texts), rest="told")
 
