@@ -20,14 +20,14 @@ def text_of(path: Path) -> str:
     return os.fsdecode(path.read_bytes())
 
 
-def mounts(mountinfo: Path = MOUNTINFO) -> list[tuple[str, str]]:
+def mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
     """Return each mount point this process sees, and what is mounted there within its file system.
 
     As proc(5) has them in mountinfo: a blank, a tab, a newline and a backslash are octal numbers, every other
     byte stands as it is. Whoever may mount chooses the names, and with FUSE that is everybody.
     """
     try:
-        lines = mountinfo.read_bytes().split(b"\n")
+        lines = (mountinfo or MOUNTINFO).read_bytes().split(b"\n")
     except OSError:
         return []
     fields = (line.split(b" ", 5) for line in lines)

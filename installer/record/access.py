@@ -56,10 +56,15 @@ def restore_access(host: Host, layout: Layout, held: Holdings) -> None:
     """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
     for path, mode, flaw in exposed(host, layout, held):
         if path.is_relative_to(layout.home) or path in held.directories:
-            restrict(host, path, mode)
             import structlog
 
-            structlog.get_logger().warning("access restored", path=str(path), reason=f"it was {flaw}")
+            log = structlog.get_logger()
+            try:
+                restrict(host, path, mode)
+            except InstallerError as error:  # a file system without owners and modes; status goes on to tell
+                log.warning("access not restored", path=str(path), reason=f"it is {flaw}", error=error)
+            else:
+                log.warning("access restored", path=str(path), reason=f"it was {flaw}")
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
