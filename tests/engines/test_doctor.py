@@ -4,11 +4,15 @@ import json
 import shutil
 from typing import Any
 
+import pytest
+
 from tests.engines.configs import CONTAINERD, DOCKER, base_configs
+from tests.engines.cri import CONTAINER, NODE, Cri
 from tests.engines.images import IMAGE
-from tests.engines.nodes import Node
+from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
+from tests.engines.test_inside import MOUNTS
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -107,3 +111,26 @@ def test_a_shim_with_the_nil_pointer_is_found_after_its_package_was_upgraded(nod
     assert bad(checks).keys() == {"shim-nil-pointer"}
     assert f"({SHIM}, deleted)" in checks["shim-nil-pointer"]["found"]
     assert checks["shim-replaced"]["level"] == "warn"
+
+
+@pytest.mark.parametrize("pid", [NODE, CONTAINER], ids=["hostPID", "without hostPID"])
+def test_from_a_pod_it_finds_and_proves_the_same_as_on_the_host(
+    containerd_node: Node, cri: Cri, pid: int
+) -> None:
+    give_driver(containerd_node)
+    containerd_node.installer("install", *SOURCE, check=True)
+    pod = cri.run_pod(name="toolkit", pid=pid, privileged=True)
+    container = cri.start_container(pod, mounts=MOUNTS, pid=pid, privileged=True)
+
+    def told(verb: str) -> dict[str, Any]:
+        done = cri.exec(container, PYTHON, "-m", "installer", verb, "--json", "--host-root", "/host")
+        assert done.stdout, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    here = {each["name"]: each["level"] for each in told("doctor")["checks"]}
+    proven = told("verify")
+
+    assert here == {name: each["level"] for name, each in doctor(containerd_node)[1].items()}
+    assert proven["verdict"] == "ok", proven
+    cri.remove_pod(pod)
