@@ -101,3 +101,15 @@ def test_a_default_that_leads_to_ours_is_not_what_ours_wraps(site: Site) -> None
 
     config = (site.root / TOOLKIT / ".config/nvidia-container-runtime/config.toml").read_text()
     assert LINK not in config
+
+
+@pytest.mark.parametrize("name", ["/opt/a\0b", "/opt/\ud800"], ids=["a zero byte", "half a character"])
+def test_a_name_that_no_file_can_have_is_nobodys_reference(site: Site, name: str) -> None:
+    installed = site.call("install")
+    path = site.root / in_docker(site, name)
+
+    again = site.call("install")
+    done = site.call("uninstall")
+
+    assert [each.returncode for each in (installed, again, done)] == [0, 0, 0], again.stderr + done.stderr
+    assert json.loads(path.read_text())["runtimes"] == {"gpu": {"path": name}}

@@ -66,6 +66,18 @@ def _next(fd: int, part: str, flags: int) -> int:
     return following
 
 
+def _refuse_impossible(path: PurePosixPath) -> None:
+    """Raise for a name that a text can hold and a file cannot have."""
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise InstallerError(
+            f"look at {str(path)!a:.200} (no file can have such a name)", remedy="correct what names it"
+        )
+
+
 class Places:
     """One host, seen through the mounts of this process; the longest prefix decides."""
 
@@ -94,8 +106,10 @@ class Places:
         With ``last`` false a link in the last place is kept. What does not exist is kept as written.
 
         Raises:
-            InstallerError: the links go round in a circle, or a stranger could have placed one.
+            InstallerError: the links go round in a circle, a stranger could have placed one, or no file can
+                have such a name.
         """
+        _refuse_impossible(path)
         rest = list(reversed(path.parts[1:]))
         done = ROOT
         followed = 0
