@@ -113,3 +113,44 @@ def test_a_name_that_no_file_can_have_is_nobodys_reference(site: Site, name: str
 
     assert [each.returncode for each in (installed, again, done)] == [0, 0, 0], again.stderr + done.stderr
     assert json.loads(path.read_text())["runtimes"] == {"gpu": {"path": name}}
+
+
+def copied_for_docker(site: Site) -> tuple[str, list[str]]:
+    copy = "srv/docker/daemon.json"
+    (site.root / copy).parent.mkdir(parents=True)
+    (site.root / copy).write_text((site.root / DAEMON_JSON).read_text())
+    return copy, ["--config", f"docker={site.root / copy}"]
+
+
+def copied_for_containerd(site: Site) -> tuple[str, list[str]]:
+    copy = "srv/containerd/config.toml"
+    (site.root / copy).parent.mkdir(parents=True)
+    (site.root / copy).write_text((site.root / CONTAINERD).read_text())
+    return copy, ["--config", f"containerd={site.root / copy}"]
+
+
+def renamed_for_crio(site: Site) -> tuple[str, list[str]]:
+    renamed = "etc/crio/crio.conf.d/50-gpu.conf"
+    (site.root / "etc/crio/crio.conf.d/99-nvidia.toml").rename(site.root / renamed)
+    return renamed, []
+
+
+@pytest.mark.parametrize("move", [copied_for_docker, copied_for_containerd, renamed_for_crio])
+def test_our_own_text_in_another_file_is_nobodys_original(
+    site: Site, move: Callable[[Site], tuple[str, list[str]]]
+) -> None:
+    assert site.call("install", "--set-as-default").returncode == 0
+    path, options = move(site)
+
+    assert site.call("install", "--set-as-default", *options).returncode == 0
+    kept = site.call("uninstall", *options)
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"remove the toolkit (/{path} names /{TOOLKIT}/" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    assert site.call("install", "--set-as-default", *options).returncode == 0
+    assert site.call("uninstall", *options).returncode == 4
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    (site.root / path).unlink()
+    assert site.call("uninstall", *options).returncode == 0
+    assert not (site.root / TOOLKIT).exists()

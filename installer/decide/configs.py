@@ -193,7 +193,8 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     stale = _stale(relocated(row, now) if row else (), total)
     text = text_of(now, path)
     if not stale and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
-        if row is None and wanted.wants:  # it says so without us, and is to say so when we are gone
+        if row is None and wanted.wants and not _is_copy(engine, facts):
+            # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _as_found(engine, path, now, facts), original)
         if row is not None and path in facts.lost and now.digest in row.ours:
             return ConfigChange(None, replace(row, original=Saved.of(original)), original)
@@ -224,7 +225,17 @@ def untouched(
         return None
     if row is not None and now.digest in row.ours:
         return ConfigChange(None, row, now, saved=path in facts.lost)
+    if row is None and _is_copy(engine, facts):
+        return None
     return ConfigChange(None, _as_found(engine, path, now, facts), now)
+
+
+def _is_copy(engine: str, facts: Facts) -> bool:
+    """Tell whether a file that names our programs, and has no row, does so because of us: after our install.
+
+    What stands there is no original to come back to: it keeps the toolkit.
+    """
+    return any(row.name == engine for row in facts.held.engines)
 
 
 def _as_found(engine: str, path: PurePosixPath, now: File, facts: Facts) -> ConfigRow:

@@ -142,6 +142,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         files = tuple(dict.fromkeys((*readable_configs(host, engine, found), *paths)))
         engines.append(replace(found, files=files))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
+    named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
     facts = _facts(host, options, held, tuple(engines), named)
     restarts = options.restart_mode is not RestartMode.NONE
     found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
