@@ -68,7 +68,9 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     stays = used and (options.in_use is not InUse.FORCE or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
     attempt = _attempt(row, found, facts, (groups | names) - {DEFAULT} if stays else frozenset())
-    needed: dict[str, InstallerError] = {}
+    needed = _needed_next(found, names - attempt.kept)
+    if needed:
+        attempt = _attempt(row, found, facts, attempt.kept | needed.keys())
     now = _effect(found, present(found, facts), ask) if found else None
     while found is not None and (more := _needs(found, attempt, groups, names, ask, now=now, needed=needed)):
         attempt = _attempt(row, found, facts, attempt.kept | more)
@@ -213,6 +215,16 @@ def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None)
             f"undo our edits for {engine.name} (it would not come up again with the config it has: {reason})",
             remedy=f"correct that config, then {TRY_AGAIN}",
         )
+
+
+def _needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, InstallerError]:
+    """Return which runtime of ours the next start of an engine needs that runs without such a flag."""
+    name = found.next_flags.default if found else ""
+    if found is None or name not in names or name == found.flags.default:
+        return {}
+    starts = f"its unit starts it with --default-runtime {name}"
+    problem = f"take the runtime {name} away from {found.name} ({starts})"
+    return {name: InstallerError(problem, remedy=f"take that out of the unit, then {TRY_AGAIN}")}
 
 
 def _default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerError:

@@ -45,7 +45,8 @@ class EngineFacts:
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
     usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
     ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
-    start that say more than its files.
+    start that say more than its files, ``next_flags`` those that its unit will give it at its next, and
+    ``next_words`` that whole command line, () where nobody knows it.
     """
 
     name: str
@@ -66,6 +67,8 @@ class EngineFacts:
     outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()
     flags: Flags = field(default_factory=Flags)
+    next_flags: Flags = field(default_factory=Flags)
+    next_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

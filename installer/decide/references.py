@@ -43,9 +43,11 @@ def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator
     """Yield which runtimes of others start the toolkit: by a flag, or in engines that are not reloaded."""
     ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
     for engine in facts.engines:
-        for name, binary in engine.flags.runtimes.items():
+        now, later = engine.flags.runtimes, engine.next_flags.runtimes
+        for name, binary in {**later, **now}.items():
             if facts.leads_into(binary, layout):
-                started = f"{engine.name} was started with a flag for {name}"
+                start = "was started" if name in now else "will be started by its unit"
+                started = f"{engine.name} {start} with a flag for {name}"
                 yield InstallerError(
                     f"remove the toolkit ({started}, which starts {_told(binary, facts)})",
                     remedy=f"start {engine.name} without that flag, then {TRY_AGAIN}",

@@ -89,13 +89,15 @@ def state_of(host: Host, name: str, cmdline: CommandLine, config: PurePosixPath)
     return PurePosixPath(said, below) if isinstance(said, str) and said.startswith("/") else None
 
 
-def overruling(name: str, cmdline: CommandLine, options: Options) -> Iterator[InstallerError]:
-    """Yield why a flag on the command line stands against what we would write."""
+def overruling(
+    name: str, cmdline: CommandLine, options: Options, whose: str = "it was started"
+) -> Iterator[InstallerError]:
+    """Yield why a flag on the command line stands against what we would write; ``whose`` says which start."""
     for names in (CONFIG.get(name, ()), DROP_INS if name == "crio" else ()):
         path = value_of(cmdline, names)
         if path and not path.startswith("/"):
             yield InstallerError(
-                f"find the config of {name} (it was started with {names[0]} {path}, a relative path)",
+                f"find the config of {name} ({whose} with {names[0]} {path}, a relative path)",
                 remedy=Remedy(
                     "start it with the absolute path, or name that with ", Option("config", "PATH", name)
                 ),
@@ -104,6 +106,6 @@ def overruling(name: str, cmdline: CommandLine, options: Options) -> Iterator[In
     for flag, reason in (CONFLICTS.get(name, {}) | as_default).items():
         if value_of(cmdline, (flag,)) is not None:
             yield InstallerError(
-                f"configure {name} (it was started with {flag}, {reason})",
+                f"configure {name} ({whose} with {flag}, {reason})",
                 remedy=f"move {flag} from its command line to its config, and restart it",
             )

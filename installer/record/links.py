@@ -31,7 +31,7 @@ def _named(facts: Facts) -> Iterator[str]:
     for path, file in facts.contents.items():
         yield from programs_named(file, path)
     for engine in facts.engines:
-        yield from engine.flags.runtimes.values()
+        yield from (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
         yield from engine.serving.binaries.values() if engine.serving else ()
 
 

@@ -143,6 +143,8 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         engines.append(replace(found, files=files))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
+    later = (path_of(engine.next_words, CONFIG[engine.name]) for engine in engines)
+    named |= {path for path in later if path is not None}
     facts = _facts(host, options, held, tuple(engines), named)
     restarts = options.restart_mode is not RestartMode.NONE
     found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
@@ -226,7 +228,8 @@ def _engines(
             if not facts.unit:
                 refuse_unknown(host, facts)
             continue  # its sibling, on the same socket
-        overruled += overruling(name, _cmdline(answer), options)
+        stands_against = [*overruling(name, _cmdline(answer), options, "it was started")]
+        overruled += stands_against or overruling(name, facts.next_words, options, "its unit starts it")
         if name == "crio":
             process = crio.started(host, facts.unit, answer.peer)
             facts = crio.with_places(host, facts, process.cmdline, places)

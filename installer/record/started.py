@@ -51,10 +51,15 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
 
 
 def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
-    """Return an engine with what it was told of runtimes at its start, or will be at its next."""
-    if engine.name not in RUNTIMES:
-        return engine
-    how = _next_start(host, engine) if engine.stopped else started(host, engine)
+    """Return an engine with what it was told of runtimes at its start, and will be at its next.
+
+    An admin edits the unit of an engine and restarts it later, after we have gone perhaps.
+    """
+    later = _next_start(host, engine)
+    how = later if engine.stopped else started(host, engine) if engine.name in RUNTIMES else None
+    if later is not None:
+        flags = flags_of(engine.name, later.words, later.environment)
+        engine = replace(engine, next_words=later.words, next_flags=flags)
     return replace(engine, flags=flags_of(engine.name, how.words, how.environment)) if how else engine
 
 

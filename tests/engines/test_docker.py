@@ -112,7 +112,7 @@ def test_the_runtimes_of_others_are_served_as_before(docker_node: Node) -> None:
     assert docker_node.read(DOCKER) == text
 
 
-def _started_with(node: Node, flags: str, *settings: str) -> None:
+def _started_with(node: Node, flags: str, *settings: str, restart: bool = True) -> None:
     """Start dockerd with more flags and settings of its unit; its own docker-proxy is elsewhere."""
     if not (node.root / "opt/own").exists():
         node.run(["mkdir", "-p", "/opt/own"])
@@ -121,7 +121,8 @@ def _started_with(node: Node, flags: str, *settings: str) -> None:
     lines = ["[Service]", "ExecStart=", f"ExecStart={command} {flags}", *settings]
     node.write("/run/systemd/system/docker.service.d/own.conf", "\n".join(lines) + "\n")
     node.run(["systemctl", "daemon-reload"])
-    node.restart("docker")
+    if restart:
+        node.restart("docker")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +234,58 @@ def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_no
     assert node.installer("uninstall").returncode == 0
     assert served(node) == ({"runc", "other"}, "runc")
     assert not (node.root / "usr/local/nvidia").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        pytest.param(
+            "--default-runtime nvidia", "its unit starts it with --default-runtime nvidia", id="default"
+        ),
+        pytest.param(
+            "--add-runtime gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime",
+            "docker will be started by its unit with a flag for gpu",
+            id="runtime",
+        ),
+        pytest.param("--config-file /root/other.json", "(/root/other.json names ", id="config"),
+    ],
+)
+def test_flags_that_only_the_next_start_brings_count_already(
+    docker_node: Node, flags: str, words: str
+) -> None:
+    node, own = docker_node, "--userland-proxy-path=/opt/own/docker-proxy"
+    _started_with(node, own)
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    node.write("/root/other.json", node.read(DOCKER))
+    _started_with(node, f"{own} {flags}", restart=False)
+
+    kept = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert words in kept.stderr
+    node.restart("docker")
+    for name, entry in _runtimes(node).items():
+        program = entry["path"]
+        assert name == "runc" or (node.root / program.lstrip("/")).exists()
+    (node.root / "root/other.json").unlink()
+    _started_with(node, own)
+    assert node.installer("uninstall").returncode == 0
+    assert served(node) == ({"runc"}, "runc")
+    assert snapshot(node) == files
+
+
+def test_an_install_looks_at_the_flags_of_the_next_start(docker_node: Node) -> None:
+    own = "--userland-proxy-path=/opt/own/docker-proxy"
+    _started_with(docker_node, own)
+    files = snapshot(docker_node)
+    _started_with(docker_node, f"{own} --default-runtime runc", restart=False)
+
+    done = docker_node.installer("install", *SOURCE, "--set-as-default")
+
+    assert done.returncode == 1
+    assert "(its unit starts it with --default-runtime, " in sentence(done.stderr)
+    assert snapshot(docker_node) == files
 
 
 def test_what_a_flag_says_may_not_stand_in_the_file_too(docker_node: Node) -> None:
