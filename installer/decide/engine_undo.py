@@ -222,9 +222,11 @@ def _needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, 
     name = found.next_flags.default if found else ""
     if found is None or name not in names or name == found.flags.default:
         return {}
-    starts = f"its unit starts it with --default-runtime {name}"
-    problem = f"take the runtime {name} away from {found.name} ({starts})"
-    return {name: InstallerError(problem, remedy=f"take that out of the unit, then {TRY_AGAIN}")}
+    error = InstallerError(
+        f"take the runtime {name} away from {found.name} (its unit starts it with --default-runtime {name})",
+        remedy=f"take that out of the unit, then {TRY_AGAIN}",
+    )
+    return {name: error}
 
 
 def _default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerError:
