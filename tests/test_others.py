@@ -4,10 +4,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.steps import WriteConfig, inverse
+from installer.host.files import Host
+from installer.record.write import write_config
 from tests.test_verbs import DAEMON_JSON, Site
 
 CONTAINERD = "etc/containerd/config.toml"
@@ -112,6 +115,50 @@ def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Si
     assert done.returncode == 0, done.stderr
     assert config.with_name("first.json").read_bytes() == original
     assert config.with_name("second.json").read_text() == '{"debug": true}\n'
+
+
+@pytest.mark.parametrize("directory_linked", [False, True])
+def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
+    site: Site, *, directory_linked: bool
+) -> None:
+    drop_ins = site.root / DROP_INS
+    if directory_linked:
+        drop_ins.parent.mkdir(parents=True, exist_ok=True)
+        (site.root / "opt/crio").mkdir(parents=True)
+        drop_ins.symlink_to("/opt/crio")
+    else:
+        drop_ins.mkdir(parents=True)
+    (site.root / "srv").mkdir()
+    untouched = _tree(site.root)
+    assert site.call("install").returncode == 0
+    (ours,) = (site.root / ("opt/crio" if directory_linked else DROP_INS)).iterdir()
+    ours.rename(site.root / "srv/x.conf")
+    ours.symlink_to("/srv/x.conf")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert _tree(site.root) == untouched
+
+
+def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(site: Site) -> None:
+    host = Host.under(PurePosixPath(site.root))
+    path, link = PurePosixPath("/etc/crio/mine.conf"), "/srv/x.conf"
+    (site.root / "srv").mkdir()
+    (site.root / "etc/crio").mkdir(parents=True, exist_ok=True)
+    (site.root / "srv/x.conf").write_text("[crio]\n")
+    (site.root / "etc/crio/mine.conf").symlink_to(link)
+    before = _tree(site.root)
+    step = WriteConfig("crio", path, host.read(path), None, link)
+
+    write_config(host, step)
+
+    assert not (site.root / "srv/x.conf").exists()
+    assert not (site.root / "etc/crio/mine.conf").is_symlink()
+    back = inverse(step)
+    assert isinstance(back, WriteConfig)
+    write_config(host, back)
+    assert _tree(site.root) == before
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,9 @@ def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
         InstallerError: somebody else wrote since, and the text is not valid any more.
     """
     now, was = facts.contents[row.path], pristine(row.path, facts).file
-    step = WriteConfig(row.engine, row.path, now, was) if now != was else None
+    step = (
+        WriteConfig(row.engine, row.path, now, was, facts.relinked.get(row.path, "")) if now != was else None
+    )
     return ConfigChange(step, None, was, taken_back=step is not None)
 
 

@@ -75,6 +75,7 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         engine.serving,
         files,
         engine.flags,
+        engine.unreadable,
     )
 
 

@@ -137,7 +137,7 @@ def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: froz
         if kept and after != now:
             left = replace(left, ours=(after.digest,) if after else config.ours, edits=was.left)
         rows.append(left)
-        writes.append(WriteConfig(row.name, path, now, after))
+        writes.append(WriteConfig(row.name, path, now, after, facts.relinked.get(path, "")))
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
     return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
 

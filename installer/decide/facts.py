@@ -46,7 +46,9 @@ class EngineFacts:
     usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
     ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
     start that say more than its files, ``next_flags`` those that its unit will give it at its next, and
-    ``next_words`` that whole command line, () where nobody knows it.
+    ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
+    imports which are there without a text as well, as symbolic links and directories are: with such a one
+    it does not start.
     """
 
     name: str
@@ -69,6 +71,7 @@ class EngineFacts:
     flags: Flags = field(default_factory=Flags)
     next_flags: Flags = field(default_factory=Flags)
     next_words: tuple[str, ...] = ()
+    unreadable: frozenset[PurePosixPath] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ class Facts:
     ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
     lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
-    is missing or damaged.
+    is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
+    of files that we created.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -130,6 +134,7 @@ class Facts:
     lost: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
+    relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
 
     def leads_into(self, value: str, layout: Layout) -> bool:
         """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""

@@ -37,7 +37,7 @@ def take_up(
         version, flags = (engine.version, engine.flags) if engine else (None, Flags())
         first, *rest = route(live, step.after, step.path, version, flags)
         texts = [step.before, first, *rest]
-        pairs = [WriteConfig(step.engine, step.path, *pair) for pair in pairwise(texts)]
+        pairs = [replace(step, before=before, after=after) for before, after in pairwise(texts)]
         steps += [*(pair for pair in pairs[:1] if pair.before != pair.after), reload, *pairs[1:]]
     return steps
 

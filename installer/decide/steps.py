@@ -1,7 +1,7 @@
 """A step is one change to the host, as plain data: what is there before it and what after."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias, assert_never
 
@@ -37,12 +37,17 @@ class FindRuntimes:
 
 @dataclass(frozen=True, slots=True)
 class WriteConfig:
-    """Put ``after`` in the place of ``before``; None is no file."""
+    """Put ``after`` in the place of ``before``; None is no file.
+
+    ``link`` is what a symbolic link holds that somebody has put at ``path`` since we created a file there:
+    it goes with the file, for a link to nowhere is not the absence that was there before us.
+    """
 
     engine: str
     path: PurePosixPath
     before: File | None
     after: File | None
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +249,8 @@ def inverse(step: Step) -> Step | None:
             return RemoveDirectory(path)
         case RemoveDirectory(path):
             return MakeDirectory(path)
-        case WriteConfig(engine, path, before, after):
-            return WriteConfig(engine, path, before=after, after=before)
+        case WriteConfig(_, _, before, after):
+            return replace(step, before=after, after=before)
         case InstallVersion(version, _, repairs):
             return None if repairs else RemoveVersion(version)
         case SwitchToolkit(before, after):

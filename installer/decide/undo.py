@@ -164,7 +164,7 @@ def plan_rollback(
     steps: list[Step] = []
     for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
         writes = [
-            WriteConfig(name, step.path, before=step.after, after=step.before)
+            replace(step, before=step.after, after=step.before)
             for step in reversed(of_engines)
             if isinstance(step, WriteConfig) and step.engine == name
         ]

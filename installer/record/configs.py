@@ -1,6 +1,7 @@
 """The configs that an engine reads: its root file, its drop-ins, what they import."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -19,26 +20,40 @@ from installer.host.limits import memory_limit_bytes
 BASE_BYTES: Final = 30 << 20
 PER_BYTE: Final = 27
 WILDCARDS: Final = frozenset("*?[")
+DEVICES: Final = PurePosixPath("/dev")
 
 
-def configs_read(host: Host, engine: Engine, facts: EngineFacts) -> Iterator[PurePosixPath]:
-    """Yield the configs an engine reads, in its order; none where it writes them itself.
+def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
+    """Return the facts with the configs an engine reads; none where it writes them itself.
 
     Raises:
         InstallerError: the root file is not valid, so that nobody knows what it imports.
     """
     if engine.found_by:
-        return
-    yield facts.config
+        return replace(facts, files=())
     beside: set[PurePosixPath] = set()
     if engine.drop_in_dir is not None:
         directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
         beside |= set(_walk(host, directory))
-    if engine.name == "containerd":
-        beside |= set(_imports(host, facts.config))
+    imported = set(_imports(host, facts.config)) if engine.name == "containerd" else set()
+    beside |= {path for path in imported if host.kind(path) is Kind.FILE}
     if facts.drop_in is not None:
         beside.add(facts.drop_in)
-    yield from sorted(beside - {facts.config})
+    return replace(
+        facts,
+        files=(facts.config, *sorted(beside - {facts.config})),
+        unreadable=frozenset(path for path in imported if _stays(host, path)),
+    )
+
+
+def _stays(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a name is there without a text as well, and is no file then.
+
+    As containerd 1.6, 1.7 and 2.1 have it: a device reads as empty, anything else that is no file is fatal.
+    """
+    if host.link_target(path) is None and host.kind(path) is Kind.FILE:
+        return False
+    return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to(DEVICES)
 
 
 def _walk(host: Host, directory: PurePosixPath) -> Iterator[PurePosixPath]:
@@ -52,7 +67,7 @@ def _walk(host: Host, directory: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the files that a containerd config imports, and those that these import in turn."""
+    """Yield the names that a containerd config imports, and those that these import in turn."""
     seen, waiting = {config}, [config]
     while waiting:
         path = waiting.pop()
@@ -70,7 +85,10 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
 
 
 def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the files that a pattern takes: Go's filepath.Glob, wildcards in the names of directories too."""
+    """Yield the names that a pattern takes, as Go's filepath.Glob: wildcards in those of directories too.
+
+    Whatever they are: it takes a link that leads nowhere, and containerd does not start with that.
+    """
     found = [PurePosixPath("/")]
     for part in pattern.parts[1:]:
         if set(part) & WILDCARDS:
@@ -78,21 +96,21 @@ def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
             found = [directory / name for directory, name in within if fnmatchcase(name, part)]
         else:
             found = [directory / part for directory in found]
-    yield from (path for path in found if host.kind(path) is Kind.FILE)
+    yield from (path for path in found if host.exists(path))
 
 
-def readable_configs(host: Host, engine: Engine, facts: EngineFacts) -> tuple[PurePosixPath, ...]:
-    """Return the configs an engine reads; of a root file that is not valid that file alone."""
+def with_readable_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
+    """Return the facts with the configs an engine reads; of a root file that is not valid that file alone."""
     try:
-        return tuple(configs_read(host, engine, facts))
+        return with_configs(host, engine, facts)
     except InstallerError:
-        return (facts.config,)
+        return replace(facts, files=(facts.config,))
 
 
 def usual_configs(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
     usual = EngineFacts(engine.name, engine.config, None, None, (), engine.socket, engine.unit)
-    return readable_configs(host, engine, usual)
+    return with_readable_configs(host, engine, usual).files
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:

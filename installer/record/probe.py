@@ -20,7 +20,7 @@ from installer.host.trees import entries
 from installer.record import crio, units
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import CONFIG, overruling, path_of, state_of
-from installer.record.configs import configs_read, contents_of, readable_configs, usual_configs
+from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
 from installer.record.hints import (
@@ -38,6 +38,7 @@ from installer.record.links import links_named
 from installer.record.live import known_to_docker, live_containers, low_level_runtime
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
+from installer.record.write import linked_since
 
 
 def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
@@ -139,8 +140,8 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
             process = crio.started(host, found.unit, answer.peer)
             found = crio.with_places(host, found, process.cmdline, Places())
             found = replace(found, outdated=crio.outdated(host, process.at_s, paths))
-        files = tuple(dict.fromkeys((*readable_configs(host, engine, found), *paths)))
-        engines.append(replace(found, files=files))
+        found = with_readable_configs(host, engine, found)
+        engines.append(replace(found, files=tuple(dict.fromkeys((*found.files, *paths)))))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
     later = (path_of(engine.next_words, CONFIG[engine.name]) for engine in engines)
@@ -173,11 +174,13 @@ def _facts(
     }
     paths |= {row.path for row in held.configs}
     layout = options.layout
+    relinked = linked_since(host, held.configs)
     link = host.link_target(layout.toolkit)
     config = host.read(layout.config)
     versions = (name for name in host.names(layout.versions) if not name.startswith("."))
     facts = Facts(
-        engines=engines,
+        # Such a link goes with our file.
+        engines=tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in engines),
         contents=contents_of(host, paths),
         originals={row.path: original_of(host, layout, row) for row in held.configs},
         lost=frozenset(row.path for row in held.configs if is_lost(host, layout, row)),
@@ -192,6 +195,7 @@ def _facts(
         ),
         held=held,
         held_nodes=tuple(now for node in held.nodes if (now := held_node(host, node)) is not None),
+        relinked=relinked,
     )
     return replace(facts, links=links_named(host, facts, layout))
 
@@ -240,7 +244,7 @@ def _engines(
             facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
         if not engine.found_by:
             refuse_generated(facts)
-        found.append(replace(facts, files=tuple(configs_read(host, engine, facts))))
+        found.append(with_configs(host, engine, facts))
     if not found and options.engine_names:
         sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
         raise InstallerError(

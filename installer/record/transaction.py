@@ -51,6 +51,7 @@ from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
 from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
+from installer.record.write import write_config
 
 log = structlog.get_logger()
 
@@ -175,7 +176,7 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
         case FindRuntimes(engine, binaries):
             refuse_unseen(plan.engines[engine], binaries)
         case WriteConfig():
-            _write_config(host, step)
+            write_config(host, step)
         case InstallVersion(version, files):
             host.make_directory(layout.versions)
             like = low_level_runtime(host, plan.during)
@@ -213,21 +214,6 @@ def _prove_unused(site: Site, plan: Plan, hooked: str, check: Callable[[], None]
         raise InstallerError(
             f"remove the toolkit (it has just started {names_of(live)})", remedy="run uninstall again"
         )
-
-
-def _write_config(host: Host, step: WriteConfig) -> None:
-    now = host.read(step.path)
-    digest = now and now.digest
-    if digest == (step.after and step.after.digest) and (now is None) == (step.after is None):
-        return
-    if digest != (step.before and step.before.digest):
-        raise ConflictError(
-            f"edit {step.path} (somebody else wrote it in this very moment)", remedy="run again"
-        )
-    if step.after is None:
-        host.remove(host.resolve(step.path))  # a link that led nowhere before us stays
-    else:
-        host.replace(step.path, step.after)
 
 
 def _switch(host: Host, layout: Layout, after: str | None) -> None:

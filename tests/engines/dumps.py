@@ -3,7 +3,7 @@
 import subprocess
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from installer.decide.edits import Syntax, Want, apply, parse
@@ -19,7 +19,7 @@ from installer.decide.rows import Holdings
 from installer.decide.steps import WriteConfig
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
-from installer.record.configs import readable_configs
+from installer.record.configs import with_readable_configs
 from installer.record.trial import Trials
 from tests.decide.golden import artifacts
 
@@ -57,7 +57,7 @@ class Node:
             "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
             version=self.version, exe=PurePosixPath(self.program),
         )  # fmt: skip
-        engine = replace(bare, files=readable_configs(HOST, ENGINES["containerd"], bare))
+        engine = with_readable_configs(HOST, ENGINES["containerd"], bare)
         paths = {*engine.files, *(row.path for row in self.held.configs), *([drop_in] if drop_in else [])}
         contents = {path: HOST.read(path) for path in paths}
         facts = Facts(

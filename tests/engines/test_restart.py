@@ -214,6 +214,63 @@ def test_no_verb_restarts_into_what_somebody_has_broken_since(containerd_node: N
     assert snapshot(node) == files
 
 
+def test_no_verb_restarts_into_an_import_that_is_no_file(containerd_node: Node, cri: Cri) -> None:
+    node = containerd_node
+    node.write(IMPORTED, "oom_score = -900\n")
+    node.run(["ln", "-s", "/dev/null", "/etc/containerd/conf.d/masked.toml"])  # reads as empty
+    node.write(CONTAINERD, 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + node.read(CONTAINERD))
+    node.restart("containerd")
+    cri.wait()
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    written, pid = snapshot(node), node.pid_of("containerd")
+    name = "/etc/containerd/conf.d/a.toml"
+
+    for command in (["ln", "-s", "/srv/gone.toml", name], ["mkdir", name]):
+        node.run(command)
+        undone = node.installer("uninstall")
+        renamed = node.installer("install", *SOURCE, "--runtime-name", "gpu")
+
+        assert (undone.returncode, renamed.returncode) == (4, 1), (undone.stderr, renamed.stderr)
+        assert name in sentence(undone.stderr)
+        assert name in sentence(renamed.stderr)
+        assert node.pid_of("containerd") == pid
+        assert "nvidia" in cri.status().runtimes
+        node.run(["rm", "-d", name])
+        assert snapshot(node) == written
+
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+def test_a_drop_in_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
+    containerd_node: Node, cri: Cri
+) -> None:
+    node, ours = containerd_node, "/etc/containerd/conf.d/99-nvidia.toml"
+    node.write(IMPORTED, "oom_score = -900\n")
+    node.write(CONTAINERD, 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + node.read(CONTAINERD))
+    node.restart("containerd")
+    cri.wait()
+    files = snapshot(node)
+    options = ("--runtime", "containerd", "--drop-in-config", ours)
+    node.installer("install", *SOURCE, *options, check=True)
+    merges = node.containerd_version.startswith("2.")
+    moved = ours if merges else IMPORTED  # 1.x takes no drop-in: then it is a file of somebody's, and stays
+    node.run(["mv", moved, "/srv/x.toml"])
+    node.run(["ln", "-s", "/srv/x.toml", moved])
+    node.restart("containerd")
+    cri.wait()
+
+    node.installer("uninstall", check=True)
+
+    left = snapshot(node)
+    assert (moved not in left, (node.root / "srv/x.toml").exists()) == (merges, not merges)
+    assert {**left, moved: ""} == {**files, moved: ""}
+    node.restart("containerd")
+    cri.wait()
+    assert set(cri.status().runtimes) == {"runc"}
+
+
 def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) -> None:
     files, pid = snapshot(node), node.pid_of(f"{node.engine}.service")
     installer = f"/usr/bin/python3 -m installer install --toolkit-source {ARTIFACTS}"

@@ -1,7 +1,7 @@
 """What containerd makes of its configs: as its own program prints it, and as texts alone tell."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -82,7 +82,7 @@ def effect(files: ConfigFiles) -> Effect:
         {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         undefined="" if default in runtimes else default,
-        broken=missing_import(files.config, files.trees),
+        broken=missing_import(files.config, files.trees, files.unreadable),
     )
 
 
@@ -133,13 +133,18 @@ def reachable(
         waiting += fresh
 
 
-def missing_import(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> str:
-    """Return why containerd does not start: an import without a wildcard that is not there; "" for none.
+def missing_import(
+    config: PurePosixPath, trees: Mapping[PurePosixPath, Tree], unreadable: Collection[PurePosixPath]
+) -> str:
+    """Return why containerd does not start: an import that is not there, or is no file; "" for none.
 
     1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
     """
     for path, _ in reachable(config, trees):
         for pattern in patterns(path, trees.get(path, {})):
+            for name in sorted({*unreadable} - trees.keys()):
+                if name.match(str(pattern)):
+                    return f"{path} imports {name}, which is a link to nowhere, or no file"
             if "*" not in str(pattern) and not _takes(pattern, trees):
                 return f"{path} imports {pattern}, which is not there"
     return ""

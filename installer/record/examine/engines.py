@@ -20,7 +20,7 @@ from installer.host.files import Host
 from installer.host.process_table import Seen
 from installer.record import crio, units
 from installer.record.cmdline import CONFIG, path_of
-from installer.record.configs import readable_configs
+from installer.record.configs import with_readable_configs
 from installer.record.engines import Answer, ask
 from installer.record.started import started
 from installer.record.trial import Trials
@@ -94,7 +94,7 @@ def _located(host: Host, engine: Engine, facts: EngineFacts, place: Places, answ
         facts = crio.with_places(host, facts, crio.started(host, facts.unit, peer).cmdline, place)
     elif place.config is None:
         facts = replace(facts, config=path_of(cmdline, CONFIG[engine.name]) or facts.config)
-    return replace(facts, files=readable_configs(host, engine, facts))
+    return with_readable_configs(host, engine, facts)
 
 
 def _contents(host: Host, paths: Sequence[PurePosixPath]) -> tuple[dict[PurePosixPath, File | None], str]:

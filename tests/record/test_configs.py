@@ -1,0 +1,90 @@
+"""Which configs an engine reads, and which names among its imports it cannot read."""
+
+import os
+import socket
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.configs import tree_of
+from installer.decide.engine_part import texts_alone
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts
+from installer.host.files import Host
+from installer.record.configs import contents_of, with_configs
+
+ROW = ENGINES["containerd"]
+NAME = PurePosixPath("/etc/containerd/conf.d/a.toml")
+
+
+def read(root: Path) -> tuple[EngineFacts, str]:
+    """Return what containerd reads on the node ``root``, and why it would not start with it."""
+    host = Host.under(PurePosixPath(root))
+    bare = EngineFacts("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
+    facts = with_configs(host, ROW, bare)
+    texts = contents_of(host, facts.files)
+    return facts, texts_alone(facts, texts).broken
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    directory = tmp_path / "etc/containerd/conf.d"
+    directory.mkdir(parents=True)
+    (directory / "site.toml").write_text("oom_score = -900\n")
+    config = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    (directory.parent / "config.toml").write_text(config)
+    (tmp_path / "dev").mkdir()
+    return tmp_path
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+# What a glob takes, and containerd 1.6.20, 1.7.24 and 2.1.9 do not start with.
+FATAL = {
+    "a link to nowhere": lambda path: path.symlink_to("/srv/gone.toml"),
+    "a directory": lambda path: path.mkdir(),
+    "a link to a directory": lambda path: path.symlink_to("/etc/containerd"),
+    "a socket": _socket,
+}
+
+
+@pytest.mark.parametrize("kind", FATAL)
+def test_an_import_that_is_no_file_keeps_containerd_from_starting(
+    root: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root / "etc/containerd/conf.d")  # the name of a socket is short
+    FATAL[kind](Path("a.toml"))
+
+    facts, broken = read(root)
+
+    assert NAME not in facts.files
+    assert broken == f"{ROW.config} imports {NAME}, which is a link to nowhere, or no file"
+
+
+def test_an_import_that_is_a_link_to_a_file_is_fatal_without_that_file_only(root: Path) -> None:
+    (root / "etc/containerd/real").write_text("oom_score = -901\n")
+    (root / "etc/containerd/conf.d/a.toml").symlink_to("/etc/containerd/real")
+
+    facts, broken = read(root)
+
+    assert (NAME in facts.files, broken) == (True, "")
+    texts = contents_of(Host.under(PurePosixPath(root)), facts.files)
+    assert tree_of(texts[NAME], NAME) == {"oom_score": -901}
+    assert str(NAME) in texts_alone(facts, {**texts, NAME: None}).broken
+
+
+def test_a_device_that_is_imported_reads_as_empty(root: Path) -> None:
+    """As the three have it: a link to /dev/null masks a file."""
+    os.mkfifo(root / "dev/null")  # a device takes root to make
+    (root / "etc/containerd/conf.d/a.toml").symlink_to("/dev/null")
+
+    assert read(root)[1] == ""
+
+
+def test_what_no_import_takes_may_be_anything(root: Path) -> None:
+    (root / "etc/containerd/conf.d/a.off").symlink_to("/srv/gone.toml")
+
+    assert read(root)[1] == ""
