@@ -100,7 +100,8 @@ class Facts:
     ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
     lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
-    is missing or damaged.
+    is missing or damaged. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
+    specs of others name.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -127,6 +128,7 @@ class Facts:
     lost: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
+    handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
 
     def leads_into(self, value: str, layout: Layout) -> bool:
         """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""

@@ -23,6 +23,7 @@ from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.configs import configs_read, contents_of, readable_configs, usual_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
+from installer.record.handed import with_handed
 from installer.record.hints import (
     driver_note,
     in_place,
@@ -142,7 +143,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         files = tuple(dict.fromkeys((*readable_configs(host, engine, found), *paths)))
         engines.append(replace(found, files=files))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
-    facts = _facts(host, options, held, tuple(engines), named)
+    facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
     live, idle = known_to_docker(host, held, found_live)
