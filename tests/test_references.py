@@ -154,3 +154,164 @@ def test_our_own_text_in_another_file_is_nobodys_original(
     (site.root / path).unlink()
     assert site.call("uninstall", *options).returncode == 0
     assert not (site.root / TOOLKIT).exists()
+
+
+HOOK = f"/{TOOLKIT}/nvidia-container-runtime-hook"
+CDI_HOOK = f"/{TOOLKIT}/nvidia-cdi-hook"
+PRESTART = json.dumps(
+    {"ociVersion": "1.1.0", "hooks": {"prestart": [{"path": HOOK, "args": ["x", "prestart"]}]}}
+)
+CRIO_HOOK = json.dumps({"version": "1.0.0", "hook": {"path": HOOK}, "when": {"always": True}})
+# As `nvidia-ctk cdi generate` writes it.
+GENERATED = f"""---
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+- name: "0"
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia0
+containerEdits:
+  hooks:
+  - args:
+    - nvidia-cdi-hook
+    - create-symlinks
+    hookName: createContainer
+    path: {CDI_HOOK}
+"""
+GENERATED_JSON = json.dumps(
+    {"cdiVersion": "0.5.0", "containerEdits": {"hooks": [{"hookName": "createContainer", "path": CDI_HOOK}]}}
+)
+
+
+def written(site: Site, path: str, text: str) -> Path:
+    place = site.root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return place
+
+
+def with_base_spec(site: Site, plugin: str) -> None:
+    runtime = f'\n[plugins."{plugin}".containerd.runtimes.gpu]\nruntime_type = "io.containerd.runc.v2"\n'
+    path = site.root / CONTAINERD
+    path.write_text(f'{path.read_text()}{runtime}base_runtime_spec = "/etc/containerd/base.json"\n')
+
+
+def with_cri(site: Site) -> None:
+    with_base_spec(site, "io.containerd.grpc.v1.cri")
+
+
+def with_cri_of_2(site: Site) -> None:
+    with_base_spec(site, "io.containerd.cri.v1.runtime")
+
+
+def with_places_of_docker(site: Site) -> None:
+    path = site.root / DAEMON_JSON
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cdi-spec-dirs": ["/srv/cdi"]}))
+
+
+def with_places_of_containerd(site: Site) -> None:
+    path = site.root / CONTAINERD
+    path.write_text(path.read_text().replace("sandbox_image", 'cdi_spec_dirs = ["/srv/cdi"]\nsandbox_image'))
+
+
+def with_places_of_crio(site: Site) -> None:
+    text = '[crio.runtime]\nhooks_dir = ["/srv/hooks"]\ncdi_spec_dirs = ["/srv/cdi"]\n'
+    written(site, "etc/crio/crio.conf.d/50-places.conf", text)
+
+
+def as_it_is(site: Site) -> None:
+    """Leave the engines' places as they are without a word."""
+
+
+@pytest.mark.parametrize(
+    ("configure", "path", "text", "program"),
+    [
+        pytest.param(with_cri, "etc/containerd/base.json", PRESTART, HOOK, id="a base spec"),
+        pytest.param(with_cri_of_2, "etc/containerd/base.json", PRESTART, HOOK, id="one of containerd 2"),
+        pytest.param(as_it_is, "etc/cdi/nvidia.yaml", GENERATED, CDI_HOOK, id="CDI"),
+        pytest.param(as_it_is, "etc/cdi/nvidia.json", GENERATED_JSON, CDI_HOOK, id="CDI in JSON"),
+        pytest.param(as_it_is, "var/run/cdi/nvidia.yaml", GENERATED, CDI_HOOK, id="CDI until the next boot"),
+        pytest.param(
+            as_it_is,
+            "etc/cdi/nvidia.yaml",
+            GENERATED.replace(CDI_HOOK, f"/{LINK}"),
+            f"/{LINK}",
+            id="CDI by a link",
+        ),
+        pytest.param(with_places_of_docker, "srv/cdi/x.yaml", GENERATED, CDI_HOOK, id="CDI of Docker's"),
+        pytest.param(with_places_of_containerd, "srv/cdi/x.yaml", GENERATED, CDI_HOOK, id="of containerd's"),
+        pytest.param(with_places_of_crio, "srv/cdi/x.json", GENERATED_JSON, CDI_HOOK, id="of CRI-O's"),
+        pytest.param(as_it_is, "usr/share/containers/oci/hooks.d/a.json", CRIO_HOOK, HOOK, id="a hook"),
+        pytest.param(as_it_is, "etc/containers/oci/hooks.d/a.json", CRIO_HOOK, HOOK, id="a hook in /etc"),
+        pytest.param(with_places_of_crio, "srv/hooks/a.json", CRIO_HOOK, HOOK, id="a hook elsewhere"),
+    ],
+)
+def test_the_toolkit_stays_while_what_an_engine_gives_its_containers_names_it(
+    site: Site, configure: Callable[[Site], None], path: str, text: str, program: str
+) -> None:
+    configure(site)
+    assert site.call("install").returncode == 0
+    link(site)
+    file = written(site, path, text)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"remove the toolkit (/{path} names {program}, a link to /usr/local/nvidia/" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    assert site.call("uninstall").returncode == 4
+    assert file.read_text() == text
+    file.unlink()
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("etc/cdi/nvidia.yaml", GENERATED.replace(f"/{TOOLKIT}", "/usr/bin")),
+        ("etc/cdi/nvidia.yaml", GENERATED.replace(f"/{TOOLKIT}", f"/host/{TOOLKIT}")),
+        ("etc/cdi/nvidia.yaml", GENERATED.replace(f"    path: /{TOOLKIT}", f"#   path: /{TOOLKIT}")),
+        ("etc/cdi/nvidia.yaml.bak", GENERATED),
+        ("usr/share/containers/oci/hooks.d/oci-nvidia-hook.json.off", CRIO_HOOK),
+        ("etc/containerd/base.json", PRESTART),
+    ],
+    ids=["other programs", "another tree", "a comment", "no specification", "no hook", "nobody's base spec"],
+)
+def test_what_no_engine_would_start_the_toolkit_by_keeps_nothing(site: Site, path: str, text: str) -> None:
+    assert site.call("install").returncode == 0
+    file = written(site, path, text)
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"{", b"- [" * 10_000], ids=["no text", "torn", "deep"])
+def test_a_specification_that_nobody_can_read_ends_nothing(site: Site, content: bytes) -> None:
+    assert site.call("install").returncode == 0
+    written(site, "etc/cdi/a.yaml", "").write_bytes(content)
+    (site.root / "etc/cdi/b.yaml").mkdir()
+    (site.root / "etc/cdi/c.yaml").symlink_to("/nowhere")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+def test_a_specification_may_name_the_toolkit_that_comes_back(site: Site) -> None:
+    theirs = written(site, f"{TOOLKIT}/nvidia-cdi-hook", "theirs")
+    file = written(site, "etc/cdi/nvidia.yaml", GENERATED)
+    installed = site.call("install")
+    assert installed.returncode == 0, installed.stderr
+    assert theirs.read_bytes() != b"theirs"
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert theirs.read_text() == "theirs"
+    assert file.read_text() == GENERATED

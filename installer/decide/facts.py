@@ -107,7 +107,8 @@ class Facts:
     lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
     is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
-    of files that we created.
+    of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
+    specs of others name.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -135,6 +136,7 @@ class Facts:
     version: tuple[int, ...] | None = None
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
+    handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
 
     def leads_into(self, value: str, layout: Layout) -> bool:
         """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""

@@ -37,6 +37,16 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
             yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
+    yield from _handed(facts, layout)
+
+
+def _handed(facts: Facts, layout: Layout) -> Iterator[InstallerError]:
+    """Yield which files of others have containers start the toolkit: CDI specifications, hooks, and such."""
+    for path, values in facts.handed.items():
+        named = next((value for value in values if facts.leads_into(value, layout)), None)
+        if named is not None:
+            problem = f"remove the toolkit ({path} names {_told(named, facts)})"
+            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
 
 
 def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator[InstallerError]:

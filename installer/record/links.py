@@ -30,6 +30,8 @@ def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosix
 def _named(facts: Facts) -> Iterator[str]:
     for path, file in facts.contents.items():
         yield from programs_named(file, path)
+    for values in facts.handed.values():
+        yield from values
     for engine in facts.engines:
         yield from (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
         yield from engine.serving.binaries.values() if engine.serving else ()

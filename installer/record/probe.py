@@ -23,6 +23,7 @@ from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
+from installer.record.handed import with_handed
 from installer.record.hints import (
     driver_note,
     in_place,
@@ -146,7 +147,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
     later = (path_of(engine.next_words, CONFIG[engine.name]) for engine in engines)
     named |= {path for path in later if path is not None}
-    facts = _facts(host, options, held, tuple(engines), named)
+    facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
     live, idle = known_to_docker(host, held, found_live)

@@ -9,8 +9,10 @@ from installer.decide.doctor.facts import DeviceNode, Driver, Function, Spec
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Kind
 from installer.decide.layout import DRIVER_LIBRARY_DIRS
-from installer.host.devices import character_devices, kernel_log, listens, size_of
+from installer.host.devices import character_devices, kernel_log, listens
 from installer.host.files import Host
+from installer.record.handed import SPEC_DIRS, SPEC_SUFFIXES
+from installer.record.texts import text
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
 VENDOR: Final = "0x10de"
@@ -26,9 +28,6 @@ PERSISTENCED: Final = PurePosixPath("/run/nvidia-persistenced/socket")
 SOCKET: Final = {None: "absent", True: "answers", False: "dead"}
 LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsigned module", 'peer="runc"')
 MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
-SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
-SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
-TEXT_BYTES: Final = 16 << 20
 HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
 NAMED: Final = 2000  # paths of one specification
 
@@ -49,15 +48,6 @@ def driver(host: Host, root: PurePosixPath) -> Driver:
         persistenced=SOCKET[listens(host, PERSISTENCED)],
         mig_minors=tuple(sorted(_mig(host))),
     )
-
-
-def text(host: Host, path: PurePosixPath) -> str:
-    """Return the text of a file, whatever its bytes; "" where it cannot be read, or is far too large."""
-    try:
-        file = host.read(path) if size_of(host, path) <= TEXT_BYTES else None
-    except InstallerError:
-        return ""
-    return file.content.decode(errors="replace") if file else ""
 
 
 def names(host: Host, path: PurePosixPath) -> tuple[str, ...]:

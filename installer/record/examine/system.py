@@ -10,8 +10,8 @@ from installer.host.devices import used
 from installer.host.files import Host
 from installer.host.process_table import Seen, inotify_instances
 from installer.record.cmdline import path_of, value_of
-from installer.record.examine.driver import text
 from installer.record.examine.engines import unit_state
+from installer.record.texts import text
 
 SYS: Final = PurePosixPath("/sys")
 PLACES: Final = tuple(

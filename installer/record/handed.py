@@ -1,0 +1,102 @@
+"""What engines hand to their containers besides their configs: CDI specifications, OCI hooks, base specs."""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.cdi import OWNER
+from installer.decide.configs import tree_of
+from installer.decide.effect import flat
+from installer.decide.engines.crio_effect import HOOK_DIR
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Facts
+from installer.decide.inode import Kind
+from installer.decide.layout import Layout
+from installer.host.files import Host
+from installer.record.links import links_named
+from installer.record.texts import text
+
+SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
+SPEC_SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+HOOK_DIRS: Final = (PurePosixPath(HOOK_DIR), PurePosixPath("/etc/containers/oci/hooks.d"))
+HOOK_SUFFIXES: Final = frozenset({".json"})
+# In the words of Docker, of containerd and of CRI-O, spelled without case and underscores.
+CDI_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs"})
+HOOK_KEYS: Final = frozenset({"hooksdir"})
+BASE_KEYS: Final = frozenset({"baseruntimespec"})
+COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+
+
+def with_handed(host: Host, facts: Facts, layout: Layout) -> Facts:
+    """Return the facts with the paths that such files name; one that cannot be read names none."""
+    handed = {}
+    for path in _files(host, facts):
+        said = dict.fromkeys(_paths(text(host, path), layout))
+        handed[path] = tuple(each for each in said if not _given_back(host, each, layout))
+    facts = replace(facts, handed=handed)
+    return replace(facts, links=links_named(host, facts, layout))
+
+
+def _paths(said: str, layout: Layout) -> list[str]:
+    """Return every word of a text that is a path: YAML, which has no parser here, and JSON alike."""
+    ours = re.escape(str(layout.install_dir))  # which may hold what ends a word
+    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours}|/)[^\s\0"',:;\[\](){{}}<|>]*"""
+    return re.findall(words, COMMENT.sub("", said).replace("\\/", "/"))
+
+
+def _given_back(host: Host, value: str, layout: Layout) -> bool:
+    """Tell whether an undo leaves a program of that name, of the toolkit that stood there before ours."""
+    path = PurePosixPath(value)
+    if not path.is_relative_to(layout.toolkit):
+        return False
+    with suppress(InstallerError):
+        return host.kind(layout.replaced / path.relative_to(layout.toolkit)) is Kind.FILE
+    return False
+
+
+def _files(host: Host, facts: Facts) -> Iterator[PurePosixPath]:
+    """Yield the files, each once, but those that the ledger tells of."""
+    seen = {host.resolve(path) for path in _held(facts)}
+    said = tuple(_said(facts))
+    specs = (*SPEC_DIRS, *(path for key, path in said if key in CDI_KEYS))
+    served = (place for engine in facts.engines if engine.serving for place in engine.serving.hook_dirs)
+    hooks = (*HOOK_DIRS, *served, *(path for key, path in said if key in HOOK_KEYS))
+    found = [path for key, path in said if key in BASE_KEYS]
+    found += [path for place in dict.fromkeys(specs) for path in _within(host, place, SPEC_SUFFIXES)]
+    found += [path for place in dict.fromkeys(hooks) for path in _within(host, place, HOOK_SUFFIXES)]
+    for path in found:
+        with suppress(InstallerError):
+            real = host.resolve(path)
+            if real not in seen and host.kind(real) is Kind.FILE:
+                yield path
+            seen.add(real)
+
+
+def _held(facts: Facts) -> Iterator[PurePosixPath]:
+    """Yield what is judged by its row; a specification of ours that somebody has written anew is his."""
+    for row in facts.held.configs:
+        now = facts.contents.get(row.path)
+        if row.engine != OWNER or now is None or now.digest in row.ours:
+            yield row.path
+
+
+def _said(facts: Facts) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the paths that configs name by such a key; a config that no engine could read names none."""
+    for config, file in facts.contents.items():
+        with suppress(InstallerError):
+            for key, value in flat(tree_of(file, config)):
+                if key[-1] in CDI_KEYS | HOOK_KEYS | BASE_KEYS:
+                    values = value if isinstance(value, list) else [value]
+                    yield from (
+                        (key[-1], PurePosixPath(each))
+                        for each in values
+                        if isinstance(each, str) and each.startswith("/") and "\0" not in each
+                    )
+
+
+def _within(host: Host, place: PurePosixPath, suffixes: frozenset[str]) -> Iterator[PurePosixPath]:
+    with suppress(InstallerError):
+        yield from (place / name for name in host.names(place) if PurePosixPath(name).suffix in suffixes)
