@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from difflib import unified_diff
 from pathlib import Path, PurePosixPath
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 
 from installer.decide.edits import Syntax
-from installer.decide.edits.masked import MASK, masked
+from installer.decide.edits.masked import masked
+from installer.decide.edits.secrets import MASK
 from installer.decide.inode import File
 from installer.show import diff
 from tests.decide.edits.texts import json_texts, toml_texts
@@ -47,6 +49,39 @@ JSON_TEXTS = [
     pytest.param(f'{{"k": "-----BEGIN RSA PRIVATE KEY-----\\n{S}"}}', id="PEM without an end"),
     pytest.param(f'{{"j": "{{\\"password\\": \\"{S}\\"}}"}}', id="JSON in a string"),
     pytest.param(f'{{"j": "eyJhbGciOiJI.{S}.{S}"}}', id="a JWT"),
+    pytest.param(f'{{"pass\\u0077ord": "{S}"}}', id="an escape in a key"),
+    pytest.param(f'{{"tok\\u0065n": ["{S}"]}}', id="an escape in the key of a list"),
+    pytest.param(f'{{"mirror": "https:\\/\\/u:{S}@h\\/"}}', id="an address, as PHP writes it"),
+    pytest.param(f'{{"https:\\/\\/u:{S}@h\\/": {{}}}}', id="an address as a key, as PHP writes it"),
+    pytest.param(f'{{"m": "https:\\u002f\\u002fu:{S}@h"}}', id="an address in escapes"),
+    pytest.param(f'{{"m": "https\\u003A//u:{S}\\u0040h"}}', id="an address in other escapes"),
+    pytest.param(f'{{"env": ["DB_PASSWORD\\u003d{S}"]}}', id="an environment variable, as Gson writes it"),
+    pytest.param(f'{{"m": "https://r/x?token\\u003d{S}"}}', id="a query in escapes"),
+    pytest.param(
+        f'{{"j": "{{\\u0022password\\u0022:\\u0022{S}\\u0022}}"}}', id="JSON in escapes in a string"
+    ),
+    pytest.param(
+        f'{{"j": "{{\\"a\\":\\"{{\\\\\\"pass\\\\u0077ord\\\\\\":\\\\\\"{S}\\\\\\"}}\\"}}"}}',
+        id="JSON in JSON in a string",
+    ),
+    pytest.param(f'{{"j": "a\\npwd={S}"}}', id="a line of a string"),
+    pytest.param(f'{{"env": ["DB_PASS={S}", "REG_PASS={S}", "MYSQL_PWD={S}"]}}', id="short names"),
+    *(
+        pytest.param(f'{{"{key}": "{S}"}}', id=f"the key {key}")
+        for key in ("pass", "pwd", "pw", "github_pat", "X-Auth-Key", "kv.key", "dbPass", "rootPw")
+    ),
+    pytest.param(f'{{"name": "DB_PASSWORD", "value": "{S}"}}', id="a name and its value"),
+    pytest.param(f'[{{"value": "{S}", "name": "DB_PASSWORD"}}]', id="a value and its name"),
+    pytest.param(f'{{"env": ["REG_PASSWORD", "{S}"]}}', id="a name and its value in a list"),
+    pytest.param(f'{{"dsn": "root:{S}@tcp(h)"}}', id="a database's address"),
+    pytest.param(f'{{"cmd": "curl -u me:{S} https://r"}}', id="curl"),
+    pytest.param(f'{{"cmd": ["curl", "-u", "me:{S}", "https://r"]}}', id="curl in a list"),
+    pytest.param(f'{{"a": "ghp_{S * 5}"}}', id="GitHub's token"),
+    pytest.param(f'{{"a": "AKIA{S.upper() * 2}xx{S}"}}', id="AWS's key"),
+    pytest.param(f'{{"a": "https://hooks.slack.com/services/T0/B0/{S}"}}', id="Slack's address"),
+    pytest.param(
+        f'{{"a": "https:\\/\\/hooks.slack.com\\/services\\/T0\\/B0\\/{S}"}}', id="Slack's, as PHP writes it"
+    ),
 ]
 TOML_TEXTS = [
     pytest.param(f'[plugins."x".registry.configs."r".auth]\n  username = "{S}"\n  password = "{S}"\n', id="auth"),
@@ -71,6 +106,17 @@ TOML_TEXTS = [
     pytest.param(f"# login --password {S}\n", id="a command line commented out"),
     pytest.param(f"# https://me:{S}@r/ and https://r/?token={S}\n", id="addresses commented out"),
     pytest.param(f'# curl -H "Authorization: Bearer {S}"\n', id="a header commented out"),
+    pytest.param(f'm = "https:\\u002f\\u002fu:{S}@h"\n', id="an address in escapes"),
+    pytest.param(f'[a."https:\\U0000002f\\u002fu:{S}@h"]\nb = 1\n', id="an address in the escapes of a header"),
+    pytest.param(f'm = ["DB_PASSWORD\\u003d{S}"]\n', id="a variable in escapes"),
+    pytest.param(f'"pass\\u0077ord" = "{S}"\n', id="an escape in a key"),
+    pytest.param(f'[x]\ngithub_pat = "{S}"\n', id="a short name"),
+    pytest.param(f'[[env]]\nvalue = "{S}"\nname = "DB_PASSWORD"\n', id="a value and its name"),
+    pytest.param(f'env = [{{ name = "DB_PASS", value = "{S}" }}]\n', id="a name and its value"),
+    pytest.param(f'env = ["REG_PASSWORD", "{S}"]\n', id="a name and its value in a list"),
+    pytest.param(f'dsn = "root:{S}@tcp(h)" # or me:{S}@h\n', id="addresses without a scheme"),
+    pytest.param(f"# curl -u me:{S} https://r\n", id="curl"),
+    pytest.param(f"# ghp_{S * 5}\n", id="GitHub's token"),
 ]  # fmt: skip
 KEPT = [
     pytest.param('{"registry-mirrors": ["https://mirror.example.com/a"], "debug": true}', Syntax.JSON),
@@ -85,6 +131,20 @@ KEPT = [
         "# Basic settings: the bearer of the news\ntimeout = '30s' # --address /run/x\n", Syntax.TOML
     ),
     pytest.param('{"args": ["--password-file", "/etc/p", "--token-stdin", "x"]}', Syntax.JSON),
+    pytest.param(
+        '{"image": "busybox:1.36@sha256:0", "m": "https:\\/\\/mirror\\/a", "x": "a\\u0026b"}', Syntax.JSON
+    ),
+    pytest.param(
+        '{"env": ["PWD=/root", "BYPASS=1"], "cmd": "docker run -u 1000:1000 x", "bypass": "y"}', Syntax.JSON
+    ),
+    pytest.param(
+        '{"binds": ["/etc/ca.key:/etc/ca.key:ro"], "name": "runc", "value": "/usr/bin/runc"}', Syntax.JSON
+    ),
+    pytest.param(
+        '[plugins.x.runtimes.nvidia]\n  runtime_type = "io.containerd.runc.v2"\n  [plugins.x.runtimes.nvidia.options]\n'
+        '    BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime" # git@h:a/b\n',
+        Syntax.TOML,
+    ),
 ]
 
 
@@ -109,6 +169,23 @@ def test_secrets_in_toml_are_masked_and_lines_stay(text: str) -> None:
 @pytest.mark.parametrize(("text", "syntax"), KEPT)
 def test_what_is_no_secret_is_shown(text: str, syntax: Syntax) -> None:
     assert masked(text, syntax) == text
+
+
+@pytest.mark.parametrize("syntax", Syntax)
+def test_a_megabyte_is_masked_in_a_second_or_two(syntax: Syntax) -> None:
+    if syntax is Syntax.JSON:
+        text = json.dumps(
+            {f"k{n}": {"a": [1, "b:c", "u:x@h"], "pass\\u0077ord": "\\/x"} for n in range(20_000)}
+        )
+        text = text.replace("\\\\", "\\")
+    else:
+        text = "".join(f'[plugins.k{n}]\n a = [1, "b:c"]\n "b.c" = {{d = "u:x@h"}}\n' for n in range(20_000))
+    began = time.process_time()
+
+    masked(text, syntax)
+    masked('{"a": "' + "a:" * 500_000 + '@"}', Syntax.JSON)
+
+    assert time.process_time() - began < 3.0
 
 
 @given(json_texts())
