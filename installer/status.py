@@ -69,8 +69,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterator[Line]:
-    if not held.finished and not replace(held, failed=None).empty:
-        yield Line("last run", "did not finish: run install or uninstall again", good=False)
+    rolled_back = held.failed is not None and replace(held, failed=None).empty
+    if not held.finished and not rolled_back:
+        state = "the last install or undo was cut short; run install or uninstall again"
+        yield Line("unfinished", state, good=False)
     if held.failed is not None:
         yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
     if held.toolkit is not None:
