@@ -121,11 +121,12 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
         file = host.read(row.path)
         if file is None:
             return Line(str(row.path), "removed by somebody else", good=False)
-        if file.digest in row.ours and row.original and is_lost(host, layout, row):
+        ours = file.digest in row.ours
+        if (ours or row.syntax) and row.original and is_lost(host, layout, row):
             copy = layout.backups / row.original.digest
             remedy = f"{REPAIR}" if row.syntax else "put back by hand what stood there before, then uninstall"
             return Line(str(row.path), f"its saved copy {copy} is missing or damaged: {remedy}", good=False)
-        if file.digest in row.ours:
+        if ours:
             return Line(str(row.path), "as we wrote it")
         if row.syntax is None:
             return Line(str(row.path), "replaced by somebody else", good=False)
