@@ -24,6 +24,7 @@ from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready, successor
+from installer.record.access import install_dir_obstacles
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
@@ -41,9 +42,16 @@ INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
+    _refuse_strangers(host, options)
     with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
         _install(host, options, ledger)
     return Exit.OK
+
+
+def _refuse_strangers(host: Host, options: Options) -> None:
+    """Raise, before our own directory is made, where others than root could exchange what we install."""
+    for obstacle in install_dir_obstacles(host, options.install_dir):
+        raise obstacle
 
 
 def run(options: Options) -> Exit:
@@ -65,6 +73,8 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     inherited = woken.fds if woken else ()
     # Who comes back to undo does not heed a second signal.
     check = never_stop if woken else signals.check
+    if woken is None:
+        _refuse_strangers(host, options)
     with opened(partial(Ledger.open, host, options.layout, inherited, check)) as ledger:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write

@@ -69,8 +69,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterator[Line]:
-    if not held.finished and not replace(held, failed=None).empty:
-        yield Line("last run", "did not finish: run install or uninstall again", good=False)
+    rolled_back = held.failed is not None and replace(held, failed=None).empty
+    if not held.finished and not rolled_back:
+        state = "the last install or undo was cut short; run install or uninstall again"
+        yield Line("unfinished", state, good=False)
     if held.failed is not None:
         yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
     if held.toolkit is not None:
@@ -119,11 +121,12 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
         file = host.read(row.path)
         if file is None:
             return Line(str(row.path), "removed by somebody else", good=False)
-        if file.digest in row.ours and row.original and is_lost(host, layout, row):
+        ours = file.digest in row.ours
+        if (ours or row.syntax) and row.original and is_lost(host, layout, row):
             copy = layout.backups / row.original.digest
             remedy = f"{REPAIR}" if row.syntax else "put back by hand what stood there before, then uninstall"
             return Line(str(row.path), f"its saved copy {copy} is missing or damaged: {remedy}", good=False)
-        if file.digest in row.ours:
+        if ours:
             return Line(str(row.path), "as we wrote it")
         if row.syntax is None:
             return Line(str(row.path), "replaced by somebody else", good=False)

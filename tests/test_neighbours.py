@@ -103,6 +103,81 @@ def test_a_link_of_a_neighbours_on_the_way_to_the_pidfile_is_not_followed(site: 
     assert site.tree() == before
 
 
+STRANGERS = [
+    pytest.param("usr/local/nvidia", 0o777, 0, "others than root may write /usr/local/nvidia", id="for all"),
+    pytest.param("usr/local/nvidia", 0o1777, 0, "others than root may write /usr/local/nvidia", id="sticky"),
+    pytest.param(
+        "usr/local/nvidia", 0o755, NOBODY, "/usr/local/nvidia belongs to another user", id="another's"
+    ),
+    pytest.param("usr/local", 0o777, 0, "others than root may write /usr/local)", id="for all, above"),
+    pytest.param("usr", 0o755, NOBODY, "/usr belongs to another user", id="another's, above"),
+    pytest.param("", 0o777, 0, "others than root may write /)", id="the root"),
+]
+
+
+@only_as_root
+@pytest.mark.parametrize(("name", "mode", "owner", "words"), STRANGERS)
+def test_nothing_is_installed_where_a_stranger_could_exchange_it(
+    site: Site, name: str, mode: int, owner: int, words: str
+) -> None:
+    (site.root / "usr/local/nvidia").mkdir(parents=True)
+    (site.root / name).chmod(mode)
+    os.chown(site.root / name, owner, owner)
+    before = site.tree(times=True)
+
+    done = [site.call(verb) for verb in ("install", "run")]
+    planned = site.call("plan")
+
+    assert [each.returncode for each in done] == [1, 1]
+    for each in done:
+        assert sentence(each).startswith(f"cannot install into /usr/local/nvidia ({words}")
+        assert f"; {'chown root' if owner else 'chmod o-w'} /{name}; " in sentence(each)
+        assert "choose another --install-dir" in sentence(each)
+    assert f"install would stop: cannot install into /usr/local/nvidia ({words}" in planned.stdout
+    assert site.tree(times=True) == before
+
+
+@only_as_root
+def test_a_link_of_roots_leads_nowhere_that_a_stranger_could_exchange(site: Site) -> None:
+    (site.root / "home/somebody/local").mkdir(parents=True)
+    os.chown(site.root / "home/somebody", NOBODY, NOBODY)
+    (site.root / "usr").mkdir()
+    (site.root / "usr/local").symlink_to("../home/somebody/local")
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "/home/somebody belongs to another user" in sentence(done)
+    assert site.tree() == before
+
+
+@only_as_root
+@pytest.mark.parametrize("made", [True, False], ids=["made by root", "to be made"])
+def test_an_install_below_a_sticky_directory_or_one_of_a_groups_works(site: Site, *, made: bool) -> None:
+    (site.root / "tmp/group/nvd" if made else site.root / "tmp/group").mkdir(parents=True)
+    (site.root / "tmp").chmod(0o1777)
+    os.chown(site.root / "tmp/group", 0, 50)
+    (site.root / "tmp/group").chmod(0o2775)
+
+    assert site.call("install", "--install-dir", "/tmp/group/nvd").returncode == 0  # noqa: S108 - of the site
+    assert site.call("uninstall", "--install-dir", "/tmp/group/nvd").returncode == 0  # noqa: S108 - of the site
+
+
+@only_as_root
+def test_what_stands_in_a_directory_that_was_opened_to_all_is_given_back(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    (site.root / "usr/local/nvidia").chmod(0o777)
+
+    again = site.call("install")
+    (site.root / "usr/local/nvidia").chmod(0o755)
+
+    assert again.returncode == 1
+    assert "chmod o-w /usr/local/nvidia" in sentence(again)
+    assert site.call("install").returncode == 0
+    assert site.call("uninstall").returncode == 0
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_a_program_is_for_root_alone_while_it_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int

@@ -119,6 +119,27 @@ def test_an_install_saves_a_lost_copy_anew_and_changes_nothing_else(tmp_path: Pa
     assert site.status().returncode == 0
 
 
+@FLAWS
+def test_a_lost_copy_is_told_though_the_config_was_edited_since(tmp_path: Path, flaw: str) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+    assert site.call("install").returncode == 0
+    config = site.root / "etc/docker/daemon.json"
+    config.write_text(config.read_text().replace('"100m"', '"200m"'))
+    edited = site.status().returncode
+    _spoilt(site, flaw)
+
+    told = site.status()
+    done = site.call("install")
+
+    assert (edited, told.returncode, done.returncode) == (0, 1, 0)
+    assert told.stdout.count("is missing or damaged: install puts it right") == 2
+    assert site.status().returncode == 0, site.status().stdout
+    assert site.call("uninstall").returncode == 0
+    config.write_text(config.read_text().replace('"200m"', '"100m"'))
+    assert site.tree() == before
+
+
 def test_a_file_that_we_wrote_whole_stays_until_somebody_says_what_was_there(tmp_path: Path) -> None:
     site = Site(tmp_path)
     before = site.tree()

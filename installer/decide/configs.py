@@ -196,8 +196,8 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         if row is None and wanted.wants and not _is_copy(engine, facts):
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _as_found(engine, path, now, facts), original)
-        if row is not None and path in facts.lost and now.digest in row.ours:
-            return ConfigChange(None, replace(row, original=Saved.of(original)), original)
+        if row is not None and path in facts.lost:  # what is saved anew belongs to the text as it is now
+            return ConfigChange(None, replace(row, original=Saved.of(original), ours=(now.digest,)), original)
         return ConfigChange(None, row, original, saved=False)
     if row is None or now is None or now.digest in row.ours:
         target = clean

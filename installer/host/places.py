@@ -130,6 +130,26 @@ class Places:
                 done = ROOT if target.is_absolute() else above
         return done
 
+    def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Return the uppermost directory where somebody who is not root can exchange what leads to ``path``.
+
+        None where root alone can: what does not exist yet is root's to make.
+        """
+        ways = {self.resolve(each, last=last) for each in path.parents for last in (False, True)}
+        ways.add(self.resolve(path, last=False))
+        steps = {step for way in ways for step in (way, *way.parents)} - {ROOT}
+        return next((each.parent for each in sorted(steps) if not self._is_roots_step(each)), None)
+
+    def _is_roots_step(self, path: PurePosixPath) -> bool:
+        try:
+            directory = os.lstat(self._mapped(path.parent).here)
+        except OSError:
+            return True
+        try:
+            return _placed_by_root(directory, os.lstat(self._mapped(path).here))
+        except OSError:
+            return _placed_by_root(directory, None)
+
     def _link_target(self, above: PurePosixPath, path: PurePosixPath) -> PurePosixPath | None:
         if path in self._mounts:
             return None
@@ -149,8 +169,10 @@ class Places:
         return PurePosixPath(target)
 
 
-def _placed_by_root(directory: os.stat_result, link: os.stat_result) -> bool:
+def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
     """Tell whether root alone can have put a link into a directory (as protected_symlinks in proc(5)).
+
+    The same for whatever else has a name there; ``name`` is None where root has yet to make it.
 
     A group that may write a directory of root's was given that by root (``staff`` in Debian's /usr/local).
     """
@@ -158,4 +180,5 @@ def _placed_by_root(directory: os.stat_result, link: os.stat_result) -> bool:
         return False
     if not directory.st_mode & stat.S_IWOTH:
         return True
-    return bool(directory.st_mode & stat.S_ISVTX) and link.st_uid in trusted_uids()
+    sticky = bool(directory.st_mode & stat.S_ISVTX)
+    return sticky and (name is None or name.st_uid in trusted_uids())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Entry, File
 from installer.decide.integrity import NOT_OWNED, OTHERS_WRITE, WRITABLE
 from installer.decide.layout import Layout
@@ -18,6 +18,7 @@ OPEN: Final = 0o755  # pods with a user namespace of their own must reach the pa
 FOR_ROOT: Final = 0o700
 PRIVATE: Final = 0o600
 STICKY: Final = 0o1000
+EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
 
 
@@ -65,6 +66,36 @@ def restore_access(host: Host, layout: Layout, held: Holdings) -> None:
                 log.warning("access not restored", path=str(path), reason=f"it is {flaw}", error=error)
             else:
                 log.warning("access restored", path=str(path), reason=f"it was {flaw}")
+
+
+def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
+    """Yield why programs that root runs cannot be below ``path``: others could exchange them there."""
+    entry = entry_of(host, host.resolve(path))
+    # What is staged there has names that anybody could take first in a sticky directory.
+    everybodys = entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY
+    place = host.open_to_strangers(path / "toolkit") or (host.resolve(path) if everybodys else None)
+    if place is not None:
+        yield _open_to_strangers(host, f"install into {path}", place, "install-dir")
+
+
+def refuse_strangers_pidfile(host: Host, path: PurePosixPath) -> None:
+    """Raise where somebody who is not root could exchange the pidfile.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    place = host.open_to_strangers(path)
+    if place is not None:
+        raise _open_to_strangers(host, f"use {path} as the pidfile", place, "pid-file")
+
+
+def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str) -> InstallerError:
+    entry = entry_of(host, place)
+    if entry is not None and not entry.owned:
+        flaw, way = f"{place} belongs to another user", f"chown root {place}; chmod go-w {place}"
+    else:
+        flaw, way = f"others than root may write {place}", f"chmod o-w {place}"
+    return InstallerError(f"{what} ({flaw})", remedy=Remedy(f"{way}; or choose another ", Option(option)))
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:

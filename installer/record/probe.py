@@ -18,6 +18,7 @@ from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record import crio, units
+from installer.record.access import install_dir_obstacles
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import CONFIG, overruling, path_of, state_of
 from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
@@ -77,6 +78,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             free_bytes=host.free_bytes(options.install_dir),
             obstacles=(
                 *host.install_obstacles(options.install_dir),
+                *install_dir_obstacles(host, options.install_dir),
                 *_unit_obstacles(host, options, engines),
                 *moved(host, options, facts.contents.values()),
                 *overruled,
