@@ -50,11 +50,16 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
     return Started(words, kept)
 
 
+def how_started(host: Host, engine: EngineFacts) -> Started | None:
+    """Return how an engine was started, or one that is stopped will be; None where nobody can tell."""
+    return _next_start(host, engine) if engine.stopped else started(host, engine)
+
+
 def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
     """Return an engine with what it was told of runtimes at its start, or will be at its next."""
     if engine.name not in RUNTIMES:
         return engine
-    how = _next_start(host, engine) if engine.stopped else started(host, engine)
+    how = how_started(host, engine)
     return replace(engine, flags=flags_of(engine.name, how.words, how.environment)) if how else engine
 
 
