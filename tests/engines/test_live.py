@@ -9,6 +9,7 @@ from tests.engines.cri import Pod
 from tests.engines.images import ARCHIVE, IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
+from tests.engines.roots import DOCKER_DEFAULTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 
@@ -196,10 +197,8 @@ def test_a_container_that_docker_starts_again_and_again_is_in_use(docker_node: N
 @pytest.mark.parametrize("data_root", ["", "/var/lib/docker/own"], ids=["usual", "data-root of a flag"])
 def test_stopped_containers_are_named_although_docker_is_stopped(docker_node: Node, data_root: str) -> None:
     if data_root:
-        start_it = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock --data-root"
-        lines = ["[Service]", "ExecStart=", f"ExecStart={start_it} {data_root}"]
-        docker_node.write("/run/systemd/system/docker.service.d/own.conf", "\n".join(lines) + "\n")
-        docker_node.run(["systemctl", "daemon-reload"])
+        options = DOCKER_DEFAULTS.rstrip('"\n')
+        docker_node.write("/etc/default/docker", f'{options} --data-root {data_root}"\n')
         docker_node.restart("docker")
         docker_node.run(["docker", "load", "--input", ARCHIVE])
     docker_node.installer("install", *SOURCE, check=True)
