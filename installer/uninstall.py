@@ -20,7 +20,7 @@ from installer.host.locks import remove_pidfile
 from installer.record import ready
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened, remove_leftovers
-from installer.record.live import live_containers
+from installer.record.live import in_use, live_containers
 from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_undo
 from installer.record.transaction import Site, carry_out, never_stop
@@ -117,8 +117,10 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
     deadline = time.monotonic() + IN_USE_S
     restarts = options.restart_mode is not RestartMode.NONE
-    while time.monotonic() < deadline and live_containers(
-        host, options.layout, ledger.held, facts.engines, restarts=restarts
+    where = (host, options.layout, ledger.held, facts.engines)
+    # To ask Docker takes a call for each container: not while the shims tell enough.
+    while time.monotonic() < deadline and (
+        live_containers(*where, restarts=restarts) or in_use(*where, restarts=restarts)[0]
     ):
         time.sleep(IN_USE_POLL_S)
     return probe_undo(host, options, ledger.held)

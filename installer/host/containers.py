@@ -6,7 +6,7 @@ Not by the name of a handler: the default handler has none, and a config may hav
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -48,6 +48,12 @@ def of_shims(
                         engine = "docker" if namespace == DOCKER_NAMESPACE else owner
                         pod = _pod(_object(_bytes(directory, f"{name}/config.json")))
                         yield Container(engine, name, pod or name[:SHORT_ID], binary)
+
+
+def of_docker(host: Host, states: Iterable[PurePosixPath]) -> frozenset[str]:
+    """Return the ids of Docker's containers that have a shim, whatever that starts."""
+    places = {host.resolve(state / TASKS / DOCKER_NAMESPACE) for state in states}
+    return frozenset(name for place in places for name in host.names(place))
 
 
 def of_crio(

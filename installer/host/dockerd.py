@@ -34,12 +34,16 @@ class DockerInfo:
 
 @dataclass(frozen=True, slots=True)
 class DockerContainer:
-    """One container; ``runtime`` is the name it was created with, the default's included."""
+    """One container; ``runtime`` is the name it was created with, the default's included.
+
+    ``restarting`` is one that has ended and that dockerd is about to start again: it counts as running, too.
+    """
 
     id: str
     name: str
     runtime: str
     running: bool
+    restarting: bool = False
 
 
 def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
@@ -114,8 +118,9 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
                 said = json.loads(http.get(socket_path, path, deadline=deadline))
             except http.AnswerError:  # removed meanwhile
                 continue
-            runtime, running = said["HostConfig"].get("Runtime") or "", bool(said["State"]["Running"])
-            found.append(DockerContainer(said["Id"], said["Name"].lstrip("/"), runtime, running))
+            name, runtime = said["Name"].lstrip("/"), said["HostConfig"].get("Runtime") or ""
+            running, restarting = bool(said["State"]["Running"]), bool(said["State"]["Restarting"])
+            found.append(DockerContainer(said["Id"], name, runtime, running, restarting))
     return tuple(found)
 
 

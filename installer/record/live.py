@@ -1,10 +1,12 @@
 """The containers that run on our runtimes, whichever engine started them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.configs import tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.engines.crio_effect import STATE as CRIO_STATE
 from installer.decide.engines.model import OUR_BINARIES
@@ -12,17 +14,21 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
-from installer.decide.rows import Holdings
+from installer.decide.rows import EngineRow, Holdings
 from installer.decide.toolkit_config import low_level_words
-from installer.host import dockerd
-from installer.host.containers import STATES, of_crio, of_shims
+from installer.host import docker_data, dockerd
+from installer.host.containers import STATES, of_crio, of_docker, of_shims
+from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
+from installer.record.cmdline import CONFIG, path_of, value_of
+from installer.record.started import how_started
 
 PATH: Final = tuple(
     PurePosixPath(path)
     for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 )
 ASK_S: Final = 3.0
+DATA_ROOT: Final = ("--data-root",)
 
 
 def live_containers(
@@ -41,12 +47,7 @@ def live_containers(
     if held.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
-    states = STATES | {
-        engine.state: engine.name if ENGINES[engine.name].found_by else "containerd"
-        for engine in engines
-        if engine.state is not None and engine.name != "crio"
-    }
-    found = [*of_shims(host, states, binaries)]
+    found = [*of_shims(host, _states(engines), binaries)]
     for row in held.engines:
         if row.name == "crio":
             engine = next((engine for engine in engines if engine.name == row.name), None)
@@ -58,21 +59,66 @@ def live_containers(
     return tuple(found)
 
 
-def known_to_docker(
-    host: Host, held: Holdings, live: Sequence[Container]
+def _states(engines: Collection[EngineFacts]) -> dict[PurePosixPath, str]:
+    """Return where shims leave what they run, and to which engine that belongs."""
+    return STATES | {
+        engine.state: engine.name if ENGINES[engine.name].found_by else "containerd"
+        for engine in engines
+        if engine.state is not None and engine.name != "crio"
+    }
+
+
+def in_use(
+    host: Host,
+    layout: Layout,
+    held: Holdings,
+    engines: Collection[EngineFacts],
+    *,
+    restarts: bool = True,
 ) -> tuple[tuple[Container, ...], tuple[str, ...]]:
-    """Return ``live`` with the names that Docker gives them, and the stopped ones that name our runtimes."""
+    """Return the containers that need our runtimes, and the names of Docker's stopped ones that do.
+
+    Docker's container that crashes again and again has no shim between two lives, and needs our runtime for
+    the next. Docker is asked first: one that it calls running, and that has no shim then, has just ended.
+    """
     row = next((row for row in held.engines if row.name == "docker"), None)
+    known = _known_to_docker(host, row, engines) if row else ()
+    live = live_containers(host, layout, held, engines, restarts=restarts)
     if row is None:
-        return tuple(live), ()
+        return live, ()
+    names = {each.id: each.name for each in known}
+    ours = dict(row.runtimes)
+    named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in live}]
+    shims = of_docker(host, _states(engines))
+    again = [
+        Container("docker", each.id, each.name, ours[each.runtime])
+        for each in named
+        if held.toolkit and (each.restarting or (each.running and each.id not in shims))
+    ]
+    idle = sorted(each.name for each in named if not (each.running or each.restarting))
+    return (*(replace(each, name=names.get(each.id, each.name)) for each in live), *again), tuple(idle)
+
+
+def _known_to_docker(
+    host: Host, row: EngineRow, engines: Collection[EngineFacts]
+) -> tuple[DockerContainer, ...]:
+    """Return the containers of a dockerd that answers, or of one that is stopped."""
     try:
-        found = dockerd.containers(host.here(row.socket), timeout_s=ASK_S)
+        return dockerd.containers(host.here(row.socket), timeout_s=ASK_S)
     except InstallerError:
-        return tuple(live), ()
-    names = {each.id: each.name for each in found}
-    ours = {name for name, _ in row.runtimes}
-    idle = tuple(sorted(each.name for each in found if each.runtime in ours and not each.running))
-    return tuple(replace(each, name=names.get(each.id, each.name)) for each in live), idle
+        engine = next((engine for engine in engines if engine.name == row.name), None)
+        return docker_data.containers(host, _data_root(host, engine)) if engine and engine.stopped else ()
+
+
+def _data_root(host: Host, engine: EngineFacts) -> PurePosixPath:
+    how = how_started(host, engine)
+    words = how.words if how else ()
+    said: object = value_of(words, DATA_ROOT)
+    if said is None:
+        config = path_of(words, CONFIG[engine.name]) or engine.config
+        with suppress(InstallerError):
+            said = tree_of(host.read(config), config).get("data-root")
+    return PurePosixPath(said) if isinstance(said, str) and said.startswith("/") else docker_data.USUAL
 
 
 def low_level_runtime(host: Host, held: Holdings) -> PurePosixPath | None:

@@ -37,7 +37,7 @@ from installer.record.hints import (
 )
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
-from installer.record.live import known_to_docker, live_containers, low_level_runtime
+from installer.record.live import in_use, low_level_runtime
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -60,7 +60,6 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             engines, left = used(host, held, engines)
             notes += left
         facts = _facts(host, options, held, engines)
-        live = live_containers(host, options.layout, held, engines)
         targets = {path for engine in engines for path in targets_of(engine)}
         if options.cdi is not None:
             targets.add(options.cdi.path)
@@ -84,7 +83,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
                 *overruled,
             ),
             notes=(*notes, *driver_note(host, options)),
-            live=known_to_docker(host, held, live)[0] if live else (),
+            live=in_use(host, options.layout, held, engines)[0],
             version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
         )
@@ -151,8 +150,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     named |= {path for path in later if path is not None}
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
-    found_live = live_containers(host, options.layout, held, engines, restarts=restarts)
-    live, idle = known_to_docker(host, held, found_live)
+    live, idle = in_use(host, options.layout, held, engines, restarts=restarts)
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
 
 

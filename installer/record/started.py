@@ -50,6 +50,11 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
     return Started(words, kept)
 
 
+def how_started(host: Host, engine: EngineFacts) -> Started | None:
+    """Return how an engine was started, or one that is stopped will be; None where nobody can tell."""
+    return _next_start(host, engine) if engine.stopped else started(host, engine)
+
+
 def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
     """Return an engine with what it was told of runtimes at its start, and will be at its next.
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.engines.cri import Pod
-from tests.engines.images import IMAGE
+from tests.engines.images import ARCHIVE, IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
+from tests.engines.roots import DOCKER_DEFAULTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 
@@ -166,6 +167,43 @@ def test_stopped_containers_that_need_our_runtime_are_named(docker_node: Node) -
     docker_node.installer("install", *SOURCE, check=True)
     live = start(docker_node)
     live.stop()
+
+    done = docker_node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert "stopped containers that need our runtime to start again: trainer" in done.stderr
+
+
+def test_a_container_that_docker_starts_again_and_again_is_in_use(docker_node: Node) -> None:
+    node = docker_node
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    run = ["docker", "run", "--detach", "--net", "none", "--name", "trainer", "--restart", "always"]
+    node.run([*run, IMAGE, "sh", "-c", "exit 1"])
+    node.wait_for(
+        "true 3", ["docker", "inspect", "--format", "{{.State.Restarting}} {{.RestartCount}}", "trainer"]
+    )
+
+    undone = node.installer("uninstall")
+
+    assert undone.returncode == 4, undone.stderr
+    assert "waiting for containers" in undone.stderr
+    assert "our runtime runs trainer (docker)" in sentence(undone.stderr)
+    assert served(node)[0] >= {"nvidia"}
+    node.run(["docker", "rm", "--force", "trainer"])
+    assert node.installer("uninstall").returncode == 0
+    assert served(node) == ({"runc"}, "runc")
+
+
+@pytest.mark.parametrize("data_root", ["", "/var/lib/docker/own"], ids=["usual", "data-root of a flag"])
+def test_stopped_containers_are_named_although_docker_is_stopped(docker_node: Node, data_root: str) -> None:
+    if data_root:
+        options = DOCKER_DEFAULTS.rstrip('"\n')
+        docker_node.write("/etc/default/docker", f'{options} --data-root {data_root}"\n')
+        docker_node.restart("docker")
+        docker_node.run(["docker", "load", "--input", ARCHIVE])
+    docker_node.installer("install", *SOURCE, check=True)
+    start(docker_node)
+    docker_node.run(["systemctl", "stop", "docker.service", "docker.socket"])
 
     done = docker_node.installer("uninstall")
 
