@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from installer import signals
+from installer import leftovers, signals
 from installer.decide.adopt import adoption
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
@@ -80,6 +80,9 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         withdraw(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
+        if leftovers.any_among(facts):
+            leftovers.sweep(host, ((row.name, row.socket) for row in ledger.held.engines))
+            facts = probe_undo(host, options, ledger.held)
         if facts.live and options.in_use is InUse.WAIT:
             facts = _awaited(host, options, ledger, facts)
         plan = plan_undo(facts, options, Trials(host, facts.contents))

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from installer import leftovers
 from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts
@@ -37,6 +38,10 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     options = elsewhere(host, options, tell=False)
     held = read_holdings(host, options.layout)
     if held is None or held.toolkit is None or not held.engines:
+        # What was killed may have left something all the same.
+        leftovers.sweep(
+            host, {engine.socket: (name, engine.socket) for name, engine in ENGINES.items()}.values()
+        )
         click.echo("nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
     found = tuple(_proofs(host, options, held))

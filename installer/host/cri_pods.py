@@ -35,8 +35,7 @@ def container(
     """
     status = cri.status(socket, timeout_s=timeout_s)
     pod = _pod(_cgroup_parent(status, handler))
-    with calling(socket, timeout_s) as engine:
-        _sweep(engine)
+    sweep(socket, timeout_s=timeout_s)
     with calling(socket, timeout_s) as engine:
         sandbox = _text(engine.call("RunPodSandbox", _bytes(1, pod) + _bytes(2, handler)), 1)
         try:
@@ -54,6 +53,16 @@ def container(
             # With time of its own: what was made has to go although the rest took too long.
             with calling(socket, timeout_s) as again:
                 _remove(again, sandbox)
+
+
+def sweep(socket: Path, *, timeout_s: float) -> None:
+    """Remove what killed ones have left.
+
+    Raises:
+        InstallerError: the engine refuses, or does not answer in time.
+    """
+    with calling(socket, timeout_s) as engine:
+        _sweep(engine)
 
 
 def _sweep(engine: Calls) -> None:

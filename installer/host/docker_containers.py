@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,12 +27,7 @@ def container(
     Raises:
         InstallerError: dockerd refuses, or does not answer in time; nothing is left, as far as it lets us.
     """
-    import docker
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=int(timeout_s))
+    with _connected(socket, "run", timeout_s) as client:
         try:
             _sweep(client)
             client.api.import_image_from_data(_nothing(), repository=MARK, tag="1")
@@ -39,10 +35,34 @@ def container(
                 yield found
         finally:
             _sweep(client)
+
+
+def sweep(socket: Path, *, timeout_s: float) -> None:
+    """Remove what killed ones have left.
+
+    Raises:
+        InstallerError: dockerd refuses, or does not answer in time.
+    """
+    with _connected(socket, "remove", timeout_s) as client:
+        _sweep(client)
+
+
+@contextmanager
+def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.DockerClient"]:
+    import docker
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=int(timeout_s))
+        try:
+            yield client
+        finally:
             client.close()
     except (DockerException, RequestException) as error:
         raise InstallerError(
-            f"run a container by the dockerd on {socket} ({_words(error)})", remedy="see the log of dockerd"
+            f"{verb} a container by the dockerd on {socket} ({_words(error)})",
+            remedy="see the log of dockerd",
         ) from error
 
 
@@ -55,6 +75,7 @@ def _running(
     made = client.containers.create(
         f"{MARK}:1",
         tools.command(WAITS),
+        name=f"{MARK}-{uuid.uuid4().hex[:8]}",
         runtime=runtime,
         environment=dict(environment),
         labels={LABEL: MARK},
@@ -76,7 +97,7 @@ def _running(
 
 
 def _sweep(client: "docker.DockerClient") -> None:
-    """Remove ours, also what a killed one has left."""
+    """Remove ours, whoever made it."""
     from docker.errors import ImageNotFound
 
     for each in client.containers.list(all=True, filters={"label": f"{LABEL}={MARK}"}):

@@ -5,7 +5,10 @@ import signal
 import time
 from typing import Any
 
+import pytest
+
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -94,10 +97,8 @@ def replace_runtime(node: Node) -> None:
         node.cri.wait()
 
 
-def test_what_a_killed_one_left_goes_with_the_next(node: Node) -> None:
-    node.installer("install", *SOURCE, check=True)
-    verify(node)
-    before = left(node)
+def kill_one(node: Node) -> None:
+    """Kill a verify while its container runs."""
     node.forget_marks()
     process = node.start_installer("verify")
     deadline = time.monotonic() + 20
@@ -107,10 +108,39 @@ def test_what_a_killed_one_left_goes_with_the_next(node: Node) -> None:
     node.run(["kill", f"-{signal.SIGKILL}", str(process.pid)])
     process.wait()
 
+
+def test_what_a_killed_one_left_goes_with_the_next(node: Node) -> None:
+    node.installer("install", *SOURCE, check=True)
+    verify(node)
+    before = left(node)
+    kill_one(node)
+
     code, found = verify(node)
 
     assert code == 0, found
     assert left(node) == before
+
+
+@pytest.mark.parametrize("in_use", ["wait", "keep"])
+def test_what_a_killed_one_left_goes_with_an_undo(node: Node, in_use: str) -> None:
+    node.installer("install", *SOURCE, check=True)
+    verify(node)
+    before = [node.run(look).stdout for look in LOOKS[node.engine]]
+    kill_one(node)
+
+    undone = node.installer("uninstall", "--in-use", in_use)
+
+    assert undone.returncode == 0, undone.stderr
+    assert "waiting for containers" not in undone.stderr
+    assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
+
+
+def test_what_a_killed_one_left_goes_also_where_nothing_is_installed(docker_node: Node) -> None:
+    label = "toolkit-installer=toolkit-installer-verify"
+    docker_node.run(["docker", "create", "--label", label, IMAGE])
+
+    assert docker_node.installer("verify").returncode == 3
+    assert docker_node.run(["docker", "ps", "--all", "--quiet"]).stdout == ""
 
 
 def test_there_is_nothing_to_verify_where_nothing_is_installed(node: Node) -> None:

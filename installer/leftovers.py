@@ -1,0 +1,31 @@
+"""What a ``verify`` that was killed has left in the engines."""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.errors import InstallerError
+from installer.decide.facts import Facts
+from installer.decide.verify import MARK
+from installer.host import cri_pods, docker_containers
+from installer.host.files import Host
+
+SWEEP_S: Final = 9.0  # for all engines; 5 s were too few for a busy containerd
+SWEEPS: Final = {"docker": docker_containers.sweep}
+
+
+def any_among(facts: Facts) -> bool:
+    """Tell whether one of the containers that need our runtimes is of a ``verify``."""
+    return any(MARK in name for name in (*(each.name for each in facts.live), *facts.idle))
+
+
+def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath]]) -> None:
+    """Remove it from each engine that answers on its socket; what cannot be removed is found as any other."""
+    deadline = time.monotonic() + SWEEP_S
+    for engine, socket in sockets:
+        if host.exists(socket):
+            left_s = max(1.0, deadline - time.monotonic())
+            with suppress(InstallerError):
+                SWEEPS.get(engine, cri_pods.sweep)(host.here(socket), timeout_s=left_s)
