@@ -24,7 +24,7 @@ from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import Woken
 from installer.record import ready, successor
-from installer.record.access import install_dir_obstacles
+from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
@@ -75,6 +75,7 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     check = never_stop if woken else signals.check
     if woken is None:
         _refuse_strangers(host, options)
+        refuse_strangers_pidfile(host, options.pid_file)
     with opened(partial(Ledger.open, host, options.layout, inherited, check)) as ledger:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write

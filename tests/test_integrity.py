@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,6 +68,24 @@ def _not_executable(toolkit: Path) -> None:
     (toolkit / "nvidia-container-runtime").chmod(0o644)
 
 
+def _setuid(toolkit: Path) -> None:
+    (toolkit / "nvidia-ctk.real").chmod(0o4755)
+
+
+def _setgid(toolkit: Path) -> None:
+    (toolkit / "nvidia-container-runtime").chmod(0o2755)
+
+
+def _sticky(toolkit: Path) -> None:
+    (toolkit / "libnvidia-container.so.1").resolve().chmod(0o1755)
+
+
+def _with_capabilities(toolkit: Path) -> None:
+    revision_2_effective, net_raw = 0x02000001, 1 << 13  # linux/capability.h
+    value = struct.pack("<5I", revision_2_effective, net_raw, 0, 0, 0)
+    os.setxattr(toolkit / "nvidia-container-cli.real", "security.capability", value)
+
+
 def _given_away(toolkit: Path) -> None:
     os.chown(toolkit / "nvidia-container-runtime.real", NOBODY, -1)
 
@@ -107,6 +126,10 @@ DAMAGES = [
         pytest.param(harm, name, word, id=harm.__name__.strip("_").replace("_", " "), marks=only_as_root)
         for harm, name, word in (
             (_not_executable, "nvidia-container-runtime", "not executable"),
+            (_setuid, "nvidia-ctk.real", "setuid, setgid or sticky"),
+            (_setgid, "nvidia-container-runtime", "setuid, setgid or sticky"),
+            (_sticky, LIBRARY, "setuid, setgid or sticky"),
+            (_with_capabilities, "nvidia-container-cli.real", "given capabilities"),
             (_given_away, "nvidia-container-runtime.real", "owned by another user"),
             (_library_of_another, LIBRARY, "owned by another user"),
             (_library_unreadable, LIBRARY, "not readable"),

@@ -153,6 +153,31 @@ def test_a_link_of_roots_leads_nowhere_that_a_stranger_could_exchange(site: Site
 
 
 @only_as_root
+@pytest.mark.parametrize(
+    ("mode", "owner", "remedy"),
+    [
+        pytest.param(0o777, 0, "chmod o-w /shared; ", id="for all"),
+        pytest.param(0o755, NOBODY, "chown root /shared; ", id="another's"),
+    ],
+)
+def test_a_pidfile_that_a_stranger_could_exchange_is_refused(
+    site: Site, mode: int, owner: int, remedy: str
+) -> None:
+    (site.root / "shared").mkdir()
+    (site.root / "shared").chmod(mode)
+    os.chown(site.root / "shared", owner, owner)
+    before = site.tree(times=True)
+
+    done = site.call("run", "--pid-file", str(site.root / "shared/toolkit.pid"))
+
+    assert done.returncode == 1
+    assert sentence(done).startswith("cannot use /shared/toolkit.pid as the pidfile (")
+    assert remedy in sentence(done)
+    assert "choose another --pid-file" in sentence(done)
+    assert site.tree(times=True) == before
+
+
+@only_as_root
 @pytest.mark.parametrize("made", [True, False], ids=["made by root", "to be made"])
 def test_an_install_below_a_sticky_directory_or_one_of_a_groups_works(site: Site, *, made: bool) -> None:
     (site.root / "tmp/group/nvd" if made else site.root / "tmp/group").mkdir(parents=True)

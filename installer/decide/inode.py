@@ -45,7 +45,8 @@ class File:
 class Entry:
     """What a directory listing tells of a file, a link or a directory, without reading it.
 
-    ``owned`` says that it is root's, or ours where we are not root.
+    ``owned`` says that it is root's, or ours where we are not root; ``capabilities`` that whoever executes
+    it gets some (capabilities(7)).
     """
 
     size_bytes: int
@@ -53,3 +54,4 @@ class Entry:
     link: str = ""
     owned: bool = True
     directory: bool = False
+    capabilities: bool = False

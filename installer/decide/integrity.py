@@ -21,6 +21,7 @@ LINK: Final = "link:"
 OTHERS_WRITE: Final = 0o022
 NOT_OWNED: Final = "owned by another user than root"
 WRITABLE: Final = "writable by others than root"
+SPECIAL_BITS: Final = 0o7000
 ALL_READ: Final = 0o444
 ALL_EXECUTE: Final = 0o111
 PROGRAMS: Final = frozenset(
@@ -95,6 +96,11 @@ def access_flaw(path: PurePosixPath, entry: Entry) -> str:
         return NOT_OWNED
     if entry.mode & OTHERS_WRITE:
         return WRITABLE
+    if not entry.directory and path != CONFIG:
+        if entry.mode & SPECIAL_BITS:
+            return "setuid, setgid or sticky"
+        if entry.capabilities:
+            return "given capabilities"
     if (path in PROGRAMS or entry.directory) and ALL_EXECUTE & ~entry.mode:
         return "not accessible to everybody" if entry.directory else "not executable by everybody"
     return "not readable by everybody" if ALL_READ & ~entry.mode and path != CONFIG else ""

@@ -31,6 +31,7 @@ Label = tuple[tuple[str, bytes], ...]
 
 PRIVATE: Final = 0o700
 WIDE: Final = 0o755
+CAPABILITIES: Final = "security.capability"
 WAIT_S: Final = 5.0
 WAIT_POLL_S: Final = 0.01
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
@@ -268,7 +269,15 @@ def _entry(here: Path, trusted: frozenset[int]) -> Entry:
         str(here.readlink()) if stat.S_ISLNK(status.st_mode) else "",
         owned=status.st_uid in trusted,
         directory=stat.S_ISDIR(status.st_mode),
+        capabilities=stat.S_ISREG(status.st_mode) and _has_capabilities(here),
     )
+
+
+def _has_capabilities(here: Path) -> bool:
+    try:
+        return bool(os.getxattr(here, CAPABILITIES, follow_symlinks=False))
+    except OSError:  # none, or a file system that has none
+        return False
 
 
 def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
