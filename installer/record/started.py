@@ -77,7 +77,10 @@ def _next_start(host: Host, engine: EngineFacts) -> Started | None:
             environment |= _assigned(host.read(path))
     except InstallerError:
         return None
-    return Started(tuple(_expanded(words[1:], environment)), environment) if words else None
+    # A shell, or whatever else may stand there, starts it in words of its own.
+    if PurePosixPath(words[0] if words else "").name != ENGINES[engine.name].process:
+        return None
+    return Started(tuple(_expanded(words[1:], environment)), environment)
 
 
 def _assigned(file: File | None) -> dict[str, str]:

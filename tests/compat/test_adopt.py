@@ -37,6 +37,8 @@ def _nvidias_toolkit(node: Nvidia) -> None:
     )
     for mode in RUNTIMES.values():
         (toolkit / f"nvidia-container-runtime{mode}").write_text("#! /bin/sh\n")
+    (toolkit / "nvidia-container-runtime-hook").write_text("#! /bin/sh\n")
+    (toolkit / "nvidia-container-toolkit").symlink_to("nvidia-container-runtime-hook")
 
 
 def _adopt(

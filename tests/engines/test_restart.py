@@ -274,7 +274,7 @@ def test_a_drop_in_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
 def test_runtimes_that_the_engine_cannot_see_are_never_configured(node: Node) -> None:
     files, pid = snapshot(node), node.pid_of(f"{node.engine}.service")
     installer = f"/usr/bin/python3 -m installer install --toolkit-source {ARTIFACTS}"
-    hidden = f"mkdir /usr/local/nvidia && mount -t tmpfs none /usr/local/nvidia && {installer}"
+    hidden = f"mkdir /usr/local/nvidia && mount -t tmpfs -o mode=755 none /usr/local/nvidia && {installer}"
 
     done = node.run(["unshare", "--mount", "sh", "-c", hidden], check=False)
 
