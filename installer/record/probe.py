@@ -146,8 +146,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         engines.append(replace(found, files=tuple(dict.fromkeys((*found.files, *paths)))))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
-    later = (path_of(engine.next_words, CONFIG[engine.name]) for engine in engines)
-    named |= {path for path in later if path is not None}
+    named |= {path for each in engines if (path := path_of(each.next_words, CONFIG[each.name]))}
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     live, idle = in_use(host, options.layout, held, engines, restarts=restarts)
