@@ -124,7 +124,7 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
         ours = file.digest in row.ours
         if (ours or row.syntax) and row.original and is_lost(host, layout, row):
             copy = layout.backups / row.original.digest
-            remedy = f"{REPAIR}" if row.syntax else "put back by hand what stood there before, then uninstall"
+            remedy = REPAIR if row.syntax else "put back by hand what stood there before, then uninstall"
             return Line(str(row.path), f"its saved copy {copy} is missing or damaged: {remedy}", good=False)
         if ours:
             return Line(str(row.path), "as we wrote it")

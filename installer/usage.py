@@ -1,7 +1,6 @@
 """What the help of a verb shows: the flags that it heeds, in groups; and variables that nobody heeds."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -48,4 +47,9 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that begin like ours and are none of ours, with the one that may be meant."""
     known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
     unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    if not unknown:
+        return {}
+    # Loaded only where there is something to say: this is asked at each start.
+    from difflib import get_close_matches
+
     return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}

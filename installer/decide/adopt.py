@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.configs import syntax_of, text_of, tree_of
-from installer.decide.edits import Edit, Key, Tree, Value
+from installer.decide.configs import RUNTIMES, syntax_of, text_of, tree_of, value_at
+from installer.decide.edits import Edit, Key, Tree
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import OUR_BINARIES, is_ours, leaves
 from installer.decide.errors import InstallerError
@@ -17,7 +17,6 @@ from installer.decide.options import Options
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.toolkit_plan import ADOPTED
 
-RUNTIMES: Final = "runtimes"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # and what we add
@@ -94,7 +93,7 @@ def _whole(engine: str, path: PurePosixPath, facts: Facts) -> ConfigRow:
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
     """Tell whether an OCI hook is a program of the toolkit: without that no container would start."""
     try:
-        said = _at(tree_of(facts.contents[path], path), ("hook", "path"))
+        said = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
     except InstallerError:  # nobody could make anything of it
         return False
     return isinstance(said, str) and PurePosixPath(said).is_relative_to(toolkit)
@@ -118,9 +117,9 @@ def _edits(
         yield Edit(parent, None, "{}")
     for key in theirs:
         default = (*key[:-2], ENGINES[engine.name].default_key)
-        if _at(tree, default) == key[-1]:
+        if value_at(tree, default) == key[-1]:
             yield Edit(default, None, json.dumps(key[-1]))
-        runtime = _at(tree, key)
+        runtime = value_at(tree, key)
         yield Edit(key, None, "{}")
         for below, value in leaves(runtime) if isinstance(runtime, dict) else ():
             for depth in range(1, len(below)):
@@ -137,10 +136,3 @@ def _only_theirs(engine: EngineFacts, pattern: PurePosixPath, wholes: Collection
     """Tell whether an import is NVIDIA's and takes no file but NVIDIA's drop-in."""
     taken = [path for path in engine.files if path.parent == pattern.parent and path != engine.config]
     return pattern.name in {MANY, OURS} and bool(taken) and all(path in wholes for path in taken)
-
-
-def _at(tree: Tree, key: Key) -> Value:
-    value: Value = tree
-    for part in key:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value

@@ -47,9 +47,8 @@ def plan_cdi(facts: Facts, options: Options) -> CdiPart:
             return CdiPart(makes, tuple(writes), (held[path],), nodes)
         writes.append(WriteConfig(OWNER, path, now, after))
         ours = (after.digest,)
-    if (
-        path in held and path in facts.lost
-    ):  # what is there is ours, and what was before it is only known by name
+    if path in held and path in facts.lost:
+        # What is there is ours; what was before it is only known by name.
         saved, original = held[path].original, None
     else:
         saved = Saved.of(original)

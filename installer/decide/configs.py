@@ -113,7 +113,7 @@ def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> P
     edits = relocated(row, now)
     going = tuple(edit for edit in edits if _goes(edit, row.engine, kept))
     text, overruled = undo(text_of(now, path), going, row.syntax, name=str(path))
-    text, emptied = _without_orphans(text, going, row)
+    text, emptied = _without_orphans(text, going, row.syntax, str(row.path))
     left = tuple(edit for edit in edits if edit not in going)
     if row.original is None and not text.strip():
         return Pristine(None, overruled, left, emptied)
@@ -146,35 +146,37 @@ def _goes(edit: Edit, engine: str, kept: Collection[str]) -> bool:
     return group_of(edit.key, engine) not in kept and not (kept and holds)
 
 
-def _without_orphans(text: str, going: Sequence[Edit], row: ConfigRow) -> tuple[str, tuple[Key, ...]]:
+def _without_orphans(
+    text: str, going: Sequence[Edit], syntax: Syntax, name: str
+) -> tuple[str, tuple[Key, ...]]:
     """Return a text less what others have put into runtimes that we created: they start nothing any more."""
-    assert row.syntax is not None  # noqa: S101 - a file with edits has one
     emptied: list[Key] = []
     for key in dict.fromkeys(edit.key for edit in going if (edit.before, edit.after) == (None, "{}")):
         if key[-2:-1] != (RUNTIMES,):
             continue
-        orphan = _at(parse(text, row.syntax, name=str(row.path)), key)
+        orphan = value_at(parse(text, syntax, name=name), key)
         if not isinstance(orphan, Mapping) or any(
-            name[-1] in STARTS and value for name, value in flat(orphan)
+            below[-1] in STARTS and value for below, value in flat(orphan)
         ):
             continue
-        below = [(*key, *name) for name, value in leaves(orphan) if value != {}]
-        text, _ = apply(text, [Want(name, ABSENT) for name in below], row.syntax, name=str(row.path))
-        within = {key, *(name for name, _ in _containers(orphan, key))}
-        closing = [Edit(name, None, "{}") for name in sorted(within, key=len)]
-        text, _ = undo(text, closing, row.syntax, name=str(row.path))
-        emptied += [name for name in below if _at({"": orphan}, ("", *name[len(key) :]))]
+        left = [(*key, *below) for below, value in leaves(orphan) if value != {}]
+        text, _ = apply(text, [Want(each, ABSENT) for each in left], syntax, name=name)
+        within = {key, *_containers(orphan, key)}
+        closing = [Edit(each, None, "{}") for each in sorted(within, key=len)]
+        text, _ = undo(text, closing, syntax, name=name)
+        emptied += [each for each in left if value_at(orphan, each[len(key) :])]
     return text, tuple(emptied)
 
 
-def _containers(tree: Tree, above: Key) -> Iterator[tuple[Key, Tree]]:
+def _containers(tree: Tree, above: Key) -> Iterator[Key]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield (*above, name), value
+            yield (*above, name)
             yield from _containers(value, (*above, name))
 
 
-def _at(tree: Value, key: Key) -> Value:
+def value_at(tree: Value, key: Key) -> Value:
+    """Return what a tree holds at a key, None where there is nothing."""
     for part in key:
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return tree

@@ -122,7 +122,7 @@ def install_engine(
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
     lived = ask(engine, now) if now != texts else before
-    refusal: InstallerError | None = None
+    refusals = []
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
         chosen = _chosen(engine, decision, entries, facts)
         after = ask(engine, {**now, **chosen.texts})
@@ -132,9 +132,8 @@ def install_engine(
         told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
             return _part(chosen, entries, facts, options, after)
-        refusal = refusal or decision.doubt or _refusal(chosen, wrong)
-    assert refusal is not None  # noqa: S101 - each engine has one way at least
-    raise refusal
+        refusals.append(decision.doubt or _refusal(chosen, wrong))
+    raise refusals[0]  # each engine has one way at least
 
 
 def _former(engine: EngineFacts, facts: Facts) -> frozenset[str]:

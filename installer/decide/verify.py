@@ -1,11 +1,12 @@
 """What a container on one of our runtimes has to show, and what it proves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
-MARK: Final = "toolkit-installer-verify"
+LABEL: Final = "toolkit-installer"
+MARK: Final = "toolkit-installer-verify"  # the label's value, and the name of the image
 DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and what it links to
 SHELL: Final = DIRECTORY / "sh"
 LOADER: Final = DIRECTORY / "ld"
@@ -19,6 +20,9 @@ if [ -e "$f" ]; then echo "library $f"; fi
 done
 exit 0
 """
+
+
+Exec: TypeAlias = Callable[[str], str]  # runs a script in the container, returns what it printed
 
 
 @dataclass(frozen=True, slots=True)

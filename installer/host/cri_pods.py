@@ -3,23 +3,21 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.verify import MARK, WAITS, Tools
+from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
 from installer.host import cri
 from installer.host.cri import Calls, NotAnsweringError, calling, fields
 
-LABEL: Final = "toolkit-installer"
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
 EXEC_S: Final = 10
 RETRY_S: Final = 0.2
 SYSTEMD: Final = "system.slice"
-Exec = Callable[[str], str]
 
 
 @contextmanager

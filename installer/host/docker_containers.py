@@ -3,19 +3,16 @@
 import io
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from installer.decide.errors import InstallerError
-from installer.decide.verify import MARK, WAITS, Tools
+from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
 
 if TYPE_CHECKING:
     import docker
-
-LABEL: Final = "toolkit-installer"
-Exec = Callable[[str], str]
 
 
 @contextmanager

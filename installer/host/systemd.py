@@ -39,6 +39,18 @@ class UnitState:
     result: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class UnitStart:
+    """How a unit starts its service: its program first, variables as they are written.
+
+    ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it.
+    """
+
+    words: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    environment_files: tuple[str, ...] = ()
+
+
 def restart_unit(
     buses: Sequence[Path], unit: str, *, timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> None:
@@ -127,47 +139,24 @@ def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
     return _ask(buses, state, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
-def unit_environment(buses: Sequence[Path], unit: str, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the environment that a unit gives its service, as NAME=value.
+def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitStart:
+    """Return how a unit starts its service.
 
     Raises:
         NoBusError: no bus can be reached.
-        InstallerError: systemd refuses or does not answer in time.
+        InstallerError: the unit is unknown, systemd refuses or does not answer in time.
     """
 
-    def environment(bus: Bus) -> tuple[str, ...]:
-        return tuple(bus.get(_known(bus, unit), _SERVICE, "Environment"))
+    def start(bus: Bus) -> UnitStart:
+        path = _known(bus, unit)
+        lines = bus.get(path, _SERVICE, "ExecStart")
+        return UnitStart(
+            words=tuple(lines[-1][1]) if lines else (),
+            environment=tuple(bus.get(path, _SERVICE, "Environment")),
+            environment_files=tuple(file for file, _ in bus.get(path, _SERVICE, "EnvironmentFiles")),
+        )
 
-    return _ask(buses, environment, purpose=f"look at {unit}", timeout_s=timeout_s)
-
-
-def unit_command(buses: Sequence[Path], unit: str, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the command that a unit starts, its program first, with variables as they are written.
-
-    Raises:
-        NoBusError: no bus can be reached.
-        InstallerError: systemd refuses or does not answer in time.
-    """
-
-    def command(bus: Bus) -> tuple[str, ...]:
-        lines = bus.get(_known(bus, unit), _SERVICE, "ExecStart")
-        return tuple(lines[-1][1]) if lines else ()
-
-    return _ask(buses, command, purpose=f"look at {unit}", timeout_s=timeout_s)
-
-
-def unit_environment_files(buses: Sequence[Path], unit: str, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the files that a unit takes more of its service's environment from.
-
-    Raises:
-        NoBusError: no bus can be reached.
-        InstallerError: systemd refuses or does not answer in time.
-    """
-
-    def files(bus: Bus) -> tuple[str, ...]:
-        return tuple(path for path, _ in bus.get(_known(bus, unit), _SERVICE, "EnvironmentFiles"))
-
-    return _ask(buses, files, purpose=f"look at {unit}", timeout_s=timeout_s)
+    return _ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:

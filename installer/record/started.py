@@ -11,6 +11,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.host.files import Host
+from installer.host.systemd import UnitStart
 from installer.record import units
 from installer.record.cmdline import RUNTIMES, flags_of
 
@@ -71,16 +72,16 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
 def _next_start(host: Host, engine: EngineFacts) -> Started | None:
     """Return how its unit will start an engine; None where that is not known."""
     try:
-        words = units.command(host, engine.unit) if engine.unit else ()
-        environment = _of_unit(host, engine)
-        for path in units.environment_files(host, engine.unit) if words else ():
-            environment |= _assigned(host.read(path))
+        unit = units.next_start(host, engine.unit) if engine.unit else UnitStart()
+        environment = _pairs(unit.environment)
+        for path in unit.environment_files:
+            environment |= _assigned(host.read(PurePosixPath(path)))
     except InstallerError:
         return None
     # A shell, or whatever else may stand there, starts it in words of its own.
-    if PurePosixPath(words[0] if words else "").name != ENGINES[engine.name].process:
+    if PurePosixPath("".join(unit.words[:1])).name != ENGINES[engine.name].process:
         return None
-    return Started(tuple(_expanded(words[1:], environment)), environment)
+    return Started(tuple(_expanded(unit.words[1:], environment)), environment)
 
 
 def _assigned(file: File | None) -> dict[str, str]:
@@ -130,7 +131,7 @@ def _process(host: Host, engine: EngineFacts) -> Path | None:
 def _of_unit(host: Host, engine: EngineFacts) -> dict[str, str]:
     """Return the environment that the unit gives, where that of the process may not be read."""
     try:
-        return _pairs(units.environment(host, engine.unit)) if engine.unit else {}
+        return _pairs(units.next_start(host, engine.unit).environment) if engine.unit else {}
     except InstallerError:
         return {}
 

@@ -15,7 +15,7 @@ from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd
 from installer.host.files import Host
 from installer.host.programs import run_in
-from installer.host.systemd import NoBusError, UnitState
+from installer.host.systemd import NoBusError, UnitStart, UnitState
 
 ASK_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
@@ -49,32 +49,13 @@ def state(host: Host, unit: str) -> UnitState:
     )
 
 
-def environment(host: Host, unit: str) -> tuple[str, ...]:
-    """Return the environment that a unit gives its service, as NAME=value.
+def next_start(host: Host, unit: str) -> UnitStart:
+    """Return how a unit will start its service.
 
     Raises:
         InstallerError: systemd cannot be reached, or does not answer.
     """
-    return systemd.unit_environment(buses(host), unit, timeout_s=ASK_S)
-
-
-def command(host: Host, unit: str) -> tuple[str, ...]:
-    """Return the command that a unit starts, its program first, with variables as they are written.
-
-    Raises:
-        InstallerError: systemd cannot be reached, or does not answer.
-    """
-    return systemd.unit_command(buses(host), unit, timeout_s=ASK_S)
-
-
-def environment_files(host: Host, unit: str) -> tuple[PurePosixPath, ...]:
-    """Return the files that a unit takes more of its service's environment from.
-
-    Raises:
-        InstallerError: systemd cannot be reached, or does not answer.
-    """
-    found = systemd.unit_environment_files(buses(host), unit, timeout_s=ASK_S)
-    return tuple(PurePosixPath(path) for path in found)
+    return systemd.unit_start(buses(host), unit, timeout_s=ASK_S)
 
 
 @dataclass(frozen=True, slots=True)
