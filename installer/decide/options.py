@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Extras, Reload
+from installer.decide.engines.model import Extras
+from installer.decide.engines.row import Reload
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 from installer.decide.toolkit_config import ToolkitConfig

@@ -11,7 +11,7 @@ from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.containerd_effect import CDI
 from installer.decide.engines.docker_reload import effect, route
 from installer.decide.engines.model import Extras, RuntimeEntry
-from installer.decide.engines.model import Reload as How
+from installer.decide.engines.row import Reload as How
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, Holdings, Saved

@@ -9,8 +9,8 @@ from installer.decide.cdi import OWNER, give_back
 from installer.decide.engine_part import Ask, texts_alone
 from installer.decide.engine_undo import undo_engine
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Reload as How
 from installer.decide.engines.model import RuntimeEntry
+from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.options import Options, RestartMode

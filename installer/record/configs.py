@@ -9,7 +9,7 @@ from typing import Final
 
 from installer.decide.configs import tree_of
 from installer.decide.engines.containerd_config import patterns
-from installer.decide.engines.model import Engine
+from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind

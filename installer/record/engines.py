@@ -11,8 +11,8 @@ import structlog
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Engine
-from installer.decide.engines.model import Reload as How
+from installer.decide.engines.row import Engine
+from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.steps import Reload

@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 from installer.decide.configs import text_of
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Engine
-from installer.decide.engines.model import Reload as How
+from installer.decide.engines.row import Engine
+from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind

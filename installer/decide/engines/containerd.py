@@ -20,7 +20,15 @@ from installer.decide.engines.containerd_config import (
     understood,
 )
 from installer.decide.engines.containerd_doubts import doubts, refuse_without_cri
-from installer.decide.engines.containerd_effect import BUILT_IN, CDI, PLUGIN_IDS, RUNC_TYPE, binary_of
+from installer.decide.engines.containerd_effect import (
+    BUILT_IN,
+    CDI,
+    PLUGIN_IDS,
+    RUNC_TYPE,
+    binary_of,
+    effect,
+    relocated,
+)
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -35,6 +43,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
+from installer.decide.engines.row import Engine, Reload
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
@@ -256,3 +265,20 @@ def _says(runtime: Tree, key: Key) -> bool:
         names = {name.lower(): child for name, child in value.items()} if isinstance(value, Mapping) else {}
         value = names.get(part.lower())
     return value is not None
+
+
+CONTAINERD: Final = Engine(
+    name="containerd",
+    config=PurePosixPath("/etc/containerd/config.toml"),
+    drop_in=None,
+    drop_in_dir=None,
+    socket=PurePosixPath("/run/containerd/containerd.sock"),
+    unit="containerd.service",
+    process="containerd",
+    reload=Reload.RESTART,
+    default_key=DEFAULT,
+    needs_handler=lambda version: not version or version[0] > 1,
+    edits=edits,
+    effect=effect,
+    relocated=relocated,
+)

@@ -20,6 +20,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
+from installer.decide.engines.row import Engine, Reload
 from installer.decide.errors import InstallerError, Option, Remedy
 
 RUNTIME: Final[Key] = ("crio", "runtime")
@@ -174,3 +175,20 @@ def _hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
             Want(("stages",), ["prestart"]),
         ),
     )
+
+
+CRIO: Final = Engine(
+    name="crio",
+    config=PurePosixPath("/etc/crio/crio.conf"),
+    drop_in=PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.toml"),
+    drop_in_dir=PurePosixPath("/etc/crio/crio.conf.d"),
+    socket=PurePosixPath("/var/run/crio/crio.sock"),
+    unit="crio.service",
+    process="crio",
+    reload=Reload.RESTART,
+    default_key=DEFAULT,
+    needs_handler=lambda _: True,
+    edits=edits,
+    effect=effect,
+    finishes_calls=True,
+)

@@ -6,7 +6,7 @@ from typing import Final
 
 from installer.decide.edits import Syntax, Tree, Value, Want
 from installer.decide.effect import Effect
-from installer.decide.engines.docker_reload import BUILT_IN, DEFAULT, RUNTIMES
+from installer.decide.engines.docker_reload import BUILT_IN, DEFAULT, RUNTIMES, effect
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -20,6 +20,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
+from installer.decide.engines.row import Engine, Reload
 from installer.decide.errors import InstallerError
 
 FEATURES: Final = "features"
@@ -125,3 +126,19 @@ def _binary(entry: Tree) -> Value:
     if not kind.startswith("io.containerd.runc.") or not isinstance(options, Mapping):
         return None
     return next((value for name, value in options.items() if name.lower() == "binaryname"), None)
+
+
+DOCKER: Final = Engine(
+    name="docker",
+    config=PurePosixPath("/etc/docker/daemon.json"),
+    drop_in=None,
+    drop_in_dir=None,
+    socket=PurePosixPath("/var/run/docker.sock"),
+    unit="docker.service",
+    process="dockerd",
+    reload=Reload.HUP,
+    default_key=DEFAULT,
+    needs_handler=lambda _: False,
+    edits=edits,
+    effect=lambda files: effect(files.files.get(files.config), files.config, files.version, files.flags),
+)

@@ -10,7 +10,7 @@ from installer.decide.doctor.facts import RunningEngine
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Engine
+from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind

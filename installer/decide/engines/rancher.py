@@ -1,0 +1,33 @@
+"""k3s and RKE2: they look for the toolkit by themselves at each start, and write their whole config anew."""
+
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.effect import Effect
+from installer.decide.engines.model import Decision
+from installer.decide.engines.row import Engine, Reload
+
+
+def _row(name: str, units: tuple[str, ...]) -> Engine:
+    return Engine(
+        name=name,
+        config=PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
+        drop_in=None,
+        drop_in_dir=None,
+        socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
+        unit=units[0],
+        process="containerd",
+        reload=Reload.RESTART,
+        default_key="",
+        needs_handler=lambda _: True,
+        edits=lambda *_: (Decision((), ("runc", "crun")),),
+        effect=lambda _: Effect({}, ""),
+        # pkg/agent/containerd/runtimes.go of k3s, which RKE2 is built on
+        found_by="nvidia",
+        units=units,
+        start_s=120.0,
+    )
+
+
+K3S: Final = _row("k3s", ("k3s.service", "k3s-agent.service"))
+RKE2: Final = _row("rke2", ("rke2-server.service", "rke2-agent.service"))
