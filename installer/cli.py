@@ -101,13 +101,15 @@ def install(**values: Any) -> Exit:
 
 def _next_step(options: Options) -> str:
     """Return the command that shows that it works. The install is over: nothing that fails here counts."""
+    from installer.decide.engines import ENGINES
+    from installer.decide.engines.row import Api
     from installer.host.files import Host
     from installer.record.ledger import read_holdings
 
     held = None
     with suppress(InstallerError):
         held = read_holdings(Host.under(options.host_root, options.mounts), options.layout)
-    if held and any(engine.name == "docker" for engine in held.engines):
+    if held and any(ENGINES[engine.name].api is Api.DOCKER for engine in held.engines):
         name = options.runtime_name
         return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
     return "toolkit-installer status"

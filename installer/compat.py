@@ -12,6 +12,7 @@ from installer import signals
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import DropIns, Reload
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.host.streams import open_standard_streams
@@ -59,17 +60,21 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _warnings(asked: Asked, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
     engine = asked["runtime"]
-    if asked["set-as-default"] and any(ENGINES[name].found_by for name in options.runtimes):
+    if asked["set-as-default"] and any(ENGINES[name].finds for name in options.runtimes):
         yield "--set-as-default is not heeded: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
         yield "--ignore-errors is not heeded: an installation is complete or not at all"
-    if asked["use-legacy-config"] and engine == "containerd":
+    if asked["use-legacy-config"] and ENGINES[engine].drop_ins is DropIns.IMPORTED:
         yield "--use-legacy-config is not heeded: containerd reads default_runtime_name since 1.3"
-    if asked.given(RESTART) and asked[RESTART].lower() == "signal" and engine != "docker":
+    if (
+        asked.given(RESTART)
+        and asked[RESTART].lower() == "signal"
+        and ENGINES[engine].reload is not Reload.HUP
+    ):
         yield f"{engine} is restarted by its unit: a signal does not make it read its config"
-    if engine == "docker" and asked["drop-in-config"]:
+    if ENGINES[engine].drop_ins is DropIns.NONE and asked["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
-    if asked["config-mode"] == "hook" and engine == "crio":
+    if asked["config-mode"] == "hook" and ENGINES[engine].hook_dir:
         yield "--config-mode hook is deprecated"
     for name in ("config", "socket"):
         if asked.given(name) and not asked[name]:

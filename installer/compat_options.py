@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.compat_words import Asked, rows
-from installer.decide.engines import ENGINES
+from installer.decide.engines import ENGINES, generating
 from installer.decide.engines.model import Extras
+from installer.decide.engines.row import DropIns
 from installer.decide.errors import InstallerError, UsageError
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.toolkit_config import ToolkitConfig
@@ -67,7 +68,7 @@ def options_from(asked: Asked) -> Options:
         ),
         cdi=cdi,
         runtime_name=asked["runtime-name"] or "nvidia",
-        set_as_default=asked["set-as-default"] and not ENGINES[next(iter(places))].found_by,
+        set_as_default=asked["set-as-default"] and not ENGINES[next(iter(places))].finds,
         places=places,
         crio_hook=hook,
         restart_mode=_restart_mode(asked),
@@ -243,8 +244,7 @@ def _places(asked: Asked, view: _View) -> dict[str, Places]:
     engine = asked["runtime"]
     row = ENGINES[engine]
     config = view.file(asked["config"] or str(row.config), row.config)
-    if engine == "containerd" and ("/rancher/" in str(config) or "/k3s/" in asked["socket"]):
-        names = [name for name, each in ENGINES.items() if each.found_by]
+    if names := generating(row.process, config, PurePosixPath(asked["socket"])):
         usual = ENGINES[names[0]].socket
         here = asked["socket"] if asked.given("socket") and asked["socket"] else str(usual)
         return dict.fromkeys(names, Places(None, None, view.file(here, usual)))
@@ -253,7 +253,7 @@ def _places(asked: Asked, view: _View) -> dict[str, Places]:
 
 
 def _drop_in(asked: Asked, engine: str, view: _View) -> PurePosixPath | None:
-    if engine == "docker" or not asked["drop-in-config"]:
+    if ENGINES[engine].drop_ins is DropIns.NONE or not asked["drop-in-config"]:
         return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(engine)
     guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
@@ -261,7 +261,7 @@ def _drop_in(asked: Asked, engine: str, view: _View) -> PurePosixPath | None:
 
 
 def _hook(asked: Asked, view: _View) -> PurePosixPath | None:
-    if asked["runtime"] != "crio" or asked["config-mode"] != "hook":
+    if not ENGINES[asked["runtime"]].hook_dir or asked["config-mode"] != "hook":
         return None
     return view.file(str(PurePosixPath(asked["hooks-dir"], asked["hook-filename"])))
 

@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
 from installer.decide.options import AUTO, DEFAULT_SOURCE, InUse, OnExit, Options, Places, RestartMode
@@ -95,10 +96,12 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     drop_ins = _places("drop-in-config", values["drop_in_config"], runtimes)
     configs = _places("config", values["config"], runtimes)
     sockets = _places("socket", values["socket"], runtimes)
-    if written := [name for name in (*configs, *drop_ins) if ENGINES[name].found_by]:
+    if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
-    if "docker" in drop_ins:
-        raise UsageError("give Docker a drop-in", remedy="use --config: daemon.json has no drop-ins")
+    if without := [name for name in drop_ins if ENGINES[name].drop_ins is DropIns.NONE]:
+        raise UsageError(
+            f"give {ENGINES[without[0]].title} a drop-in", remedy="use --config: it reads no other file"
+        )
     return Options(
         runtimes=tuple(dict.fromkeys(runtimes)),
         toolkit_source=PurePosixPath(values["toolkit_source"]),

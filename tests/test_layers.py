@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from installer.decide.engines import ENGINES
+
 PACKAGE = Path(__file__).parent.parent / "installer"
 FLOORS = {"decide": 0, "host": 1, "record": 2}
 TOP = 3
@@ -57,3 +59,38 @@ def test_memory_reaches_the_host_through_its_hands_only(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_a_file_stays_under_three_hundred_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 300
+
+
+def _compared(tree: ast.AST) -> Iterator[str]:
+    """Yield the engines that a module asks for by name, be it by ==, by ``in`` or in a match."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            words = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            words = [node.value]
+        else:
+            continue
+        inner = [each for word in words for each in ast.walk(word)]
+        yield from (
+            str(each.value) for each in inner if isinstance(each, ast.Constant) and each.value in ENGINES
+        )
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if path.parent != PACKAGE / "decide/engines"], ids=_name
+)
+def test_no_module_asks_which_engine_it_is(path: Path) -> None:
+    assert list(_compared(ast.parse(path.read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        pytest.param('a == "docker"', ["docker"], id="by equality"),
+        pytest.param('if x.name not in {"crio", "b"}: pass', ["crio"], id="in a set"),
+        pytest.param('match a:\n    case "k3s": pass', ["k3s"], id="in a match"),
+        pytest.param('a = {"docker": 1}', [], id="data is no question"),
+    ],
+)
+def test_a_question_for_an_engine_by_name_is_seen(text: str, names: list[str]) -> None:
+    assert list(_compared(ast.parse(text))) == names

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError, UsageError
 from installer.decide.inode import File, Meta
 from installer.decide.options import Options
@@ -183,7 +184,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout: str) -> None:
 def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
     cmdline = ("dockerd", "--config-file", "daemon.json")
 
-    (obstacle,) = overruling("docker", cmdline, Options(runtimes=("docker",)))
+    (obstacle,) = overruling(ENGINES["docker"], cmdline, Options(runtimes=("docker",)))
 
     assert path_of(cmdline, ("--config-file",)) is None
     assert "started with --config-file daemon.json, a relative path" in str(obstacle)

@@ -10,6 +10,7 @@ from installer.decide.configs import RUNTIMES, syntax_of, text_of, tree_of, valu
 from installer.decide.edits import Edit, Key, Tree
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import OUR_BINARIES, is_ours, leaves
+from installer.decide.engines.row import DropIns
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import Kind
@@ -126,7 +127,7 @@ def _edits(
                 yield Edit((*key, *below[:depth]), None, "{}")
             yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
     imports = tree.get("imports")
-    if engine.name == "containerd" and isinstance(imports, list):
+    if ENGINES[engine.name].drop_ins is DropIns.IMPORTED and isinstance(imports, list):
         for pattern in imports:
             if isinstance(pattern, str) and _only_theirs(engine, PurePosixPath(pattern), wholes):
                 yield Edit(("imports",), None, json.dumps(pattern), member=True)

@@ -110,7 +110,7 @@ def install_engine(
         engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts
     )
     part = _part(plain, entries, facts, options)
-    if ENGINES[engine.name].found_by or not part.steps:
+    if ENGINES[engine.name].finds or not part.steps:
         return part  # nothing is written
     before = ask(engine, texts)
     if before.broken:
@@ -263,8 +263,8 @@ def _of_engine(
     engine: EngineFacts, entries: tuple[RuntimeEntry, ...], decision: Decision
 ) -> tuple[RuntimeEntry, ...]:
     """Return the entries that an engine has to serve, with what it has to show of them."""
-    if found_by := ENGINES[engine.name].found_by:
-        return tuple(entry for entry in entries if entry.name == found_by)
+    if finds := ENGINES[engine.name].finds:
+        return tuple(entry for entry in entries if entry.name == finds)
     return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in entries)
 
 

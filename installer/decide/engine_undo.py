@@ -8,6 +8,7 @@ from installer.decide.effect import Effect, disturbed
 from installer.decide.engine_part import Ask, Texts, defaults, others, present
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
+from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
@@ -144,7 +145,7 @@ def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: froz
 
 def _effect(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
     """Return what the engine would have; None where its files are not ours to judge."""
-    if engine.hook is not None or ENGINES[engine.name].found_by:
+    if engine.hook is not None or ENGINES[engine.name].finds:
         return None
     return ask(engine, texts)
 
@@ -285,7 +286,7 @@ def _revert(
     unread = not writes or restart_mode is RestartMode.NONE
     asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = reload.engine != "docker" or facts.held.finished
+    sure = ENGINES[reload.engine].reload is not How.HUP or facts.held.finished
     told = found.serving if found is not None and not found.outdated else None
     if reload.present and not reload.demoted:
         # What others say of the same handlers looks alike before and after.

@@ -188,18 +188,18 @@ def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerE
 def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterator[InstallerError]:
     """Yield why an engine that looks for the toolkit by itself would not find what was asked for."""
     for engine in engines:
-        found_by = ENGINES[engine.name].found_by
-        if found_by and options.install_dir != DEFAULT_INSTALL_DIR:
+        finds = ENGINES[engine.name].finds
+        if finds and options.install_dir != DEFAULT_INSTALL_DIR:
             problem = (
                 f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)"
             )
             yield InstallerError(problem, remedy=Remedy("leave ", Option("install-dir"), " as it is"))
-        if found_by and options.runtime_name != found_by:
-            problem = f"name the runtime {options.runtime_name} ({engine.name} names it {found_by} by itself)"
+        if finds and options.runtime_name != finds:
+            problem = f"name the runtime {options.runtime_name} ({engine.name} names it {finds} by itself)"
             yield InstallerError(problem, remedy=Remedy("leave ", NAME, " as it is"))
-        if found_by and options.set_as_default:
+        if finds and options.set_as_default:
             problem = f"make the runtime the default of {engine.name} (it writes its config itself)"
-            yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {found_by}")
+            yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {finds}")
 
 
 def _directories(

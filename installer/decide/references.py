@@ -1,14 +1,15 @@
 """What names a program of the toolkit: the texts that engines read, flags, and what running engines serve."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 
-from installer.decide import crio_undo
 from installer.decide.cdi import OWNER
 from installer.decide.configs import tree_of
 from installer.decide.effect import BINARY_NAMES, flat
 from installer.decide.engine_undo import UndoPart
+from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
 from installer.decide.inode import File
@@ -28,7 +29,8 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine == OWNER or not row.written}
     left |= {row.path for part in parts if part.kept for row in part.rows}
-    left |= crio_undo.ignored(facts, texts, layout)
+    for engine in ENGINES.values():
+        left |= {*_ignored(engine, facts, texts, layout)}
     for path in sorted(texts.keys() - left):
         before = set(_programs(facts.originals.get(path), path, facts, layout))
         found = _programs(texts[path], path, facts, layout)
@@ -38,6 +40,23 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
             yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
     yield from _handed(facts, layout)
+
+
+def _ignored(
+    engine: Engine, facts: Facts, texts: Mapping[PurePosixPath, File | None], layout: Layout
+) -> Collection[PurePosixPath]:
+    """Return the files that may go on naming programs of the toolkit when that has gone.
+
+    NVIDIA's installer leaves such a drop-in at its end. CRI-O leaves a runtime out whose program is not
+    there, and starts, unless it is the default (cri-o pkg/config: "Runtime handler is being ignored").
+    """
+    if engine.named is None:
+        return ()
+    found = next((each.files for each in facts.engines if each.name == engine.name), ())
+    usual = (path for path in sorted(texts) if engine.drop_in_dir in path.parents or path == engine.config)
+    paths = tuple(path for path in found or usual if path.suffix != ".json")
+    runtimes, default = engine.named(tree_of(texts.get(path), path) for path in paths)
+    return () if facts.leads_into(runtimes.get(default, ""), layout) else paths
 
 
 def _handed(facts: Facts, layout: Layout) -> Iterator[InstallerError]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from installer.decide import crio_undo
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.engine_part import Ask, texts_alone
 from installer.decide.engine_undo import undo_engine
@@ -17,7 +16,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.references import references
 from installer.decide.reloading import knowing, take_up
-from installer.decide.rows import Holdings
+from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.steps import (
     ProveUnused,
     Reload,
@@ -50,7 +49,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         steps += [write for part in specifications for write in part.writes]
         steps += [RemoveDeviceNodes(held.nodes)] if held.nodes else []
     toolkit, payload, obstacles = plan_removal(facts, options) if not needed else (held.toolkit, [], [])
-    hooked = next((row.engine for row in held.configs if crio_undo.is_hook(row)), "")
+    hooked = next((row.engine for row in held.configs if _is_hook(row)), "")
     if payload and (hooked or any(isinstance(step, Reload) for step in steps)) and not facts.live:
         steps.append(ProveUnused(hooked))
     steps += payload
@@ -132,6 +131,11 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError
     ]
 
 
+def _is_hook(row: ConfigRow) -> bool:
+    engine = ENGINES.get(row.engine)
+    return engine is not None and engine.hook_dir is not None and row.path.suffix == ".json"
+
+
 def _defaults_of_others(facts: Facts) -> Iterator[InstallerError]:
     """Yield why an engine that was told by its owner to start all pods with our runtime cannot lose it.
 
@@ -139,7 +143,7 @@ def _defaults_of_others(facts: Facts) -> Iterator[InstallerError]:
     """
     for row in facts.held.engines:
         found = next((each for each in facts.engines if each.name == row.name), None)
-        serving = found.serving if found and ENGINES[row.name].found_by else None
+        serving = found.serving if found and ENGINES[row.name].finds else None
         if serving is not None and serving.default in {name for name, _ in row.runtimes}:
             yield InstallerError(
                 f"take the toolkit away from {row.name} (its default runtime is {serving.default})",
@@ -168,7 +172,7 @@ def plan_rollback(
             for step in reversed(of_engines)
             if isinstance(step, WriteConfig) and step.engine == name
         ]
-        looks = bool(ENGINES[name].found_by)
+        looks = bool(ENGINES[name].finds)
         again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
         # What dockerd has by now depends on when it failed.
         steps += take_up(writes, again, None, plan.engines[name]) if again else [*writes]

@@ -11,20 +11,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from installer.decide.engines import ENGINES
+from installer.decide.engines.crio import CRIO
+from installer.decide.engines.docker import DOCKER
+from installer.decide.engines.row import Monitor
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container
 from installer.decide.inode import Kind
 from installer.host.files import Host
 
-# containerd's own, the one that dockerd starts where the node has none, and that of k3s and RKE2.
-STATES: Final = {
-    PurePosixPath("/run/containerd"): "containerd",
-    PurePosixPath("/run/docker/containerd/daemon"): "containerd",
-    PurePosixPath("/run/k3s/containerd"): "k3s",
-}
+SHIMS: Final = tuple(each for each in ENGINES.values() if each.state.monitor is Monitor.SHIM)
+# Of two engines that share a place, the first.
+STATES: Final = {each.state.usual: each.name for each in reversed(SHIMS)}
+NAMESPACES: Final = {each.state.namespace: each.name for each in SHIMS if each.state.namespace}
 TASKS: Final = "io.containerd.runtime.v2.task"
-DOCKER_NAMESPACE: Final = "moby"
-CRIO: Final = "io.kubernetes.cri-o."
+ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 NOT_OPEN: Final = -1
 
@@ -34,7 +35,7 @@ def of_shims(
 ) -> Iterator[Container]:
     """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
 
-    ``states`` says to which engine a directory belongs, but for what is Docker's.
+    ``states`` says to which engine a directory belongs, but for a namespace that is of another alone.
     A shim records the path in its bundle (engines.md 10; containerd 1.6 to 2.1, dockerd 20.10 to 28.5).
     """
     known = Known(host, binaries)
@@ -45,14 +46,14 @@ def of_shims(
                 for name in host.names(tasks / namespace):
                     binary = known.of(_binary(directory, name))
                     if binary is not None:
-                        engine = "docker" if namespace == DOCKER_NAMESPACE else owner
+                        engine = NAMESPACES.get(namespace, owner)
                         pod = _pod(_object(_bytes(directory, f"{name}/config.json")))
                         yield Container(engine, name, pod or name[:SHORT_ID], binary)
 
 
 def of_docker(host: Host, states: Iterable[PurePosixPath]) -> frozenset[str]:
     """Return the ids of Docker's containers that have a shim, whatever that starts."""
-    places = {host.resolve(state / TASKS / DOCKER_NAMESPACE) for state in states}
+    places = {host.resolve(state / TASKS / DOCKER.state.namespace) for state in states}
     return frozenset(name for place in places for name in host.names(place))
 
 
@@ -76,14 +77,14 @@ def of_crio(
     for name, annotations in said.items():
         if not annotations:
             continue
-        sandbox = annotations.get(f"{CRIO}SandboxID", name)
-        handler = said.get(sandbox, annotations).get(f"{CRIO}RuntimeHandler", "")
+        sandbox = annotations.get(f"{ANNOTATED}SandboxID", name)
+        handler = said.get(sandbox, annotations).get(f"{ANNOTATED}RuntimeHandler", "")
         started_by = known.of(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
         if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
-            yield Container("crio", name, f"{space}/{pod}", binary)
+            yield Container(CRIO.name, name, f"{space}/{pod}", binary)
 
 
 def being_made(host: Host, state: PurePosixPath, toolkit: PurePosixPath) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from installer.decide.configs import tree_of
 from installer.decide.engines.containerd_config import patterns
-from installer.decide.engines.row import Engine
+from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
@@ -29,13 +29,13 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
     Raises:
         InstallerError: the root file is not valid, so that nobody knows what it imports.
     """
-    if engine.found_by:
+    if engine.finds:
         return replace(facts, files=())
     beside: set[PurePosixPath] = set()
     if engine.drop_in_dir is not None:
         directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
         beside |= set(_walk(host, directory))
-    imported = set(_imports(host, facts.config)) if engine.name == "containerd" else set()
+    imported = set(_imports(host, facts.config)) if engine.drop_ins is DropIns.IMPORTED else set()
     beside |= {path for path in imported if host.kind(path) is Kind.FILE}
     if facts.drop_in is not None:
         beside.add(facts.drop_in)

@@ -11,7 +11,7 @@ import structlog
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine
+from installer.decide.engines.row import Api, Engine
 from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
@@ -29,6 +29,7 @@ POLL_S: Final = 0.01
 SETTLE_S: Final = 10.0
 SETTLE_ASK_S: Final = 1.0
 SETTLE_POLL_S: Final = 0.1
+GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PREFACE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Answer:
 
 def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
     """Ask the engine behind ``socket`` who it is and what it serves."""
-    greeting = processes.HTTP_PING if engine.name == "docker" else processes.HTTP2_PREFACE
+    greeting = GREETINGS[engine.api]
     try:
         peer = processes.peer_of(socket, greeting=greeting, timeout_s=timeout_s)
     except InstallerError as error:
@@ -80,7 +81,7 @@ def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
 
 
 def _serving(engine: Engine, socket: Path, timeout_s: float) -> tuple[Effect, tuple[int, ...]]:
-    if engine.name == "docker":
+    if engine.api is Api.DOCKER:
         info = dockerd.info(socket, timeout_s=timeout_s)
         return info.serving, numbers(info.version)
     status = cri.status(socket, timeout_s=timeout_s)
@@ -144,7 +145,7 @@ def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> 
     """
     engine, check = ENGINES[facts.name], patience.check
     socket = host.here(facts.socket)
-    timeout_s = max(patience.start_s, engine.start_s)
+    timeout_s = max(patience.start_s, engine.generated.start_s if engine.generated else 0)
     deadline = time.monotonic() + timeout_s
     if engine.reload is How.RESTART:
         _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
@@ -223,7 +224,7 @@ def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> b
 def _hang_up(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
     """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
     engine = ENGINES[facts.name]
-    peer = processes.peer_of(socket, greeting=processes.HTTP_PING, timeout_s=ASK_S)
+    peer = processes.peer_of(socket, greeting=GREETINGS[engine.api], timeout_s=ASK_S)
     if isinstance(peer, Peer):
         processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.process}))
     elif isinstance(peer, Unseen):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.engines import ENGINES
+from installer.decide.engines import ENGINES, generating
 from installer.decide.engines.model import is_ours
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
@@ -18,13 +18,8 @@ from installer.host.files import Host
 from installer.record import units
 from installer.record.lost import TOOLKITS
 
-RANCHER: Final = "k3s or RKE2"
-GENERATED: Final = {
-    "/rancher/": RANCHER,
-    "/k3s/": RANCHER,
-    "/k0s/": "k0s",
-    "/microk8s/": "MicroK8s",
-}
+# Distributions that write their config themselves and that nobody serves yet, by a part of their paths.
+UNSERVED: Final = {"/k0s/": "k0s", "/microk8s/": "MicroK8s"}
 KUBELET: Final = PurePosixPath("/var/lib/kubelet")
 ASK_S: Final = 5.0
 # By ID in os-release: systems whose users do not configure containerd.
@@ -77,21 +72,24 @@ def used(
 
     A kubelet, a pod, a runtime of ours tell that its CRI is used, and what cannot be asked counts as used.
     """
-    beside = [each for each in engines if each.name == "containerd"]
-    if not beside or not any(each.name == "docker" for each in engines):
-        return engines, ()
-    (containerd,) = beside
-    serving = containerd.serving.binaries.values() if containerd.serving else ()
-    ours = any(row.name == "containerd" for row in held.engines) or any(is_ours(each) for each in serving)
-    if ours or host.names(KUBELET) or _runs_pods(host, containerd):
-        return engines, ()
-    left = tuple(each for each in engines if each is not containerd)
-    return left, ("left containerd alone: it serves Docker, and nobody uses its CRI (no kubelet, no pod)",)
+    for name, other in ((each.name, ENGINES[each.name].uses) for each in engines):
+        beside = next((each for each in engines if each.name == other), None)
+        if beside is None:
+            continue
+        serving = beside.serving.binaries.values() if beside.serving else ()
+        ours = any(row.name == other for row in held.engines) or any(is_ours(each) for each in serving)
+        if ours or host.names(KUBELET) or _runs_pods(host, beside):
+            continue
+        left = tuple(each for each in engines if each is not beside)
+        unused = f"it serves {ENGINES[name].title}, and nobody uses its CRI (no kubelet, no pod)"
+        return left, (f"left {other} alone: {unused}",)
+    return engines, ()
 
 
 def without_cri(host: Host, beside: Collection[str]) -> str:
     """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
-    usual = ", it serves Docker" if "docker" in beside else ""
+    served = next((each for each in beside if ENGINES[each].uses), "")
+    usual = f", it serves {ENGINES[served].title}" if served else ""
     return f"its CRI is switched off{WITHOUT_CRI.get(_os_release(host).get('ID', ''), usual)}"
 
 
@@ -120,12 +118,15 @@ def refuse_unknown(host: Host, facts: EngineFacts) -> None:
 
 def refuse_generated(facts: EngineFacts) -> None:
     """Raise where a distribution writes the config anew at each start, so that no edit of ours would last."""
-    path = str(facts.config)
-    for mark, name in GENERATED.items():
-        if mark in path or mark in str(facts.socket):
-            raise InstallerError(
-                f"configure the containerd of {name} (it writes {path} itself)",
-                remedy="run toolkit-installer with --runtime k3s or --runtime rke2"
-                if name == RANCHER
-                else f"configure the runtime as {name} documents it; it is not supported here yet",
-            )
+    served = generating(ENGINES[facts.name].process, facts.config, facts.socket)
+    places = f"{facts.config} {facts.socket}"
+    unserved = [title for mark, title in UNSERVED.items() if mark in places]
+    if served or unserved:
+        whose = " or ".join([ENGINES[name].title for name in served] or unserved)
+        flags = " or ".join(f"--runtime {name}" for name in served)
+        raise InstallerError(
+            f"configure the containerd of {whose} (it writes {facts.config} itself)",
+            remedy=f"run toolkit-installer with {flags}"
+            if served
+            else f"configure the runtime as {whose} documents it; it is not supported here yet",
+        )

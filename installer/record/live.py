@@ -8,8 +8,8 @@ from typing import Final
 
 from installer.decide.configs import tree_of
 from installer.decide.engines import ENGINES
-from installer.decide.engines.crio_effect import STATE as CRIO_STATE
 from installer.decide.engines.model import OUR_BINARIES
+from installer.decide.engines.row import Api, Monitor
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.inode import Kind
@@ -20,7 +20,7 @@ from installer.host import docker_data, dockerd
 from installer.host.containers import STATES, of_crio, of_docker, of_shims
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
-from installer.record.cmdline import CONFIG, path_of, value_of
+from installer.record.cmdline import path_of, value_of
 from installer.record.started import how_started
 
 PATH: Final = tuple(
@@ -49,12 +49,13 @@ def live_containers(
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
     found = [*of_shims(host, _states(engines), binaries)]
     for row in held.engines:
-        if row.name == "crio":
+        usual = ENGINES[row.name].state
+        if usual.monitor is Monitor.CONMON:
             engine = next((engine for engine in engines if engine.name == row.name), None)
             handlers = dict(row.runtimes)
             if engine and engine.serving and engine.serving.default in handlers and not restarts:
                 handlers[""] = handlers[engine.serving.default]
-            state = (engine and engine.state) or row.state or CRIO_STATE
+            state = (engine and engine.state) or row.state or usual.usual
             found += of_crio(host, state, handlers, binaries)
     return tuple(found)
 
@@ -62,9 +63,9 @@ def live_containers(
 def _states(engines: Collection[EngineFacts]) -> dict[PurePosixPath, str]:
     """Return where shims leave what they run, and to which engine that belongs."""
     return STATES | {
-        engine.state: engine.name if ENGINES[engine.name].found_by else "containerd"
+        engine.state: engine.name
         for engine in engines
-        if engine.state is not None and engine.name != "crio"
+        if engine.state and ENGINES[engine.name].state.monitor is Monitor.SHIM
     }
 
 
@@ -81,7 +82,7 @@ def in_use(
     Docker's container that crashes again and again has no shim between two lives, and needs our runtime for
     the next. Docker is asked first: one that it calls running, and that has no shim then, has just ended.
     """
-    row = next((row for row in held.engines if row.name == "docker"), None)
+    row = next((row for row in held.engines if ENGINES[row.name].api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
     live = live_containers(host, layout, held, engines, restarts=restarts)
     if row is None:
@@ -91,7 +92,7 @@ def in_use(
     named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in live}]
     shims = of_docker(host, _states(engines))
     again = [
-        Container("docker", each.id, each.name, ours[each.runtime])
+        Container(row.name, each.id, each.name, ours[each.runtime])
         for each in named
         if held.toolkit and (each.restarting or (each.running and each.id not in shims))
     ]
@@ -115,7 +116,7 @@ def _data_root(host: Host, engine: EngineFacts) -> PurePosixPath:
     words = how.words if how else ()
     said: object = value_of(words, DATA_ROOT)
     if said is None:
-        config = path_of(words, CONFIG[engine.name]) or engine.config
+        config = path_of(words, ENGINES[engine.name].cmdline.config) or engine.config
         with suppress(InstallerError):
             said = tree_of(host.read(config), config).get("data-root")
     return PurePosixPath(said) if isinstance(said, str) and said.startswith("/") else docker_data.USUAL

@@ -39,7 +39,7 @@ def named_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
 def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, PurePosixPath]]:
     """Yield the configs that an engine may read: its own, and what lies where drop-ins do."""
     for engine in ENGINES.values():
-        if engine.found_by:
+        if engine.finds:
             continue
         place = places.get(engine.name, Places())
         config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in

@@ -17,10 +17,10 @@ from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.trees import entries
-from installer.record import crio, units
+from installer.record import reads, units
 from installer.record.access import install_dir_obstacles
 from installer.record.cdi import absent_nodes, specification
-from installer.record.cmdline import CONFIG, overruling, path_of, state_of
+from installer.record.cmdline import overruling, path_of, state_of
 from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
@@ -35,6 +35,7 @@ from installer.record.hints import (
     used,
     without_cri,
 )
+from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.live import in_use, low_level_runtime
@@ -111,10 +112,7 @@ def probe_adoption(host: Host, options: Options) -> Facts:
         InstallerError: no engine runs here, or a config cannot be read.
     """
     engines, notes, _ = _engines(host, options)
-    engines = tuple(
-        replace(engine, hooks=tuple(crio.hook_files(host, engine))) if engine.name == "crio" else engine
-        for engine in engines
-    )
+    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in engines)
     return replace(_facts(host, options, Holdings(), engines), notes=notes)
 
 
@@ -136,17 +134,17 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         answer = _ask(host, engine, found, options)
         if answer.stopped and engine.reload is How.RESTART and row.unit:
             answer = replace(answer, stopped=units.at_rest(host, row.unit))
-        found = replace(found, config=path_of(_cmdline(answer), CONFIG[engine.name]) or found.config)
+        process = reads.process_of(host, found, answer.peer)
+        found = reads.with_places(host, found, process.cmdline, Places())
         found = _answered(host, found, answer)
-        if row.name == "crio":
-            process = crio.started(host, found.unit, answer.peer)
-            found = crio.with_places(host, found, process.cmdline, Places())
-            found = replace(found, outdated=crio.outdated(host, process.at_s, paths))
+        found = replace(found, outdated=reads.outdated(host, engine, process.at_s, paths))
         found = with_readable_configs(host, engine, found)
         engines.append(replace(found, files=tuple(dict.fromkeys((*found.files, *paths)))))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
     named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
-    named |= {path for each in engines if (path := path_of(each.next_words, CONFIG[each.name]))}
+    named |= {
+        path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
+    }
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     live, idle = in_use(host, options.layout, held, engines, restarts=restarts)
@@ -213,7 +211,7 @@ def _engines(
             name,
             places.config or engine.config,
             places.drop_in or engine.drop_in,
-            options.crio_hook if name == "crio" else None,
+            options.crio_hook if engine.hook_dir else None,
             (),
             places.socket or engine.socket,
             engine.unit,
@@ -228,21 +226,18 @@ def _engines(
         if answer.another:
             raise answer.another
         facts = _answered(host, facts, answer)
-        if engine.found_by and facts.unit not in engine.units:
+        if engine.finds and facts.unit not in engine.units:
             if not facts.unit:
                 refuse_unknown(host, facts)
             continue  # its sibling, on the same socket
-        stands_against = [*overruling(name, _cmdline(answer), options, "it was started")]
-        overruled += stands_against or overruling(name, facts.next_words, options, "its unit starts it")
-        if name == "crio":
-            process = crio.started(host, facts.unit, answer.peer)
-            facts = crio.with_places(host, facts, process.cmdline, places)
-            overruled += crio.unread(host, facts, process.cmdline)
-            ours = () if facts.drop_in is None else (facts.drop_in,)
-            facts = replace(facts, outdated=crio.outdated(host, process.at_s, ours))
-        elif places.config is None:
-            facts = replace(facts, config=path_of(_cmdline(answer), CONFIG[engine.name]) or facts.config)
-        if not engine.found_by:
+        stands_against = [*overruling(engine, _cmdline(answer), options, "it was started")]
+        overruled += stands_against or overruling(engine, facts.next_words, options, "its unit starts it")
+        process = reads.process_of(host, facts, answer.peer)
+        facts = reads.with_places(host, facts, process.cmdline, places)
+        overruled += reads.unread(host, facts, process.cmdline)
+        ours = () if facts.drop_in is None else (facts.drop_in,)
+        facts = replace(facts, outdated=reads.outdated(host, engine, process.at_s, ours))
+        if not engine.finds:
             refuse_generated(facts)
         found.append(with_configs(host, engine, facts))
     if not found and options.engine_names:
@@ -278,7 +273,7 @@ def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         exe=exe,
         build=host.build_of(exe) if exe else "",
         state=(answer.serving and answer.serving.state)
-        or state_of(host, facts.name, _cmdline(answer), facts.config),
+        or state_of(host, ENGINES[facts.name], _cmdline(answer), facts.config),
     )
     return with_flags(host, facts)
 

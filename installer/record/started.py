@@ -13,7 +13,7 @@ from installer.decide.inode import File
 from installer.host.files import Host
 from installer.host.systemd import UnitStart
 from installer.record import units
-from installer.record.cmdline import RUNTIMES, flags_of
+from installer.record.cmdline import flags_of
 
 PROC: Final = PurePosixPath("/proc")
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
@@ -61,12 +61,12 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
 
     An admin edits the unit of an engine and restarts it later, after we have gone perhaps.
     """
-    later = _next_start(host, engine)
-    how = later if engine.stopped else started(host, engine) if engine.name in RUNTIMES else None
+    row, later = ENGINES[engine.name], _next_start(host, engine)
+    how = later if engine.stopped else started(host, engine) if row.cmdline.telling else None
     if later is not None:
-        flags = flags_of(engine.name, later.words, later.environment)
+        flags = flags_of(row, later.words, later.environment)
         engine = replace(engine, next_words=later.words, next_flags=flags)
-    return replace(engine, flags=flags_of(engine.name, how.words, how.environment)) if how else engine
+    return replace(engine, flags=flags_of(row, how.words, how.environment)) if how else engine
 
 
 def _next_start(host: Host, engine: EngineFacts) -> Started | None:

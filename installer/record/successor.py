@@ -11,7 +11,6 @@ from typing import Final
 import structlog
 
 from installer.decide.engines import ENGINES
-from installer.decide.engines.crio_effect import STATE
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
@@ -40,7 +39,11 @@ def handed_over(host: Host, options: Options, held: Holdings) -> bool:
         UndoIncompleteError: it cannot be handed over; nothing was changed.
     """
     rows = [row for row in held.engines if ENGINES[row.name].finishes_calls]
-    pids = [pid for row in rows if (pid := pid_of_own(host, row.state or STATE)) is not None]
+    pids = [
+        pid
+        for row in rows
+        if (pid := pid_of_own(host, row.state or ENGINES[row.name].state.usual)) is not None
+    ]
     if not pids or options.restart_mode is RestartMode.NONE:
         return False
     found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import DropIns
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import Kind
 from installer.host.files import Host
@@ -11,14 +12,14 @@ from installer.host.files import Host
 
 def targets_of(engine: EngineFacts) -> Iterator[PurePosixPath]:
     """Yield the files that an install may write for an engine."""
-    if ENGINES[engine.name].found_by:
+    if ENGINES[engine.name].finds:
         return
     if engine.hook is not None:
         yield engine.hook
         return
     if engine.drop_in is not None:
         yield engine.drop_in
-    if engine.drop_in is None or engine.name != "crio":
+    if engine.drop_in is None or ENGINES[engine.name].drop_ins is not DropIns.READ:
         yield engine.config
 
 

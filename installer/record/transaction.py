@@ -43,9 +43,9 @@ from installer.decide.undo import plan_rollback
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.cdi import make_device_nodes, specification
-from installer.record.crio import await_created
 from installer.record.device_nodes import held_node, remove_device_node
 from installer.record.engines import reload
+from installer.record.hooks import await_created
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
@@ -208,7 +208,7 @@ def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) 
 
 def _prove_unused(site: Site, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
     if hooked:
-        await_created(site.host, plan.engines[hooked], site.layout.toolkit, check)
+        await_created(site.host, plan.engines[hooked], site.layout, check)
     live = live_containers(site.host, site.layout, site.ledger.held, plan.engines.values())
     if live:
         raise InstallerError(

@@ -1,15 +1,16 @@
 """What an engine would have in force with other texts: its own program says so, and no disk is written to."""
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.configs import text_of, tree_of
+from installer.decide.configs import text_of
 from installer.decide.effect import Effect
 from installer.decide.engine_part import Texts, texts_alone
-from installer.decide.engines import ENGINES, containerd_effect
+from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Check, Question
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
@@ -17,7 +18,6 @@ from installer.decide.steps import Step, WriteConfig
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import ENVIRONMENT, Ran, run_in
-from installer.record.cmdline import CONFIG, DROP_INS
 from installer.record.live import PATH
 from installer.record.started import Started, started, without
 
@@ -65,32 +65,20 @@ class Trials:
             told = texts_alone(engine, files)
         except InstallerError as error:
             told = Effect({}, "", broken=error.problem)
-        program = self._program(engine)
-        if ENGINES[engine.name].found_by or engine.hook is not None:
+        row, program = ENGINES[engine.name], self._program(engine)
+        if row.check is None or engine.hook is not None:
             return told
         if program is None:
             self._unasked[engine.name] = "its program is not known here"
             return told
-        match engine.name:
-            case "docker":
-                ran = self._docker(program, engine, files)
-            case "containerd":
-                ran = self._containerd(program, engine, files)
-            case _:
-                ran = self._crio(program, engine, files)
+        check = row.check(_question(engine, files))
+        ran = self._ran(program, engine, check)
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
             return told
         if ran.returncode and UNKNOWN_FLAG not in ran.stderr:
             return Effect({}, "", undefined=told.undefined, broken=f"{program}: {ran.last_line}")
-        if engine.name != "containerd" or told.broken:
-            return told
-        try:
-            return containerd_effect.effect_of(tomllib.loads(ran.stdout))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InstallerError(
-                f"understand what {program} says of its config ({error})", remedy="report this as a bug"
-            ) from error
+        return told if told.broken or check.says is None else check.says(ran.stdout)
 
     def _program(self, engine: EngineFacts) -> PurePosixPath | None:
         """Return what the engine runs, if it goes by its name: others would take the words differently."""
@@ -99,61 +87,37 @@ class Trials:
             return engine.exe if engine.exe.name == name and host.kind(engine.exe) is Kind.FILE else None
         return next((path for path in (place / name for place in PATH) if host.kind(path) is Kind.FILE), None)
 
-    def _docker(
-        self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
-    ) -> Ran | None:
-        """Validate as the running dockerd was started: what a flag says may not stand in the file as well.
+    def _ran(self, program: PurePosixPath, engine: EngineFacts, check: Check) -> Ran | None:
+        """Ask as the running engine was started.
 
-        Where nobody can tell how it was started, what the program has to say of the present config too, with
-        which it runs, is no reason against another: it comes of flags or an environment that it has not got.
+        Where nobody can tell how, what a program whose answer depends on it has to say of the present config
+        too, with which it runs, is no reason against another: it comes of flags or an environment that it has
+        not got.
         """
         as_running = started(self._host, engine)
-        ran = self._validated(program, engine, files.get(engine.config), as_running)
-        if as_running is not None or ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
+        ran = self._staged(program, check, as_running)
+        if as_running is not None or not check.by_start:
             return ran
-        before = self._validated(program, engine, self._contents.get(engine.config), None)
+        if ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
+            return ran
+        present = {path: file for path in engine.files if (file := self._contents.get(path))}
+        ask = ENGINES[engine.name].check
+        before = self._staged(program, ask(_question(engine, present)), None) if ask else None
         return None if before is None or before.last_line == ran.last_line else ran
 
-    def _validated(
-        self, program: PurePosixPath, engine: EngineFacts, file: File | None, as_running: Started | None
-    ) -> Ran | None:
-        given = without(as_running.words, CONFIG[engine.name]) if as_running else ()
-        with held_texts(1) as (root,):
-            root.fill(text_of(file or File(b"{}"), engine.config))
-            words = ("--validate", "--config-file", root.name, *given)
-            return self._run(program, words, {engine.config: root}, as_running)
-
-    def _containerd(
-        self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
-    ) -> Ran | None:
-        trees = {path: tree_of(file, path) for path, file in files.items()}
-        texts = {path: text_of(file, path) for path, file in files.items()}
-        read = [path for path, _ in containerd_effect.reachable(engine.config, trees)]
-        with held_texts(len(read)) as held:
-            places = dict(zip(read, held, strict=True))
-            put = containerd_effect.as_read(engine.config, texts, trees, lambda path: places[path].name)
-            for path, text in put.items():
+    def _staged(self, program: PurePosixPath, check: Check, as_running: Started | None) -> Ran | None:
+        """Put the texts where only the program finds them, and run it."""
+        with ExitStack() as stack:
+            held = stack.enter_context(held_texts(len(check.paths)))
+            places = dict(zip(check.paths, held, strict=True))
+            for path, text in check.texts(lambda path: places[path].name).items():
                 places[path].fill(text)
-            words = ("--config", places[engine.config].name, "config", "dump")
-            return self._run(program, words, places, started(self._host, engine))
-
-    def _crio(
-        self, program: PurePosixPath, engine: EngineFacts, files: Mapping[PurePosixPath, File]
-    ) -> Ran | None:
-        """Put the drop-ins into a directory of their own: CRI-O reads everything in it, whatever its name."""
-        beside = engine.drop_in.parent if engine.drop_in else None
-        texts = {
-            path.relative_to(beside): text_of(file, path)
-            for path, file in files.items()
-            if beside and path.is_relative_to(beside)
-        }
-        with held_texts(1) as (root,), held_directory(texts) as drop_ins:
-            root.fill(text_of(files.get(engine.config), engine.config))
-            as_running = started(self._host, engine)
-            told = without(as_running.words, (*CONFIG["crio"], *DROP_INS)) if as_running else ()
-            words = ("--config", root.name, "--config-dir", drop_ins.name, *told, "config")
-            places = {engine.config: root, beside or engine.config: drop_ins}
-            return self._run(program, words, places, as_running)
+            for path, texts in check.beside.items():
+                places[path] = stack.enter_context(held_directory(texts))
+            told = as_running.words if as_running and check.given is not None else ()
+            given = without(told, check.given or ())
+            words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]
+            return self._run(program, [*words, *given, *check.last], places, as_running)
 
     def _run(
         self,
@@ -177,3 +141,8 @@ class Trials:
         for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
             said = said.replace(place.name, str(path))
         return replace(ran, stderr=said)
+
+
+def _question(engine: EngineFacts, files: Mapping[PurePosixPath, File]) -> Question:
+    texts = {path: text_of(file, path) for path, file in files.items()}
+    return Question(engine.config, engine.drop_in, texts)

@@ -226,9 +226,9 @@ def _cmdline(directory: Path) -> Reader:
 
     def read(content: bytes) -> object:
         words = _words(content)
-        for name in ENGINES:
-            state_of(host, name, words, ENGINES[name].config)
-            list(overruling(name, words, Options(runtimes=(name,))))
+        for name, row in ENGINES.items():
+            state_of(host, row, words, row.config)
+            list(overruling(row, words, Options(runtimes=(name,))))
         return value_of(words, ("--config",)), path_of(words, ("-c",))
 
     return read

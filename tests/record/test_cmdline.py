@@ -3,6 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.decide.effect import Flags
+from installer.decide.engines import ENGINES
 from installer.decide.options import Options
 from installer.host.files import Host
 from installer.record.cmdline import flags_of, overruling, state_of, value_of
@@ -42,7 +43,7 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
     (tmp_path / "config.toml").write_text(config)
     host = Host.under(PurePosixPath(tmp_path))
 
-    found = state_of(host, engine, cmdline.split(), PurePosixPath("/config.toml"))
+    found = state_of(host, ENGINES[engine], cmdline.split(), PurePosixPath("/config.toml"))
 
     assert found == (PurePosixPath(state) if state else None)
 
@@ -62,7 +63,7 @@ def test_where_an_engine_keeps_its_state_is_told_by_flag_or_config(
 def test_a_flag_that_is_stronger_than_the_config_is_reported(
     engine: str, cmdline: str, *, default: bool, flags: list[str]
 ) -> None:
-    found = list(overruling(engine, cmdline.split(), Options(set_as_default=default)))
+    found = list(overruling(ENGINES[engine], cmdline.split(), Options(set_as_default=default)))
 
     assert [flag for flag in flags if any(flag in error.problem for error in found)] == flags
     assert len(found) == len(flags)
@@ -101,4 +102,4 @@ def test_a_flag_that_is_stronger_than_the_config_is_reported(
 def test_what_an_engine_was_told_of_runtimes_at_its_start(
     engine: str, cmdline: str, environment: dict[str, str], told: Flags
 ) -> None:
-    assert flags_of(engine, cmdline.split(), environment) == told
+    assert flags_of(ENGINES[engine], cmdline.split(), environment) == told

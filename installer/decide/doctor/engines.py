@@ -5,7 +5,9 @@ from typing import Final
 
 from installer.decide.doctor.facts import Node, RunningEngine
 from installer.decide.doctor.model import Check, Level, Verdict, bad, listed, none, ok, warn
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import is_ours
+from installer.decide.engines.row import Api
 
 GROUP: Final = "Engines"
 NO_ENGINE: Final = none("no engine runs")
@@ -126,7 +128,7 @@ def kubelet(node: Node) -> Verdict:
 
     def other(engine: RunningEngine) -> str:
         found = engine.cgroup_driver
-        if engine.name == "containerd" and engine.serving and options_of(engine, engine.serving.default):
+        if engine.is_containerd and engine.serving and options_of(engine, engine.serving.default):
             found = cgroups_of(engine, engine.serving.default)
         return f"uses {found}" if found and found != node.system.kubelet_cgroups else ""
 
@@ -140,7 +142,7 @@ def schema(node: Node) -> Verdict:
     """Judge whether the files that containerd reads are of one schema."""
 
     def mixed(engine: RunningEngine) -> str:
-        if engine.name != "containerd":
+        if not engine.is_containerd:
             return ""
         versions = {path: tree["version"] for path, tree in engine.trees.items() if "version" in tree}
         root = versions.get(engine.config)
@@ -152,7 +154,7 @@ def schema(node: Node) -> Verdict:
 
 def hook(node: Node) -> Verdict:
     """Judge whether `docker --gpus` finds NVIDIA's hook."""
-    docker = next((engine for engine in node.engines if engine.name == "docker"), None)
+    docker = next((each for each in node.engines if ENGINES[each.name].api is Api.DOCKER), None)
     if docker is None or docker.finds_hook is None or not node.driver.loaded:
         return none("no dockerd whose PATH can be seen, or no driver")
     if docker.finds_hook:

@@ -7,6 +7,8 @@ from typing import Final
 
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd import CONTAINERD
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
@@ -143,6 +145,11 @@ class RunningEngine:
     cgroup_driver: str = ""
     live_restore: bool | None = None
     finds_hook: bool | None = None
+
+    @property
+    def is_containerd(self) -> bool:
+        """Whether it is a containerd, be it that of a distribution."""
+        return ENGINES[self.name].process == CONTAINERD.process
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 from installer.decide.advisories import advice
 from installer.decide.doctor.facts import Node, Version
 from installer.decide.doctor.model import Check, Level, Verdict, listed, none, ok, warn
+from installer.decide.engines.containerd import CONTAINERD
 
 GROUP: Final = "Known holes"
 TABLE_DATE: Final = "2026-11-21"
@@ -33,7 +34,7 @@ RUNC: Final = (
     Hole(("CVE-2025-31133", "CVE-2025-52565", "CVE-2025-52881"), ((1, 2, 8), (1, 3, 3))),
     Hole(("CVE-2026-41579",), ((1, 3, 6), (1, 4, 3))),
 )
-CONTAINERD: Final = (
+CONTAINERD_HOLES: Final = (
     Hole(("CVE-2025-47291",), ((2, 0, 5),), (2, 0, 0)),
     Hole(("CVE-2024-25621", "CVE-2025-64329"), ((1, 7, 29), (2, 0, 7), (2, 1, 5))),
     Hole(
@@ -60,10 +61,12 @@ def runc(node: Node) -> Verdict:
 
 def containerd(node: Node) -> Verdict:
     """Judge whether the containerd that runs has known holes."""
-    asked = {each.said: each.version for each in node.processes if each.name == "containerd" and each.version}
+    asked = {
+        each.said: each.version for each in node.processes if each.name == CONTAINERD.process and each.version
+    }
     if not asked:
         return none("no containerd says its version")
-    found = [holes for said, version in asked.items() if (holes := _known(said, version, CONTAINERD))]
+    found = [holes for said, version in asked.items() if (holes := _known(said, version, CONTAINERD_HOLES))]
     return warn(listed(found)) if found else ok(listed(list(asked)))
 
 

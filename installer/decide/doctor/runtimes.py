@@ -55,7 +55,7 @@ def options(node: Node) -> Verdict:
     """Judge whether NVIDIA's runtimes use the cgroup driver of the runtime that they wrap."""
 
     def differ(engine: RunningEngine) -> str:
-        if engine.name != "containerd" or not _ours(engine) or not options_of(engine, "runc"):
+        if not engine.is_containerd or not _ours(engine) or not options_of(engine, "runc"):
             return ""
         wanted = cgroups_of(engine, "runc")
         wrong = [name for name in _ours(engine) if cgroups_of(engine, name) != wanted]
@@ -68,7 +68,7 @@ def types(node: Node) -> Verdict:
     """Judge whether each runtime of NVIDIA's has a type, without which containerd does not start it."""
 
     def untyped(engine: RunningEngine) -> str:
-        if engine.name != "containerd" or engine.serving is None:
+        if not engine.is_containerd or engine.serving is None:
             return ""
         tables = {name: engine.serving.handlers[name].table for name in _ours(engine)}
         lost = [

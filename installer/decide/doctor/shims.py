@@ -4,6 +4,7 @@ from typing import Final
 
 from installer.decide.doctor.facts import Node, Process
 from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, listed, none, ok, warn
+from installer.decide.engines.containerd import CONTAINERD
 
 GROUP: Final = "Shims"
 SHIM: Final = "containerd-shim"
@@ -31,7 +32,7 @@ def nil_pointer(node: Node) -> Verdict:
 
 def containerd(node: Node) -> Verdict:
     """Judge whether the containerd that runs starts such shims."""
-    running = [each for each in node.processes if each.name == "containerd" and each.version]
+    running = [each for each in node.processes if each.name == CONTAINERD.process and each.version]
     if not running:
         return none("no containerd says its version")
     if dying := [each for each in running if each.version[:3] in NIL_POINTER]:

@@ -1,5 +1,6 @@
 """The engines: one row each, at the end of its own file."""
 
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines.containerd import CONTAINERD
@@ -8,3 +9,13 @@ from installer.decide.engines.docker import DOCKER
 from installer.decide.engines.rancher import K3S, RKE2
 
 ENGINES: Final = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO, K3S, RKE2)}
+
+
+def generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
+    """Return the engines that write their config themselves and have such a config or socket."""
+    return tuple(
+        engine.name
+        for engine in ENGINES.values()
+        if engine.generated is not None and engine.process == process
+        if any(mark in str(path) for mark in engine.generated.marks for path in (config, socket))
+    )

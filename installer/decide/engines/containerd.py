@@ -26,6 +26,7 @@ from installer.decide.engines.containerd_effect import (
     PLUGIN_IDS,
     RUNC_TYPE,
     binary_of,
+    check,
     effect,
     relocated,
 )
@@ -43,7 +44,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.engines.row import Engine, Reload
+from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Reload, State
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
@@ -269,16 +270,22 @@ def _says(runtime: Tree, key: Key) -> bool:
 
 CONTAINERD: Final = Engine(
     name="containerd",
+    title="containerd",
     config=PurePosixPath("/etc/containerd/config.toml"),
     drop_in=None,
     drop_in_dir=None,
+    drop_ins=DropIns.IMPORTED,
     socket=PurePosixPath("/run/containerd/containerd.sock"),
     unit="containerd.service",
     process="containerd",
+    api=Api.CRI,
+    cmdline=CommandLine(config=("--config", "-c")),
+    state=State(PurePosixPath("/run/containerd"), "--state", "state"),
     reload=Reload.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda version: not version or version[0] > 1,
     edits=edits,
+    check=check,
     effect=effect,
     relocated=relocated,
 )

@@ -1,12 +1,13 @@
 """What containerd makes of its configs: as its own program prints it, and as texts alone tell."""
 
 import json
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import Edit, Syntax, Tree, Value, Want, apply
+from installer.decide.edits import Edit, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.effect import NAMELESS, Effect, Handler
 from installer.decide.engines.containerd_config import (
     DEFAULT,
@@ -18,6 +19,8 @@ from installer.decide.engines.containerd_config import (
     understood,
 )
 from installer.decide.engines.model import ConfigFiles, table
+from installer.decide.engines.row import Check, Question
+from installer.decide.errors import InstallerError
 
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
@@ -27,6 +30,28 @@ RUNTIMES: Final = "runtimes"
 # What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandbox_mode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
+
+
+def check(question: Question) -> Check:
+    """Return how containerd is asked: for what it has in force with all files that it would read."""
+    texts = question.texts
+    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
+    return Check(
+        paths=tuple(path for path, _ in reachable(question.config, trees)),
+        texts=lambda place: as_read(question.config, texts, trees, place),
+        words=("--config", question.config),
+        last=("config", "dump"),
+        says=_dumped,
+    )
+
+
+def _dumped(said: str) -> Effect:
+    try:
+        return effect_of(tomllib.loads(said))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InstallerError(
+            f"understand what containerd says of its config ({error})", remedy="report this as a bug"
+        ) from error
 
 
 def effect_of(dump: Tree) -> Effect:

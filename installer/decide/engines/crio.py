@@ -6,6 +6,7 @@ from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines.crio_effect import HOOK_DIR, STATE, named
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -20,7 +21,19 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.engines.row import Engine, Reload
+from installer.decide.engines.row import (
+    DEFAULT_BY_FLAG,
+    Api,
+    Check,
+    CommandLine,
+    DropIns,
+    Engine,
+    Monitor,
+    Question,
+    Reload,
+    State,
+    Telling,
+)
 from installer.decide.errors import InstallerError, Option, Remedy
 
 RUNTIME: Final[Key] = ("crio", "runtime")
@@ -32,6 +45,8 @@ CRUN_SINCE: Final = (1, 31)
 PLATFORM_PATHS: Final = "platform_runtime_paths"
 INHERIT: Final = "inherit_default_runtime"
 NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS, INHERIT})
+CONFIG_FLAGS: Final = ("--config", "-c")
+DROP_IN_FLAGS: Final = ("--config-dir", "-d")
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -74,6 +89,21 @@ def effect(files: ConfigFiles) -> Effect:
     handlers = {name: Handler(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
     undefined = "" if default in {*runtimes, *BUILT_IN} else default
     return Effect({**built_in, **handlers}, default, undefined=undefined)
+
+
+def check(question: Question) -> Check:
+    """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
+    config, texts = question.config, question.texts
+    place = question.drop_in.parent if question.drop_in else PurePosixPath()
+    beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
+    return Check(
+        paths=(config,),
+        texts=lambda _: {config: texts.get(config, "")},
+        words=("--config", config, "--config-dir", place),
+        last=("config",),
+        beside={place: beside if question.drop_in else {}},
+        given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
+    )
 
 
 def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
@@ -179,16 +209,33 @@ def _hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
 
 CRIO: Final = Engine(
     name="crio",
+    title="CRI-O",
     config=PurePosixPath("/etc/crio/crio.conf"),
     drop_in=PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.toml"),
     drop_in_dir=PurePosixPath("/etc/crio/crio.conf.d"),
+    drop_ins=DropIns.READ,
     socket=PurePosixPath("/var/run/crio/crio.sock"),
     unit="crio.service",
     process="crio",
+    api=Api.CRI,
+    cmdline=CommandLine(
+        config=CONFIG_FLAGS,
+        drop_ins=DROP_IN_FLAGS,
+        # cri-o internal/criocli/criocli.go
+        telling=Telling(
+            "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
+        ),
+        conflicts_as_default=DEFAULT_BY_FLAG,
+    ),
+    state=State(STATE, monitor=Monitor.CONMON),
     reload=Reload.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda _: True,
     edits=edits,
+    check=check,
     effect=effect,
+    hook_dir=PurePosixPath(HOOK_DIR),
+    says_unserved=True,
+    named=named,
     finishes_calls=True,
 )

@@ -20,11 +20,23 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.engines.row import Engine, Reload
+from installer.decide.engines.row import (
+    DEFAULT_BY_FLAG,
+    Api,
+    Check,
+    CommandLine,
+    DropIns,
+    Engine,
+    Question,
+    Reload,
+    State,
+    Telling,
+)
 from installer.decide.errors import InstallerError
 
 FEATURES: Final = "features"
 CDI: Final = "cdi"
+CONFIG_FLAGS: Final = ("--config-file",)
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
@@ -61,6 +73,18 @@ def pending(path: PurePosixPath, extras: Extras, serving: Effect | None) -> str:
     if serving.cdi is None:
         return f"{FEATURES}.{CDI} in {path} has no effect, for this dockerd has no CDI"
     return f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time"
+
+
+def check(question: Question) -> Check:
+    """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
+    config = question.config
+    return Check(
+        paths=(config,),
+        texts=lambda _: {config: question.texts.get(config, "{}")},
+        words=("--validate", "--config-file", config),
+        given=CONFIG_FLAGS,
+        by_start=True,
+    )
 
 
 def _refuse_fatal(
@@ -130,15 +154,35 @@ def _binary(entry: Tree) -> Value:
 
 DOCKER: Final = Engine(
     name="docker",
+    title="Docker",
     config=PurePosixPath("/etc/docker/daemon.json"),
     drop_in=None,
     drop_in_dir=None,
+    drop_ins=DropIns.NONE,
     socket=PurePosixPath("/var/run/docker.sock"),
     unit="docker.service",
     process="dockerd",
+    api=Api.DOCKER,
+    cmdline=CommandLine(
+        config=CONFIG_FLAGS,
+        telling=Telling("--default-runtime", "--add-runtime", "="),
+        # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
+        conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
+        conflicts_as_default=DEFAULT_BY_FLAG,
+    ),
+    # The containerd that dockerd starts where the node has none.
+    state=State(
+        PurePosixPath("/run/docker/containerd/daemon"),
+        "--exec-root",
+        "exec-root",
+        "containerd/daemon",
+        namespace="moby",
+    ),
     reload=Reload.HUP,
     default_key=DEFAULT,
     needs_handler=lambda _: False,
     edits=edits,
+    check=check,
+    uses="containerd",
     effect=lambda files: effect(files.files.get(files.config), files.config, files.version, files.flags),
 )

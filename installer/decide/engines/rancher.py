@@ -5,29 +5,32 @@ from typing import Final
 
 from installer.decide.effect import Effect
 from installer.decide.engines.model import Decision
-from installer.decide.engines.row import Engine, Reload
+from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Generated, Reload, State
 
 
-def _row(name: str, units: tuple[str, ...]) -> Engine:
+def _row(name: str, title: str, units: tuple[str, ...]) -> Engine:
     return Engine(
         name=name,
+        title=title,
         config=PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
         drop_in=None,
         drop_in_dir=None,
+        drop_ins=DropIns.NONE,
         socket=PurePosixPath("/run/k3s/containerd/containerd.sock"),
         unit=units[0],
         process="containerd",
+        api=Api.CRI,
+        cmdline=CommandLine(config=("--config", "-c")),
+        state=State(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
         reload=Reload.RESTART,
         default_key="",
         needs_handler=lambda _: True,
         edits=lambda *_: (Decision((), ("runc", "crun")),),
         effect=lambda _: Effect({}, ""),
         # pkg/agent/containerd/runtimes.go of k3s, which RKE2 is built on
-        found_by="nvidia",
-        units=units,
-        start_s=120.0,
+        generated=Generated("nvidia", units, start_s=120.0, marks=("/rancher/", "/k3s/")),
     )
 
 
-K3S: Final = _row("k3s", ("k3s.service", "k3s-agent.service"))
-RKE2: Final = _row("rke2", ("rke2-server.service", "rke2-agent.service"))
+K3S: Final = _row("k3s", "k3s", ("k3s.service", "k3s-agent.service"))
+RKE2: Final = _row("rke2", "RKE2", ("rke2-server.service", "rke2-agent.service"))

@@ -1,13 +1,17 @@
 """What differs from engine to engine: one row each, which every floor reads."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import Final
 
 from installer.decide.edits import Edit, Tree
 from installer.decide.effect import Effect
 from installer.decide.engines.model import ConfigFiles, Decision, Extras, RuntimeEntry
+
+# dockerd does not start with a default in its config as well; the flags of CRI-O win.
+DEFAULT_BY_FLAG: Final = {"--default-runtime": "which its config may not say too"}
 
 
 class Reload(StrEnum):
@@ -18,39 +22,179 @@ class Reload(StrEnum):
     WATCHED = "watched"
 
 
+class Api(StrEnum):
+    """What an engine answers on its socket, and is greeted in."""
+
+    DOCKER = "Docker's over HTTP/1.1"
+    CRI = "CRI over HTTP/2"
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What tells an engine of runtimes besides its files, as it is started.
+
+    ``default`` is the flag of its default runtime, ``runtime`` the flag of one runtime, whose value has the
+    name, ``between`` and the path; either may come by a variable instead.
+    """
+
+    default: str
+    runtime: str
+    between: str
+    default_variable: str = ""
+    runtime_variable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """Flags of an engine's command line, each by its names.
+
+    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins. ``conflicts`` says why a
+    flag stands against any runtime in a config, ``conflicts_as_default`` against a default there.
+    """
+
+    config: tuple[str, ...]
+    drop_ins: tuple[str, ...] = ()
+    telling: Telling | None = None
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    conflicts_as_default: Mapping[str, str] = field(default_factory=dict)
+
+
+class DropIns(StrEnum):
+    """How an engine comes to read another file than its root file."""
+
+    NONE = "not at all"
+    IMPORTED = "by an import of the root file"
+    READ = "all that are in a directory"
+
+
+class Monitor(StrEnum):
+    """Who holds a container while it runs, and leaves its bundle on the disk."""
+
+    SHIM = "a shim of containerd's"
+    CONMON = "conmon"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the bundles of an engine's containers are: at ``usual``, if it is not told otherwise.
+
+    ``namespace`` is that of containerd which has its containers alone, "" for any.
+    It is told by ``flag`` or by ``key`` of its root file, "" where there is none; they are ``below`` that.
+    """
+
+    usual: PurePosixPath
+    flag: str = ""
+    key: str = ""
+    below: str = ""
+    namespace: str = ""
+    monitor: Monitor = Monitor.SHIM
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What there is to know of an engine that writes its whole config anew each time it starts.
+
+    ``finds`` is the runtime of a toolkit at its usual place that it looks for by itself: nothing is edited
+    there. It is part of one of ``units``, whose start takes up to ``start_s`` seconds: it is done when all of
+    Kubernetes is. ``marks`` are parts of its paths that no other engine's have.
+    """
+
+    finds: str
+    units: tuple[str, ...]
+    start_s: float
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How the program of an engine is asked what it makes of some texts.
+
+    ``words`` are its arguments: a path in them stands for the place where that text is put for the question,
+    whose name nobody knows before. ``texts`` returns the texts to be put, given what names their places, and
+    ``beside`` holds those of a directory that is put as a whole, by their names in it. ``given`` are the
+    flags that an engine that runs was started with and that the question has in other words, None where it
+    is asked without any of them; the rest of them stands between ``words`` and ``last``.
+
+    ``says`` returns what the answer means; None where the program has only yes and no. ``by_start`` tells
+    that its answer depends on how it is started, so that without that knowledge a no may mean nothing.
+    """
+
+    paths: tuple[PurePosixPath, ...]
+    texts: Callable[[Callable[[PurePosixPath], str]], Mapping[PurePosixPath, str]]
+    words: tuple[str | PurePosixPath, ...]
+    last: tuple[str, ...] = ()
+    beside: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)
+    given: tuple[str, ...] | None = None
+    says: Callable[[str], Effect] | None = None
+    by_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a program is asked about: the ``texts`` of an engine, and where two of them belong."""
+
+    config: PurePosixPath
+    drop_in: PurePosixPath | None
+    texts: Mapping[PurePosixPath, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One engine: what differs from the others is in this row.
 
-    ``default_key`` is the last part of the key that names its default runtime. ``needs_handler`` tells
-    for a version whether a container cannot be used any more once its handler is not configured:
-    containerd 2.x then refuses exec, CRI-O even stop and remove (engines.md 10, 11).
+    ``title`` is how a sentence calls it. ``default_key`` is the last part of the key that names its default
+    runtime. ``needs_handler`` tells for a version whether a container cannot be used any more once its
+    handler is not configured: containerd 2.x then refuses exec, CRI-O even stop and remove (engines.md 10,
+    11).
+
+    ``hook_dir`` is where it looks for OCI hooks, None where it has none. ``uses`` is the engine that runs its
+    containers for it. ``says_unserved`` tells that a reload changes what it says and not what it serves
+    (cri-o issue 10202).
+
+    ``named`` returns the runtimes, with their programs, and the default that files name, for an engine that
+    starts without a runtime whose program is not there, unless that is the default.
+
+    ``check`` returns how its program is asked what it makes of texts, None where it has no such question.
 
     ``edits`` are the ways to have our runtimes served, the plainest first; ``effect`` is what files have in
     force as far as their texts tell; ``relocated`` are edits whose keys the engine's own tools have moved.
 
     ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
     it ends cannot wait for its restart.
-
-    ``found_by`` is the runtime of a toolkit at its usual place that the engine looks for by itself each time
-    it starts, writing its whole config anew: nothing is edited there. Such an engine is part of one of
-    ``units``, and its start takes up to ``start_s`` seconds: it is done when all of Kubernetes is.
     """
 
     name: str
+    title: str
     config: PurePosixPath
     drop_in: PurePosixPath | None
     drop_in_dir: PurePosixPath | None
+    drop_ins: DropIns
     socket: PurePosixPath
     unit: str
     process: str
+    api: Api
+    cmdline: CommandLine
+    state: State
     reload: Reload
     default_key: str
     needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
     effect: Callable[[ConfigFiles], Effect]
+    hook_dir: PurePosixPath | None = None
+    uses: str = ""
+    says_unserved: bool = False
+    check: Callable[[Question], Check] | None = None
+    named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
     finishes_calls: bool = False
-    found_by: str = ""
-    units: tuple[str, ...] = ()
-    start_s: float = 0.0
+    generated: Generated | None = None
     relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
+
+    @property
+    def finds(self) -> str:
+        """The runtime that it looks for by itself, "" where it has to be told of ours in its config."""
+        return self.generated.finds if self.generated else ""
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that it may be a part of, where there are several."""
+        return self.generated.units if self.generated else ()

@@ -10,7 +10,7 @@ from installer.decide.doctor.facts import RunningEngine
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine
+from installer.decide.engines.row import Api, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
@@ -18,8 +18,7 @@ from installer.decide.options import Options, Places
 from installer.host.dockerd_settings import DockerSettings, settings
 from installer.host.files import Host
 from installer.host.process_table import Seen
-from installer.record import crio, units
-from installer.record.cmdline import CONFIG, path_of
+from installer.record import reads, units
 from installer.record.configs import with_readable_configs
 from installer.record.engines import Answer, ask
 from installer.record.started import started
@@ -50,12 +49,12 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
     answer = ask(engine, host.here(facts.socket), timeout_s=ASK_S)
     if answer.stopped and answer.another is None:
         return None
-    if engine.found_by and (answer.peer is None or answer.peer.unit not in engine.units):
+    if engine.finds and (answer.peer is None or answer.peer.unit not in engine.units):
         return None  # its sibling, on the same socket
     facts = _located(host, engine, facts, place, answer)
     contents, unreadable = _contents(host, facts.files)
     docker = (
-        settings(host.here(facts.socket), timeout_s=ASK_S) if engine.name == "docker" else DockerSettings()
+        settings(host.here(facts.socket), timeout_s=ASK_S) if engine.api is Api.DOCKER else DockerSettings()
     )
     return RunningEngine(
         name=engine.name,
@@ -66,7 +65,7 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         failed=answer.failed and not answer.disabled,
         disabled=answer.disabled,
         another=answer.another.reason if answer.another else "",
-        told=None if engine.found_by or answer.another else _told(host, facts, contents),
+        told=None if engine.finds or answer.another else _told(host, facts, contents),
         trees=dict(_trees(contents)),
         config=facts.config,
         unreadable=unreadable,
@@ -74,14 +73,13 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         unit_state=unit_state(host, facts.unit),
         cgroup_driver=docker.cgroup_driver,
         live_restore=docker.live_restore,
-        finds_hook=_finds_hook(host, facts) if engine.name == "docker" else None,
+        finds_hook=_finds_hook(host, facts) if engine.api is Api.DOCKER else None,
     )
 
 
 def _located(host: Host, engine: Engine, facts: EngineFacts, place: Places, answer: Answer) -> EngineFacts:
     """Return the facts with what the process tells: its program, its unit, the configs that it reads."""
     peer = answer.peer
-    cmdline = peer.cmdline if peer else ()
     facts = replace(
         facts,
         unit=(peer.unit or "") if peer else facts.unit,
@@ -90,10 +88,7 @@ def _located(host: Host, engine: Engine, facts: EngineFacts, place: Places, answ
         pid=peer.pid if peer else None,
         exe=PurePosixPath(peer.exe) if peer and peer.exe else None,
     )
-    if engine.name == "crio":
-        facts = crio.with_places(host, facts, crio.started(host, facts.unit, peer).cmdline, place)
-    elif place.config is None:
-        facts = replace(facts, config=path_of(cmdline, CONFIG[engine.name]) or facts.config)
+    facts = reads.with_places(host, facts, reads.process_of(host, facts, peer).cmdline, place)
     return with_readable_configs(host, engine, facts)
 
 
