@@ -3,6 +3,7 @@
 import fcntl
 import os
 import stat
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from installer.host.digests import digest_of
 from installer.host.files import Host
 from installer.host.trees import install_tree
 from tests.host.test_locks import NOBODY, locking, only_as_root
-from tests.test_verbs import PIDFILE, Site, sentence
+from tests.test_verbs import DAEMON_JSON, PIDFILE, Site, sentence
 
 HOME = "usr/local/nvidia/.toolkit-installer"
 
@@ -238,3 +239,45 @@ def test_the_lock_of_another_program_is_not_our_life(site: Site) -> None:
         when_it_is_its_own = site.status("--alive").returncode
 
     assert (before, when_it_is_its_own) == (1, 0)
+
+
+def _default_acl(user: int, permissions: int) -> bytes:
+    """Return a default ACL as the kernel stores it (acl(5), linux/posix_acl_xattr.h)."""
+    nobody = 0xFFFFFFFF
+    entries = (
+        (0x01, 7, nobody),
+        (0x02, permissions, user),
+        (0x04, 5, nobody),
+        (0x10, 7, nobody),
+        (0x20, 5, nobody),
+    )
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+@only_as_root
+@pytest.mark.parametrize("mode", [0o640, 0o660, 0o600])
+def test_what_a_directory_grants_to_new_files_is_not_granted_to_a_config(site: Site, mode: int) -> None:
+    config = site.root / DAEMON_JSON
+    config.chmod(mode)
+    os.setxattr(config.parent, "system.posix_acl_default", _default_acl(NOBODY, 7))
+
+    assert site.call("install").returncode == 0
+    installed = os.listxattr(config)
+    assert site.call("uninstall").returncode == 0
+
+    assert "system.posix_acl_access" not in (*installed, *os.listxattr(config))
+    assert stat.S_IMODE(config.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("place", ["/run/nvidia-toolkit", "/var/run/x", "/dev/shm/x"])  # noqa: S108 - of the site
+def test_nothing_is_installed_where_a_restart_of_the_node_would_remove_it(site: Site, place: str) -> None:
+    (site.root / "run").mkdir(exist_ok=True)
+    (site.root / "var").mkdir(exist_ok=True)
+    (site.root / "var/run").symlink_to("../run")
+    before = site.tree()
+
+    done = site.call("install", "--install-dir", place)
+
+    assert done.returncode == 1
+    assert f"cannot install into {place} (a restart of the node empties" in sentence(done)
+    assert site.tree() == before

@@ -76,6 +76,7 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         files,
         engine.flags,
         engine.unreadable,
+        engine.dormant,
     )
 
 

@@ -48,7 +48,7 @@ class EngineFacts:
     start that say more than its files, ``next_flags`` those that its unit will give it at its next, and
     ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
     imports which are there without a text as well, as symbolic links and directories are: with such a one
-    it does not start.
+    it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
     """
 
     name: str
@@ -72,6 +72,7 @@ class EngineFacts:
     next_flags: Flags = field(default_factory=Flags)
     next_words: tuple[str, ...] = ()
     unreadable: frozenset[PurePosixPath] = frozenset()
+    dormant: frozenset[PurePosixPath] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from typing import Final
 from installer.decide.advisories import advice
 from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import pristine
+from installer.decide.effect import flat
 from installer.decide.engine_part import Ask, EnginePart, install_engine, texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
+from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
@@ -139,10 +141,23 @@ def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
     for engine in facts.engines:
         files = [pristine(path, facts).file for path in engine.files]
         texts = [file.digest if file else "" for file in files]
-        engines.append((engine.name, engine.version, engine.build, engine.unit, *texts))
+        serves = _served(engine) if ENGINES[engine.name].reload is How.RESTART else ()
+        engines.append(
+            (engine.name, engine.version, engine.build, engine.unit, engine.config, serves, *texts)
+        )
     asked = replace(options, retry=False)
     words = repr((engines, toolkit.version if toolkit else "", asked))
     return sha256(words.encode()).hexdigest()
+
+
+def _served(engine: EngineFacts) -> tuple[object, ...]:
+    """Return what an engine serves; one that is signalled may have kept what a failed try told it."""
+    if engine.serving is None:
+        return ()
+    handlers = sorted(
+        (name, sorted(map(repr, flat(one.table)))) for name, one in engine.serving.handlers.items()
+    )
+    return (engine.serving.default, handlers)
 
 
 def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[InstallerError, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines.containerd_effect import said_of
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
 from installer.host import http
@@ -244,7 +245,7 @@ def _containerd_effect(config: dict[str, Any]) -> Effect:
     handlers = {}
     for name, runtime in config["containerd"]["runtimes"].items():
         options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
-        handlers[name] = Handler(options.get("binaryname", ""), runtime)
+        handlers[name] = Handler(options.get("binaryname", ""), said_of(runtime))
     return Effect(handlers, config["containerd"]["defaultRuntimeName"], cdi=config.get("enableCDI"))
 
 

@@ -71,6 +71,11 @@ class Bus:
         _, value = self.call(path, f"{BUS}.Properties", "Get", "ss", (interface, name))[0]
         return value
 
+    def properties(self, path: str, interface: str) -> dict[str, Any]:
+        """Return all properties of an interface in one question: systemd may be kept busy by others."""
+        found = self.call(path, f"{BUS}.Properties", "GetAll", "s", (interface,))[0]
+        return {name: value for name, (_, value) in found.items()}
+
     def listen(self) -> None:
         """Be told of the ends of jobs from now on."""
         from jeepney import MatchRule

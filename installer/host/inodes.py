@@ -20,6 +20,7 @@ from installer.host.kernel import mounts
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 STAGED: Final = ".toolkit-installer"
 LABEL: Final = "security.selinux"
+ACCESS: Final = "system.posix_acl_access"  # acl(5), as the kernel stores it
 
 REMEDIES: Final = {
     errno.EACCES: "run as root",
@@ -103,6 +104,10 @@ def give(fd: int, meta: Meta) -> None:
     gid = status.st_gid if meta.gid is None else meta.gid
     if (status.st_uid, status.st_gid) != (uid, gid):
         os.fchown(fd, uid, gid)
+    if ACCESS not in dict(meta.xattrs):
+        # What the file has by the default of its directory would be opened by the mode.
+        with suppress(OSError):  # there is none, or the file system has none
+            os.removexattr(fd, ACCESS)
     os.fchmod(fd, meta.mode)
     for name, value in meta.xattrs:
         try:

@@ -192,14 +192,15 @@ def _forget_failures(bus: Bus, unit: str) -> None:
 
 def _state(bus: Bus, path: str, unit: str) -> UnitState:
     is_service = unit.endswith(".service")
+    said = bus.properties(path, _UNIT)
     return UnitState(
-        load=str(bus.get(path, _UNIT, "LoadState")),
-        active=str(bus.get(path, _UNIT, "ActiveState")),
-        sub=str(bus.get(path, _UNIT, "SubState")),
+        load=str(said["LoadState"]),
+        active=str(said["ActiveState"]),
+        sub=str(said["SubState"]),
         main_pid=int(bus.get(path, _SERVICE, "MainPID")) if is_service else 0,
-        can_reload=bool(bus.get(path, _UNIT, "CanReload")),
-        job=int(bus.get(path, _UNIT, "Job")[0]),
-        invocation=bytes(bus.get(path, _UNIT, "InvocationID")).hex(),
+        can_reload=bool(said["CanReload"]),
+        job=int(said["Job"][0]),
+        invocation=bytes(said["InvocationID"]).hex(),
         result=str(bus.get(path, _SERVICE, "Result")) if is_service else "",
     )
 

@@ -22,6 +22,10 @@ EVERYBODY: Final = 0o002
 OTHERS: Final = 0o077
 
 
+# Gone with the next start of the node (file-hierarchy(7)), while the configs that name it stay.
+FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
+
+
 def exposed(host: Host, layout: Layout, held: Holdings) -> Iterator[tuple[PurePosixPath, int, str]]:
     """Yield each path of ours that others than root may do too much with, its mode as it should be, and what.
 
@@ -69,13 +73,19 @@ def restore_access(host: Host, layout: Layout, held: Holdings) -> None:
 
 
 def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
-    """Yield why programs that root runs cannot be below ``path``: others could exchange them there."""
+    """Yield why programs that root runs cannot be below ``path``: they would be exchanged or lost."""
     entry = entry_of(host, host.resolve(path))
     # What is staged there has names that anybody could take first in a sticky directory.
     everybodys = entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY
     place = host.open_to_strangers(path / "toolkit") or (host.resolve(path) if everybodys else None)
     if place is not None:
         yield _open_to_strangers(host, f"install into {path}", place, "install-dir")
+    real = host.resolve(path)
+    for gone in (each for each in FLEETING if real.is_relative_to(each)):
+        yield InstallerError(
+            f"install into {path} (a restart of the node empties {gone}, and the configs still name it then)",
+            remedy=Remedy("choose another ", Option("install-dir")),
+        )
 
 
 def refuse_strangers_pidfile(host: Host, path: PurePosixPath) -> None:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
-from installer.decide.engines.containerd_config import patterns
+from installer.decide.engines.containerd_config import own_import, patterns
 from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
@@ -39,9 +39,12 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
     beside |= {path for path in imported if host.kind(path) is Kind.FILE}
     if facts.drop_in is not None:
         beside.add(facts.drop_in)
+    own = facts.drop_in if engine.drop_ins is DropIns.IMPORTED else None
+    taken = set(_matching(host, own_import(own))) if own else set()
     return replace(
         facts,
         files=(facts.config, *sorted(beside - {facts.config})),
+        dormant=frozenset(taken - imported - {own}),
         unreadable=frozenset(path for path in imported if _stays(host, path)),
     )
 

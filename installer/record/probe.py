@@ -232,6 +232,7 @@ def _engines(
             continue  # its sibling, on the same socket
         stands_against = [*overruling(engine, _cmdline(answer), options, "it was started")]
         overruled += stands_against or overruling(engine, facts.next_words, options, "its unit starts it")
+        overruled += reads.moving(facts, _cmdline(answer))
         process = reads.process_of(host, facts, answer.peer)
         facts = reads.with_places(host, facts, process.cmdline, places)
         overruled += reads.unread(host, facts, process.cmdline)

@@ -81,6 +81,19 @@ def unread(host: Host, facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator
             )
 
 
+def moving(facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:
+    """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
+    flags = ENGINES[facts.name].cmdline.config
+    now, later = path_of(cmdline, flags), path_of(facts.next_words, flags)
+    if cmdline and facts.next_words and now != later:
+        usual = ENGINES[facts.name].config
+        yield InstallerError(
+            f"configure {facts.name} in {now or usual} "
+            f"(at its next start {facts.unit} gives it {later or usual})",
+            remedy=f"restart {facts.unit} at a time of your choice, then run again",
+        )
+
+
 def outdated(host: Host, engine: Engine, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
     """Tell whether a config was changed after its start, ``since_s``, so that its words may not be its deeds.
 

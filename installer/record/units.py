@@ -17,7 +17,7 @@ from installer.host.files import Host
 from installer.host.programs import run_in
 from installer.host.systemd import NoBusError, UnitStart, UnitState
 
-ASK_S: Final = 5.0
+ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 JOB_POLL_S: Final = 0.02
 STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite

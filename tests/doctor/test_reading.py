@@ -99,6 +99,13 @@ def test_a_program_is_started_only_out_of_the_hosts_own_files_and_if_root_wrote_
     assert not root_wrote(host, PurePosixPath("/usr/bin/kubelet"))
 
 
+def test_a_kubelet_is_one_of_the_hosts_own_not_what_a_pod_calls_so(tmp_path: Path) -> None:
+    root = golden.lay(tmp_path)
+    golden.link(root, "/proc/900/ns/mnt", "mnt:[4026539999]")  # of a container
+
+    assert golden.read(root).system.kubelet_cgroups == ""
+
+
 def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
     assert not holds(Host.under(PurePosixPath(tmp_path)), 7, NIL_POINTER)
     assert list(of_root(Host.under(PurePosixPath(tmp_path)))) == []

@@ -4,7 +4,7 @@ Each version's own program says what would be in force (``config dump``); it run
 """
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -12,7 +12,7 @@ from installer.decide.edits import ABSENT, Want
 from installer.decide.effect import disturbed
 from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
 from installer.decide.errors import InstallerError
-from tests.engines.dumps import OURS, Node
+from tests.engines.dumps import HOST, OURS, Node
 
 Containerd = tuple[Path, tuple[int, ...]]
 OLD = f'plugins."{V2_PLUGIN}".containerd'
@@ -321,5 +321,42 @@ def test_a_default_that_is_asked_for_is_in_force_or_the_file_is_named_that_says_
         return
     assert node.truth().default == "nvidia"
     assert [*disturbed(before, node.truth(), OURS)] == []
+    node.uninstall()
+    assert node.files() == untouched
+
+
+@pytest.mark.parametrize("pattern", ["@/conf.d/*.toml", "conf.d/*", "conf.d/[0-9]*-gpu.tom?"])
+def test_a_drop_in_that_goes_is_not_found_again_by_an_import_of_its_owner(
+    containerd: Containerd, tmp_path: Path, pattern: str
+) -> None:
+    version, _ = schema_of(containerd)
+    node = a_node(containerd, tmp_path, f'version = {version}\nimports = ["{pattern}"]\n')
+    node.install(drop_in="etc/conf.d/50-gpu.toml")
+    facts, ask = node.facts(None)
+
+    gone = {path: None if path.name == "50-gpu.toml" else file for path, file in facts.contents.items()}
+    without = ask(
+        facts.engines[0], {**gone, PurePosixPath(node.config): HOST.read(PurePosixPath(node.config))}
+    )
+
+    if containerd[1] >= (2,):  # the others are told in the root file
+        assert not without.handlers.keys() & OURS
+
+
+def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Containerd, tmp_path: Path) -> None:
+    version, _ = schema_of(containerd)
+    files = {"conf.d__50-gpu-old": "oom_score = -1\n"}
+    node = a_node(containerd, tmp_path, f"version = {version}\n", **files)
+    untouched = node.files()
+
+    if containerd[1] >= (2,):
+        with pytest.raises(InstallerError, match=r"would take .*/50-gpu-old\.toml too"):
+            node.install(drop_in="etc/conf.d/50-gpu.toml")
+        assert node.files() == untouched
+        node.install(drop_in="etc/conf.d/60-gpu.toml")
+    else:
+        node.install(drop_in="etc/conf.d/50-gpu.toml")
+
+    assert b"oom_score" not in node.config.read_bytes()
     node.uninstall()
     assert node.files() == untouched

@@ -48,6 +48,47 @@ def test_the_config_on_the_command_line_of_the_running_engine_is_the_one_that_is
     assert snapshot(containerd_node) == files
 
 
+def test_a_config_that_the_unit_names_for_the_next_start_is_not_restarted_into(
+    containerd_node: Node, cri: Cri
+) -> None:
+    containerd_node.run(["cp", CONTAINERD, "/opt/mine.toml"])
+    line = "ExecStart=/usr/bin/containerd --config /opt/mine.toml"
+    containerd_node.write(DROP_IN, f"[Service]\nExecStart=\n{line}\n")
+    containerd_node.run(["systemctl", "daemon-reload"])
+    files, pid = snapshot(containerd_node), containerd_node.pid_of("containerd")
+
+    refused = containerd_node.installer("install", *SOURCE)
+
+    assert refused.returncode == 1
+    assert "at its next start containerd.service gives it /opt/mine.toml" in sentence(refused.stderr)
+    assert "restart containerd.service at a time of your choice" in sentence(refused.stderr)
+    assert snapshot(containerd_node) == files
+    assert containerd_node.pid_of("containerd") == pid
+    containerd_node.restart("containerd")
+    cri.wait()
+    containerd_node.installer("install", *SOURCE, check=True)
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+
+
+def test_an_edit_of_another_runtime_that_no_start_has_read_yet_holds_nothing_up(
+    containerd_node: Node, cri: Cri
+) -> None:
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]'
+    plain = f'version = 2\n{table}\nruntime_type = "io.containerd.runc.v2"\n'
+    containerd_node.write(CONTAINERD, plain)
+    containerd_node.restart("containerd")
+    cri.wait()
+    edited = f"{plain}options.SystemdCgroup = true\n"
+    containerd_node.write(CONTAINERD, edited)
+
+    containerd_node.installer("install", *SOURCE, check=True)
+
+    containerd_node.write(CONTAINERD, containerd_node.read(CONTAINERD).replace("true", "false", 1))
+    containerd_node.installer("uninstall", check=True)
+    assert containerd_node.read(CONTAINERD) == edited.replace("true", "false")
+
+
 def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_node: Node, cri: Cri) -> None:
     node = containerd_node
     config = node.read(CONTAINERD).replace("/var/lib/containerd", "/var/lib/other")

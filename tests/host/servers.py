@@ -258,10 +258,19 @@ class FakeSystemd:
                     "Unknown object '/org/freedesktop/systemd1/job/7'."  # in systemd's words, once it is done
                 )
                 yield new_error(request, "org.freedesktop.DBus.Error.UnknownObject", "s", (said,))
-            case "Get", (_, key):
-                yield new_method_return(request, "v", (self._property(request, key),))
+            case "Get" | "GetAll", (interface, *names):
+                yield self._properties(request, interface, *names)
             case unknown:
                 raise AssertionError(unknown)
+
+    def _properties(self, request: Any, interface: str, *names: str) -> Any:
+        from jeepney import new_method_return
+
+        if names:
+            return new_method_return(request, "v", (self._property(request, names[0]),))
+        assert interface == "org.freedesktop.systemd1.Unit"
+        told = ("LoadState", "ActiveState", "SubState", "CanReload", "Job", "InvocationID")
+        return new_method_return(request, "a{sv}", ({name: self._property(request, name) for name in told},))
 
     def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
         from jeepney import DBusAddress, new_method_return, new_signal

@@ -16,10 +16,11 @@ from installer.decide.engines.containerd_config import (
     V3_PLUGIN,
     Config,
     merged,
+    own_import,
     patterns,
     understood,
 )
-from installer.decide.engines.containerd_doubts import doubts, refuse_without_cri
+from installer.decide.engines.containerd_doubts import doubts, refuse_dormant, refuse_without_cri
 from installer.decide.engines.containerd_effect import (
     BUILT_IN,
     CDI,
@@ -128,10 +129,9 @@ def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles
     else:
         out = [FileWants(target, Syntax.TOML, tuple(wants))]
         if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
-            # Not *.toml: files that nobody imported so far must stay dormant. Not the bare
-            # name: an import of a missing file is fatal (engines.md, case L1).
-            pattern = str(target.with_name(f"{target.stem}*{target.suffix}"))
-            head = [*head, Want(("imports",), pattern, member=True)]
+            pattern = own_import(target)
+            refuse_dormant(files, target, pattern)
+            head = [*head, Want(("imports",), str(pattern), member=True)]
         out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
     doubt = next(doubts(files, config, target, entries), None)
     return Decision(tuple(out), low_level, notes, shown, doubt, cdi=extras.cdi)

@@ -97,6 +97,15 @@ def patterns(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
     return [config.parent / str(pattern) for pattern in imports] if isinstance(imports, list) else []
 
 
+def own_import(drop_in: PurePosixPath) -> PurePosixPath:
+    """Return the import for a drop-in of ours, to be taken with or without the file.
+
+    Not *.toml: files that nobody imported so far must stay dormant. Not the bare name: an import of a missing
+    file is fatal (engines.md, case L1).
+    """
+    return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
+
+
 def _imported(files: ConfigFiles, tree: Tree, *, merges: bool) -> dict[PurePosixPath, Tree]:
     asked = files.drop_in if merges else None
     names = sorted({*files.trees, *([asked] if asked else [])} - {files.config})

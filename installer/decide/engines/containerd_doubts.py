@@ -27,6 +27,21 @@ def refuse_without_cri(files: ConfigFiles) -> None:
             )
 
 
+def refuse_dormant(files: ConfigFiles, target: PurePosixPath, pattern: PurePosixPath) -> None:
+    """Raise where the import for a drop-in of ours would bring a file of others into force.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    if files.dormant:
+        other = min(files.dormant)
+        raise InstallerError(
+            f"configure containerd in {target} (its import {pattern} would take {other} too, which nothing "
+            "imports now)",
+            remedy=Remedy("name another file with ", Option("drop-in-config"), f", or move {other} away"),
+        )
+
+
 def doubts(
     files: ConfigFiles, config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
 ) -> Iterator[InstallerError]:

@@ -28,7 +28,7 @@ RUNC_TYPE: Final = "io.containerd.runc.v2"
 PLUGIN_IDS: Final = ("cri", V2_PLUGIN, V3_PLUGIN)
 RUNTIMES: Final = "runtimes"
 # What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
-UNASKED: Final = (("sandboxer", "podsandbox"), ("sandbox_mode", "podsandbox"))
+UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
 
 
@@ -83,8 +83,16 @@ def effect_of(dump: Tree) -> Effect:
 
 
 def _handler(runtime: Tree) -> Handler:
-    told = {name: value for name, value in runtime.items() if (name, value) not in UNASKED}
-    return Handler(binary_of(runtime), told)
+    return Handler(binary_of(runtime), said_of(runtime))
+
+
+def said_of(runtime: Tree) -> Tree:
+    """Return what a runtime says in a dump or in CRI's status, less what containerd fills in by itself."""
+    return {
+        name: value
+        for name, value in runtime.items()
+        if (name.lower().replace("_", ""), value) not in UNASKED
+    }
 
 
 def effect(files: ConfigFiles) -> Effect:
@@ -188,9 +196,13 @@ def as_read(
     put: dict[PurePosixPath, str] = {}
     for path, imported in reachable(config, trees):
         text = texts.get(path, "")
-        missing = [str(one) for one in patterns(path, trees.get(path, {})) if not _takes(one, trees)]
-        if imported or missing:
-            names = [*(place(other) for other in imported), *missing]
+        left = [one for one in patterns(path, trees.get(path, {})) if not _takes(one, trees)]
+        if imported or left:
+            # What lies on the disk for such a pattern is not among the texts: it goes, or is not to be read.
+            names = [
+                *(place(other) for other in imported),
+                *(str(one) for one in left if "*" not in str(one)),
+            ]
             text, _ = apply(text, [Want(("imports",), names)], Syntax.TOML, name=str(path))
         put[path] = text
     return put

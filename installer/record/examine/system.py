@@ -65,7 +65,7 @@ def _spaces(host: Host) -> Iterator[Space]:
 
 
 def _kubelet(host: Host, seen: Sequence[Seen]) -> str:
-    kubelet = next((each for each in seen if each.name == "kubelet"), None)
+    kubelet = next((each for each in seen if each.name == "kubelet" and each.of_host), None)
     if kubelet is None:
         return ""
     if said := value_of(kubelet.cmdline, ("--cgroup-driver",)):
