@@ -5,8 +5,10 @@ import random
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.engines.configs import CONTAINERD, DOCKER
-from tests.engines.cri import Cri
+from tests.engines.cri import Container, Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -151,6 +153,26 @@ def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
     assert snapshot(containerd_node) == files
 
 
+def test_a_start_that_fails_without_a_word_is_not_told_in_those_of_the_process_before(
+    containerd_node: Node, cri: Cri
+) -> None:
+    containerd_node.write(
+        DROP_IN,
+        "[Service]\nExecStop=/bin/sh -c 'echo level=error goodbye; kill $MAINPID'\n"
+        f"ExecStartPre=/bin/sh -c '! grep -q nvidia-container-runtime {CONTAINERD}'\n",
+    )
+    containerd_node.run(["systemctl", "daemon-reload"])
+    files = snapshot(containerd_node)
+
+    done = containerd_node.installer("install", *SOURCE)
+
+    assert done.returncode == 1, done.stderr
+    assert "exit-code): its ExecStartPre /bin/sh exited with status 1; " in sentence(done.stderr)
+    assert set(cri.status().runtimes) == {"runc"}
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+
+
 def test_a_config_that_takes_cri_down_is_rolled_back_with_the_reason(containerd_node: Node) -> None:
     files, before = snapshot(containerd_node), served(containerd_node)
     lost = containerd_node.read(CONTAINERD).replace('= "runc"', '= "gone"').replace("= 'runc'", "= 'gone'")
@@ -239,6 +261,36 @@ def test_no_verb_restarts_into_an_import_that_is_no_file(containerd_node: Node, 
         node.run(["rm", "-d", name])
         assert snapshot(node) == written
 
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_a_file_that_is_broken_while_a_restart_is_waited_for_is_seen(
+    containerd_node: Node, cri: Cri, verb: str
+) -> None:
+    node = containerd_node
+    node.write(IMPORTED, "oom_score = -900\n")
+    node.write(CONTAINERD, 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + node.read(CONTAINERD))
+    node.restart("containerd")
+    cri.wait()
+    files = snapshot(node)
+    if verb == "uninstall":
+        node.installer("install", *SOURCE, check=True)
+    pod = cri.run_pod()
+    cri.create(pod, Container())  # a restart waits for what is created and not started yet
+    pid, before = node.pid_of("containerd"), node.read(CONTAINERD)
+    running = node.start_installer(verb, *(SOURCE if verb == "install" else ()))
+    _until(lambda: node.read(CONTAINERD) != before)
+    node.write(IMPORTED, 'oom_score = "none"\n')
+
+    returncode = running.wait()
+
+    assert returncode == {"install": 1, "uninstall": 4}[verb], running.log
+    assert f"somebody else has just written {IMPORTED}: " in sentence(running.log)
+    assert node.pid_of("containerd") == pid
+    cri.remove_pod(pod)
+    node.write(IMPORTED, "oom_score = -900\n")
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
 
