@@ -1,7 +1,6 @@
 """Why a unit did not start: what ended with a failure, and what this start logged, not one before it."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ ASK_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 LAST_LINES: Final = 50
 ROOT: Final = PurePosixPath("/")
+EXITED, KILLED, DUMPED = 1, 2, 3  # waitid(2): si_code
 MAIN: Final = ("ExecMainStartTimestamp", "ExecMainCode", "ExecMainStatus")
 GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
@@ -50,9 +50,9 @@ def _failed_command(buses: Sequence[Path], unit: str, since_s: float) -> str:
 
 def _ended(code: int, status: int) -> str:
     """Return how a process failed, in words; "" for one that runs or ended well."""
-    if code == os.CLD_EXITED:
+    if code == EXITED:
         return f"exited with status {status}" if status else ""
-    return f"was ended by signal {status}" if code in {os.CLD_KILLED, os.CLD_DUMPED} else ""
+    return f"was ended by signal {status}" if code in {KILLED, DUMPED} else ""
 
 
 def _last_words(host: Host, unit: str, since_s: float, before: UnitState | None) -> str:

@@ -78,6 +78,33 @@ def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_no
     assert node.pid_of("containerd") == pids[0]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
+def test_an_engine_that_its_owner_has_moved_to_another_socket_is_found_there(
+    containerd_node: Node, *, again: bool
+) -> None:
+    node, files = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    node.run(["mkdir", "-p", "/run/moved"])
+    start = "/usr/bin/containerd --address /run/moved/api.sock"
+    node.write(DROP_IN, f"[Service]\nExecStart=\nExecStart={start}\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("containerd")
+    moved = Cri(node.root / "run/moved/api.sock")
+    moved.wait()
+    pid = node.pid_of("containerd")
+
+    if again:
+        renamed = node.installer("install", *SOURCE, "--runtime-name", "gpu")
+        assert renamed.returncode == 0, renamed.stderr
+        assert "gpu" in moved.status().runtimes
+    undone = node.installer("uninstall")
+
+    assert undone.returncode == 0, undone.stderr
+    assert node.pid_of("containerd") != pid
+    assert set(moved.status().runtimes) == {"runc"}
+    assert snapshot(node) == files
+
+
 def test_a_node_that_goes_down_keeps_everything(node: Node) -> None:
     unit = f"[Service]\nExecStart=/usr/bin/python3 -m installer run --toolkit-source {ARTIFACTS}\n"
     node.write("/run/systemd/system/toolkit.service", unit)
