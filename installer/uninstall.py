@@ -81,7 +81,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
         if leftovers.any_among(facts):
-            leftovers.sweep(host, ((row.name, row.socket) for row in ledger.held.engines))
+            leftovers.sweep(host, ((each.name, each.socket) for each in facts.engines))
             facts = probe_undo(host, options, ledger.held)
         if facts.live and options.in_use is InUse.WAIT:
             facts = _awaited(host, options, ledger, facts)

@@ -122,16 +122,16 @@ def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
     site: Site, *, directory_linked: bool
 ) -> None:
     drop_ins = site.root / DROP_INS
-    if directory_linked:
-        drop_ins.parent.mkdir(parents=True, exist_ok=True)
-        (site.root / "opt/crio").mkdir(parents=True)
-        drop_ins.symlink_to("/opt/crio")
-    else:
-        drop_ins.mkdir(parents=True)
+    if directory_linked:  # not that of the drop-ins itself, with which CRI-O does not start
+        shutil.rmtree(drop_ins.parent, ignore_errors=True)
+        drop_ins.parent.parent.mkdir(exist_ok=True)
+        drop_ins.parent.symlink_to("/opt/crio")
+        drop_ins = site.root / "opt/crio/crio.conf.d"
+    drop_ins.mkdir(parents=True)
     (site.root / "srv").mkdir()
     untouched = _tree(site.root)
     assert site.call("install").returncode == 0
-    (ours,) = (site.root / ("opt/crio" if directory_linked else DROP_INS)).iterdir()
+    (ours,) = drop_ins.iterdir()
     ours.rename(site.root / "srv/x.conf")
     ours.symlink_to("/srv/x.conf")
 
@@ -139,6 +139,30 @@ def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
 
     assert done.returncode == 0, done.stderr
     assert _tree(site.root) == untouched
+
+
+@pytest.mark.parametrize("moved", ["usr/local/nvidia", "usr/local", "etc/crio/crio.conf.d"])
+@pytest.mark.parametrize("there", [False, True], ids=["made by us", "there before us"])
+def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
+    site: Site, moved: str, *, there: bool
+) -> None:
+    (site.root / "srv").mkdir()
+    if there:
+        (site.root / moved).mkdir(parents=True)
+    before = _tree(site.root)
+    assert site.call("install").returncode == 0
+    (site.root / moved).rename(site.root / "srv/moved")
+    (site.root / moved).symlink_to("/srv/moved")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    left = _tree(site.root)
+    if there:  # what somebody has made of his own directory stays
+        assert list((site.root / "srv/moved").iterdir()) == []
+        left[moved] = before[moved]
+        del left["srv/moved"]
+    assert left == before
 
 
 def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(site: Site) -> None:

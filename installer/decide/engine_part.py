@@ -1,9 +1,8 @@
 """What one engine takes at an install: our entries, and nothing else of what it has in force changes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TypeAlias
 
 from installer.decide.configs import (
     ConfigChange,
@@ -26,17 +25,15 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.reloading import pending, rows_for, take_up, unwanted_defaults, writes_for
 from installer.decide.rows import ConfigRow, EngineRow
 from installer.decide.steps import Neighbour, Reload, Step, WriteConfig
-
-Texts: TypeAlias = Mapping[PurePosixPath, File | None]
-# What an engine would have in force with these texts, and without any other.
-Ask: TypeAlias = Callable[[EngineFacts, Texts], Effect]
+from installer.decide.texts import Ask, Texts, in_force
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePart:
     """What one engine takes: its row, the rows of its configs, and what is done to them.
 
-    ``writes`` are the changes as a whole, ``steps`` the way that they and the reload are carried out.
+    ``writes`` are the changes as a whole, ``steps`` the way that they and the reload are carried out. What
+    ``heals`` an engine takes texts of ours from it that it reads otherwise by now, and cannot serve with.
     """
 
     row: EngineRow
@@ -46,6 +43,7 @@ class EnginePart:
     backups: tuple[File, ...]
     low_level: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    heals: bool = False
 
 
 def texts_alone(engine: EngineFacts, texts: Texts) -> Effect:
@@ -78,11 +76,6 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         engine.unreadable,
         engine.dormant,
     )
-
-
-def present(engine: EngineFacts, facts: Facts) -> Texts:
-    """Return the configs of an engine as they lie there."""
-    return {path: facts.contents.get(path) for path in engine.files}
 
 
 def without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, File | None]:
@@ -122,7 +115,7 @@ def install_engine(
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
-    lived = ask(engine, now) if now != texts else before
+    lived = in_force(engine, facts, now, ask) if now != texts else before
     refusals = []
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
         chosen = _chosen(engine, decision, entries, facts)
@@ -132,7 +125,9 @@ def install_engine(
             wrong += disturbed(lived, after, ours)
         told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
-            return _part(chosen, entries, facts, options, after)
+            found = ask(engine, now)
+            heals = now != texts and bool(found.broken or found.undefined)
+            return replace(_part(chosen, entries, facts, options, after), heals=heals)
         refusals.append(decision.doubt or _refusal(chosen, wrong))
     raise refusals[0]  # each engine has one way at least
 

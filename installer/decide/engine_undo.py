@@ -5,17 +5,19 @@ from pathlib import PurePosixPath
 
 from installer.decide.configs import DEFAULT, group_of, pristine, runtime_of, tree_of
 from installer.decide.effect import Effect, disturbed
-from installer.decide.engine_part import Ask, Texts, defaults, others, present
+from installer.decide.engine_part import defaults, others
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
 from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
+from installer.decide.needed import default_of_others, needed_next
 from installer.decide.options import InUse, Options, RestartMode
 from installer.decide.reloading import take_up
 from installer.decide.rows import ConfigRow, EngineRow, Saved
 from installer.decide.steps import Reload, Step, WriteConfig
+from installer.decide.texts import Ask, Texts, of_others, present
 from installer.decide.toolkit_plan import TRY_AGAIN
 
 
@@ -69,17 +71,22 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     stays = used and (options.in_use is not InUse.FORCE or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
     attempt = _attempt(row, found, facts, (groups | names) - {DEFAULT} if stays else frozenset())
-    needed = _needed_next(found, names - attempt.kept)
+    needed = needed_next(found, names - attempt.kept)
     if needed:
         attempt = _attempt(row, found, facts, attempt.kept | needed.keys())
     now = _effect(found, present(found, facts), ask) if found else None
-    while found is not None and (more := _needs(found, attempt, groups, names, ask, now=now, needed=needed)):
+    theirs = of_others(found, facts) if found else {}
+    while found is not None and (
+        more := _needs(found, attempt, groups, names, ask, now=now, theirs=theirs, needed=needed)
+    ):
         attempt = _attempt(row, found, facts, attempt.kept | more)
     kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
     left = sorted(attempt.kept) if not kept else []
     after = _effect(found, attempt.texts, ask) if found else None
     reload = _reload(row, kept, attempt.writes, found, after)
-    steps = _revert(attempt.writes, reload, found, facts, options.restart_mode)
+    # One that comes up neither way has nothing to reload, and its owner has to be told why.
+    dead = after.broken if found is not None and found.crashing and after is not None else ""
+    steps = _revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
     if found is not None and any(isinstance(step, Reload) for step in steps):
         _refuse_fatal(found, now, after)
     return UndoPart(
@@ -90,6 +97,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
         [
             *attempt.notes,
             *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in left),
+            *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
         ],
         tuple(needed.values()) if kept else (),
     )
@@ -158,9 +166,13 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     ask: Ask,
     *,
     now: Effect | None,
+    theirs: Texts,
     needed: dict[str, InstallerError],
 ) -> frozenset[str]:
-    """Return which keys of ours the engine needs besides those that stay already; none where it is well."""
+    """Return which keys of ours the engine needs besides those that stay already; none where it is well.
+
+    What comes back that our own file had taken from it, which is not among ``theirs``, disturbs nobody.
+    """
     if all(write.before == write.after for write in attempt.writes):
         return frozenset()
     before, after = now, _effect(engine, attempt.texts, ask)
@@ -172,7 +184,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         if name not in names and not attempt.edited:
             return frozenset()  # as it was before us
         if name in names:
-            needed[name] = _default_of_others(engine, name, paths)
+            needed[name] = default_of_others(engine, name, paths)
         return frozenset({name})
     if after.undefined and DEFAULT in open_:
         needed[DEFAULT] = InstallerError(
@@ -190,15 +202,16 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         wrong.append(
             f"its default runtime would be {after.default}, which somebody has set to {before.default}"
         )
+    lived = ask(engine, theirs) if wrong else after
+    if not (lived.broken or lived.undefined or [*disturbed(lived, after, names)]):
+        return frozenset()
     rest = sorted(open_ - names - {DEFAULT})
-    if wrong and rest:
+    if rest:
         return frozenset(rest[:1])
-    if wrong:
-        raise InstallerError(
-            f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
-            remedy=f"correct that config, then {TRY_AGAIN}",
-        )
-    return frozenset()
+    raise InstallerError(
+        f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
+        remedy=f"correct that config, then {TRY_AGAIN}",
+    )
 
 
 def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) -> None:
@@ -216,31 +229,6 @@ def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None)
             f"undo our edits for {engine.name} (it would not come up again with the config it has: {reason})",
             remedy=f"correct that config, then {TRY_AGAIN}",
         )
-
-
-def _needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, InstallerError]:
-    """Return which runtime of ours the next start of an engine needs that runs without such a flag."""
-    name = found.next_flags.default if found else ""
-    if found is None or name not in names or name == found.flags.default:
-        return {}
-    error = InstallerError(
-        f"take the runtime {name} away from {found.name} (its unit starts it with --default-runtime {name})",
-        remedy=f"take that out of the unit, then {TRY_AGAIN}",
-    )
-    return {name: error}
-
-
-def _default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerError:
-    """Return why a runtime of ours stays that its engine's owner has made the default."""
-    if name == engine.flags.default:
-        return InstallerError(
-            f"take the runtime {name} away from {engine.name} (it was started with --default-runtime {name})",
-            remedy=f"start {engine.name} without that, then {TRY_AGAIN}",
-        )
-    return InstallerError(
-        f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
-        remedy=f"name another default runtime there, then {TRY_AGAIN}",
-    )
 
 
 def _reload(

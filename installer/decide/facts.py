@@ -40,7 +40,8 @@ class EngineFacts:
     """One engine of this run: where it is configured, and what the running one says.
 
     ``files`` are the configs it reads, in that order, by the host's path. ``serving`` is
-    None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all.
+    None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all; ``crashing`` that
+    none does for the moment, for its unit is started again and again.
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
     usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
@@ -62,6 +63,7 @@ class EngineFacts:
     serving: Effect | None = None
     silence: str = ""
     stopped: bool = False
+    crashing: bool = False
     pid: int | None = None
     exe: PurePosixPath | None = None
     build: str = ""
@@ -138,6 +140,11 @@ class Facts:
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def digests(self) -> dict[PurePosixPath, str]:
+        """The digest of each config, "" where there is none."""
+        return {path: file.digest if file else "" for path, file in self.contents.items()}
 
     def leads_into(self, value: str, layout: Layout) -> bool:
         """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""

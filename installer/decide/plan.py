@@ -1,7 +1,7 @@
 """Facts and Options in, steps out: what an install would do, without doing any of it."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -10,7 +10,7 @@ from installer.decide.advisories import advice
 from installer.decide.cdi import OWNER, plan_cdi
 from installer.decide.configs import pristine
 from installer.decide.effect import flat
-from installer.decide.engine_part import Ask, EnginePart, install_engine, texts_alone
+from installer.decide.engine_part import EnginePart, install_engine, texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.engines.row import Reload as How
@@ -22,6 +22,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.reloading import during, stale_defaults
 from installer.decide.rows import Holdings, ToolkitRow
 from installer.decide.steps import FindRuntimes, MakeDirectory, Reload, Step, WriteConfig, WriteSpecification
+from installer.decide.texts import Ask
 from installer.decide.toolkit_plan import plan_toolkit
 
 NAME: Final = Option("runtime-name")
@@ -37,7 +38,8 @@ class Plan:
     steps; ``obstacles`` keep the plan from being carried out; ``unproven`` names the engines
     that nobody will ask whether they serve what their config says. ``digest`` is that of all an
     engine's answer depends on. An undo stays incomplete for the containers ``in_use``, and for what is
-    ``needed`` by others, each with its reason.
+    ``needed`` by others, each with its reason. ``seen`` holds the digest of each config as it was read, ""
+    where there was none.
     """
 
     steps: tuple[Step, ...]
@@ -51,6 +53,7 @@ class Plan:
     unproven: tuple[str, ...] = ()
     in_use: tuple[Container, ...] = ()
     needed: tuple[InstallerError, ...] = ()
+    seen: Mapping[PurePosixPath, str] = field(default_factory=dict)
 
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
@@ -114,7 +117,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         obstacles=(
             *facts.obstacles,
             *toolkit.obstacles,
-            *_silent(facts.engines, options),
+            *_silent(facts.engines, options, {part.row.name for part in parts if part.heals}),
             *_not_found_there(facts.engines, options),
             *_needed(facts, entries),
         ),
@@ -131,6 +134,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
             for engine in facts.engines
             if options.restart_mode is RestartMode.NONE or engine.hook is not None
         ),
+        seen=facts.digests,
     )
     return replace(plan, obstacles=(*plan.obstacles, *_refused_before(plan, held, options)))
 
@@ -225,7 +229,9 @@ def _directories(
     return tuple(sorted(needed, key=lambda path: len(path.parts)))
 
 
-def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[InstallerError, ...]:
+def _silent(
+    engines: Iterable[EngineFacts], options: Options, healed: Collection[str]
+) -> tuple[InstallerError, ...]:
     if options.restart_mode is RestartMode.NONE:
         return ()
     return tuple(
@@ -238,5 +244,5 @@ def _silent(engines: Iterable[EngineFacts], options: Options) -> tuple[Installer
             ),
         )
         for engine in engines
-        if engine.serving is None and engine.hook is None
+        if engine.serving is None and engine.hook is None and engine.name not in healed
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER, give_back
-from installer.decide.engine_part import Ask, texts_alone
+from installer.decide.engine_part import texts_alone
 from installer.decide.engine_undo import undo_engine
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
@@ -26,6 +26,7 @@ from installer.decide.steps import (
     WriteConfig,
     inverse,
 )
+from installer.decide.texts import Ask
 from installer.decide.toolkit_plan import TRY_AGAIN, plan_removal
 
 
@@ -89,6 +90,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
         in_use=facts.live,
         needed=needed,
+        seen=facts.digests,
     )
 
 
@@ -183,7 +185,8 @@ def plan_rollback(
     ]
     rows = tuple(knowing(plan.during.configs, (*done, *steps)))
     during = replace(plan.during, configs=rows, finished=False)
-    return Plan(tuple(steps), during, during if used else held, plan.engines, in_use=live if used else ())
+    settled = during if used else held
+    return Plan(tuple(steps), during, settled, plan.engines, in_use=live if used else (), seen=plan.seen)
 
 
 def _again(engine: EngineFacts, tried: Reload) -> Reload:

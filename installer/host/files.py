@@ -1,9 +1,8 @@
 """Files, directories and links of the host, wherever this process finds them.
 
-What goes into a config is the host's path; only ``Host`` knows where that path is
-mounted here. It resolves symbolic links as the host would, never as the container
-would: ``/usr/local`` is a link on OSTree systems, and an absolute link in a mounted
-host root must not lead into our own image.
+What goes into a config is the host's path; only ``Host`` knows where that path is mounted here. It resolves
+symbolic links as the host would, never as the container would: ``/usr/local`` is one on OSTree systems, and
+an absolute link in a mounted host root must not lead into our own image.
 """
 
 import errno
@@ -166,7 +165,7 @@ class Host(Places):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     def remove_directory(self, path: PurePosixPath) -> bool:
-        """Remove an empty directory; tell whether it is gone."""
+        """Remove an empty directory, and a link that leads to it with it; tell whether it is gone."""
         try:
             with self.place(path).opened() as (directory, name):
                 _find(name, directory)
@@ -179,6 +178,8 @@ class Host(Places):
             if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR}:
                 return False
             refuse("remove", path, error)
+        if self.link_target(path) is not None:
+            self.remove(path)
         return True
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 """Makes a gRPC server (containerd, CRI-O) answer: the connection preface and an empty SETTINGS frame."""
 
 _PROC = Path("/proc")
+_LISTENING = "00010000"  # __SO_ACCEPTCON
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
@@ -129,6 +130,21 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
 def is_running(pid: int, started: float, *, proc: Path = _PROC) -> bool:
     """Tell whether the process that began at ``started`` (as in Peer) still runs; a zombie does not."""
     return started_of(pid, proc) == started
+
+
+def listening(process: Path) -> frozenset[str]:
+    """Return the paths of the unix sockets that a process, a directory of /proc, listens on.
+
+    None are known of one whose descriptors we may not look at.
+    """
+    try:
+        held = {each.readlink().name for each in (process / "fd").iterdir()}
+        lines = [line.split(None, 7) for line in text_of(process / "net/unix").split("\n")[1:]]
+    except OSError:
+        return frozenset()
+    # number, references, protocol, flags, type, state, inode, path (net/unix/af_unix.c: unix_seq_show)
+    named = [line for line in lines if len(line) > 7]  # noqa: PLR2004 - others have no path
+    return frozenset(line[7] for line in named if line[3] == _LISTENING and f"socket:[{line[6]}]" in held)
 
 
 def unit_in(cgroup: str) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import MALFORMED, MANAGER, ROOT, SYSTEMD, Bus
@@ -157,6 +157,23 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
         )
 
     return _ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
+
+
+def service_properties(
+    buses: Sequence[Path], unit: str, names: Sequence[str], *, timeout_s: float
+) -> dict[str, Any]:
+    """Return properties of a service by name, as systemd gives them.
+
+    Raises:
+        NoBusError: no bus can be reached.
+        InstallerError: systemd refuses or does not answer in time.
+    """
+
+    def properties(bus: Bus) -> dict[str, Any]:
+        path = _known(bus, unit)
+        return {name: bus.get(path, _SERVICE, name) for name in names}
+
+    return _ask(buses, properties, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:

@@ -31,12 +31,13 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
     """
     if engine.finds:
         return replace(facts, files=())
-    beside: set[PurePosixPath] = set()
+    named: set[PurePosixPath] = set()
     if engine.drop_in_dir is not None:
         directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
-        beside |= set(_walk(host, directory))
-    imported = set(_imports(host, facts.config)) if engine.drop_ins is DropIns.IMPORTED else set()
-    beside |= {path for path in imported if host.kind(path) is Kind.FILE}
+        named |= set(_walk(host, directory)) if host.kind(directory) is not Kind.ABSENT else set()
+    if engine.drop_ins is DropIns.IMPORTED:
+        named |= set(_imports(host, facts.config))
+    beside = {path for path in named if host.kind(path) is Kind.FILE}
     if facts.drop_in is not None:
         beside.add(facts.drop_in)
     own = facts.drop_in if engine.drop_ins is DropIns.IMPORTED else None
@@ -44,8 +45,8 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
     return replace(
         facts,
         files=(facts.config, *sorted(beside - {facts.config})),
-        dormant=frozenset(taken - imported - {own}),
-        unreadable=frozenset(path for path in imported if _stays(host, path)),
+        dormant=frozenset(taken - named - {own}),
+        unreadable=frozenset(path for path in named if _stays(host, path)),
     )
 
 
@@ -53,20 +54,23 @@ def _stays(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a name is there without a text as well, and is no file then.
 
     As containerd 1.6, 1.7 and 2.1 have it: a device reads as empty, anything else that is no file is fatal.
+    So it is for CRI-O (cri-o pkg/config/config.go: UpdateFromDropInFile).
     """
     if host.link_target(path) is None and host.kind(path) is Kind.FILE:
         return False
     return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to(DEVICES)
 
 
-def _walk(host: Host, directory: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield each file below ``directory``: CRI-O reads them all, whatever their names."""
-    for name in host.names(directory):
-        kind = host.kind(directory / name)
-        if kind is Kind.DIRECTORY:
-            yield from _walk(host, directory / name)
-        elif kind is Kind.FILE:
-            yield directory / name
+def _walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the names that CRI-O reads below a directory: all but those of directories, as filepath.Walk.
+
+    That follows no symbolic link: one to a directory is read as a file, be it the name of the top.
+    """
+    if host.kind(path, last=False) is not Kind.DIRECTORY:
+        yield path
+        return
+    for name in host.names(path):
+        yield from _walk(host, path / name)
 
 
 def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,11 +15,14 @@ from installer.decide.engines.row import Api, Engine
 from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
+from installer.decide.options import Options, RestartMode
 from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
 from installer.host.files import Host
 from installer.host.processes import NotServing, Peer, Silent, Unseen
+from installer.host.systemd import UnitState
 from installer.record import units
+from installer.record.failed_start import why_not_started
 from installer.record.units import Patience
 
 log = structlog.get_logger()
@@ -125,6 +128,16 @@ def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
     return None
 
 
+def unit_obstacles(
+    host: Host, options: Options, engines: Iterable[EngineFacts]
+) -> tuple[InstallerError, ...]:
+    """Return why engines that serve could not be reloaded; nothing where they are not to be."""
+    if options.restart_mode is RestartMode.NONE:
+        return ()
+    found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
+    return tuple(obstacle for obstacle in found if obstacle is not None)
+
+
 def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
     verb = "reload" if ENGINES[facts.name].reload is How.HUP else "restart"
     if facts.pid is not None:
@@ -136,8 +149,12 @@ def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
     return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy)
 
 
-def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> None:
+def reload(
+    host: Host, facts: EngineFacts, step: Reload, patience: Patience, gate: Callable[[], None]
+) -> None:
     """Make a running engine read its config, and wait until it serves what ``step`` asks for.
+
+    ``gate`` is called right before, when all waiting for others is over, and may raise.
 
     Raises:
         PendingError: it is still being restarted.
@@ -149,11 +166,13 @@ def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> 
     deadline = time.monotonic() + timeout_s
     if engine.reload is How.RESTART:
         _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
+    gate()
     began, left_s = time.time(), deadline - time.monotonic()
+    before: UnitState | None = None
     if engine.reload is How.HUP:
         _hang_up(host, facts, socket, left_s)
     elif facts.unit:
-        units.restart(host, facts.unit, replace(patience, start_s=left_s))
+        before = units.restart(host, facts.unit, replace(patience, start_s=left_s))
         if patience.stop_s:
             deadline = time.monotonic() + timeout_s
     else:
@@ -170,7 +189,7 @@ def reload(host: Host, facts: EngineFacts, step: Reload, patience: Patience) -> 
         check()  # before anything is called a failure: the question may have lasted until the deadline
         over = time.monotonic() > deadline
         if over or _hopeless(host, facts, answer):
-            found = _found(host, facts, answer, step, began)
+            found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
 
@@ -250,11 +269,16 @@ def _unproven(facts: EngineFacts, step: Reload, found: str, when: str) -> Instal
     )
 
 
-def _found(host: Host, facts: EngineFacts, answer: Answer, step: Reload, began_s: float) -> str:
+def _death(host: Host, unit: str, began_s: float, before: UnitState | None) -> str:
+    """Return how the service of a unit has ended since a reload, in its own words where it has some."""
+    said = (units.died(host, unit), why_not_started(host, units.buses(host), unit, began_s, before))
+    return ": ".join(filter(None, said))
+
+
+def _found(answer: Answer, step: Reload, died: Callable[[], str]) -> str:
     """Return what is wrong with an engine, in its own words where it has said some."""
     if answer.serving is None:
-        said = (units.died(host, facts.unit), units.last_words(host, facts.unit, began_s))
-        return (answer.stopped and ": ".join(filter(None, said))) or answer.silence
+        return (answer.stopped and died()) or answer.silence
     listed = ", ".join(f"{key}={value or '(built in)'}" for key, value in answer.serving.binaries.items())
     found = f"it serves {listed or 'no runtime'}, default {answer.serving.default or '(none)'}"
     wrong = [name for name in step.wrong_in(answer.serving) if name in answer.serving.handlers]

@@ -163,13 +163,10 @@ class Ledger:
                 remedy="move that to where it belongs, then run uninstall again",
             )
         made = sorted(self.held.directories, key=lambda path: -len(path.parts))
-        top = layout.home
         for path in made:
             if path not in layout.home.parents:
                 self._host.remove_directory(path)
-            elif self._host.names(path) == (top.name,):
-                top = path
-        remove_tree(self._host, top)
+        _remove_upwards(self._host, layout.home, [path for path in made if path in layout.home.parents])
         self.held, self.gone = Holdings(), True
 
 
@@ -210,6 +207,24 @@ def _let_go(ledger: Ledger) -> None:
             ) from error
     finally:
         ledger.lock.release()
+
+
+def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath]) -> None:
+    """Remove ``top`` with all below it, and the directories of ``made`` above that hold nothing else.
+
+    In one rename, as far as that goes: one that somebody has moved, and linked to, goes where it is by now,
+    and then the link.
+    """
+    above = list(made)
+    while above and host.names(above[0]) == (top.name,):
+        top = above.pop(0)
+        if host.link_target(top) is not None:
+            break
+    remove_tree(host, host.resolve(top))
+    if host.link_target(top) is not None:
+        host.remove(top)
+        for path in above:
+            host.remove_directory(path)
 
 
 def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:

@@ -23,7 +23,7 @@ from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import overruling, path_of, state_of
 from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
 from installer.record.device_nodes import held_node
-from installer.record.engines import ASK_S, Answer, ask, unit_obstacle
+from installer.record.engines import ASK_S, Answer, ask, unit_obstacles
 from installer.record.handed import with_handed
 from installer.record.hints import (
     driver_note,
@@ -39,6 +39,7 @@ from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.live import in_use, low_level_runtime
+from installer.record.located import located, located_again
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -56,7 +57,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
         asked_version(options.toolkit_source) as version,
         digests_below(host, in_place(host, options.layout)) as digests,
     ):
-        engines, notes, overruled = _engines(host, options)
+        engines, notes, overruled = _engines(host, options, held)
         if options.auto:
             engines, left = used(host, held, engines)
             notes += left
@@ -79,7 +80,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             obstacles=(
                 *host.install_obstacles(options.install_dir),
                 *install_dir_obstacles(host, options.install_dir),
-                *_unit_obstacles(host, options, engines),
+                *unit_obstacles(host, options, engines),
                 *moved(host, options, facts.contents.values()),
                 *overruled,
             ),
@@ -111,7 +112,7 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    engines, notes, _ = _engines(host, options)
+    engines, notes, _ = _engines(host, options, Holdings())
     engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in engines)
     return replace(_facts(host, options, Holdings(), engines), notes=notes)
 
@@ -127,13 +128,11 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     for row in held.engines:
         engine = ENGINES[row.name]
         paths = tuple(config.path for config in held.configs if config.engine == row.name)
-        found = EngineFacts(row.name, engine.config, None, None, (), row.socket, row.unit)
+        found = EngineFacts(row.name, engine.config, engine.drop_in, None, (), row.socket, row.unit)
         if engine.reload is How.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
-        answer = _ask(host, engine, found, options)
-        if answer.stopped and engine.reload is How.RESTART and row.unit:
-            answer = replace(answer, stopped=units.at_rest(host, row.unit))
+        found, answer = located(host, found, _ask(host, engine, found, options), row, options)
         process = reads.process_of(host, found, answer.peer)
         found = reads.with_places(host, found, process.cmdline, Places())
         found = _answered(host, found, answer)
@@ -199,7 +198,7 @@ def _facts(
 
 
 def _engines(
-    host: Host, options: Options
+    host: Host, options: Options, held: Holdings
 ) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
     found: list[EngineFacts] = []
     notes: list[str] = []
@@ -216,7 +215,7 @@ def _engines(
             places.socket or engine.socket,
             engine.unit,
         )
-        answer = _ask(host, engine, facts, options)
+        facts, answer = located_again(host, facts, _ask(host, engine, facts, options), held, options)
         if options.auto and (answer.stopped or answer.disabled):
             if answer.disabled:
                 notes.append(f"left {name} alone: {without_cri(host, [each.name for each in found])}")
@@ -285,12 +284,3 @@ def _unit(host: Host, facts: EngineFacts, answer: Answer) -> str:
     if answer.stopped or facts.unit not in candidates:
         return facts.unit
     return next((unit for unit in candidates if units.runs(host, unit)), "")
-
-
-def _unit_obstacles(
-    host: Host, options: Options, engines: Iterable[EngineFacts]
-) -> tuple[InstallerError, ...]:
-    if options.restart_mode is RestartMode.NONE:
-        return ()
-    found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
-    return tuple(obstacle for obstacle in found if obstacle is not None)

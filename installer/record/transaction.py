@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 from typing import assert_never
 
 import structlog
@@ -49,6 +51,7 @@ from installer.record.hooks import await_created
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
+from installer.record.recheck import refuse_changed
 from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
 from installer.record.write import write_config
@@ -187,7 +190,9 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
             _switch(host, layout, after)
         case Reload(engine):
             stop_s = 0.0 if site.hurried else STOP_S
-            reload(host, plan.engines[engine], step, Patience(site.timeout_s, check, stop_s))
+            facts, patience = plan.engines[engine], Patience(site.timeout_s, check, stop_s)
+            done = takewhile(lambda each: each is not step, plan.steps)
+            reload(host, facts, step, patience, partial(refuse_changed, host, facts, plan.seen, done))
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case MakeDeviceNodes() | RemoveDeviceNodes():

@@ -8,13 +8,14 @@ from typing import Final
 
 from installer.decide.configs import text_of
 from installer.decide.effect import Effect
-from installer.decide.engine_part import Texts, texts_alone
+from installer.decide.engine_part import texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Check, Question
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
 from installer.decide.steps import Step, WriteConfig
+from installer.decide.texts import Texts
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import ENVIRONMENT, Ran, run_in

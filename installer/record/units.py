@@ -1,8 +1,7 @@
 """An engine's systemd unit: over D-Bus, or by the host's systemctl where no bus can be reached."""
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,18 +13,15 @@ from installer.decide.errors import InstallerError, PendingError, StoppedError
 from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd
 from installer.host.files import Host
-from installer.host.programs import run_in
 from installer.host.systemd import NoBusError, UnitStart, UnitState
+from installer.record.failed_start import why_not_started
 
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long
-SYNC_S: Final = 1.0  # the engine is down meanwhile
 JOB_POLL_S: Final = 0.02
 STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite
 STOP_POLL_S: Final = 0.1
 STOPPING: Final = "deactivating"
-LAST_LINES: Final = 50
 ROOT: Final = PurePosixPath("/")
-GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
 T = TypeVar("T")
 
@@ -71,12 +67,12 @@ class Patience:
     stop_s: float = STOP_S
 
 
-def restart(host: Host, unit: str, patience: Patience) -> None:
-    """Restart a unit; it is active, with another process than before, when this returns.
+def restart(host: Host, unit: str, patience: Patience) -> UnitState:
+    """Restart a unit; it is active, with another process than before, when this returns how it was before.
 
     Raises:
         PendingError: it still stops; it will be started whatever we do.
-        InstallerError: it did not come up; the error has the words of the unit's own log.
+        InstallerError: it did not come up; the error has what failed, and the words of the unit's own log.
     """
     before = state(host, unit)
     began = time.time()
@@ -93,7 +89,7 @@ def restart(host: Host, unit: str, patience: Patience) -> None:
     except (NoBusError, StoppedError, PendingError):
         raise
     except InstallerError as error:
-        if words := last_words(host, unit, began, but_not=before.main_pid):
+        if words := why_not_started(host, buses(host), unit, began, before):
             raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy) from error
         raise
     after = state(host, unit)
@@ -104,6 +100,7 @@ def restart(host: Host, unit: str, patience: Patience) -> None:
             f"restart {unit} (it still runs as before, pid {after.main_pid})",
             remedy=f"see systemctl status {unit} on the node",
         )
+    return before
 
 
 def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> None:
@@ -167,6 +164,13 @@ def at_rest(host: Host, unit: str) -> bool:
     return now.active in {"inactive", "failed"} and not now.job
 
 
+def crashes(host: Host, unit: str) -> bool:
+    """Tell whether a unit is on its way up, as one is all the time whose service ends at each start."""
+    with suppress(InstallerError):
+        return state(host, unit).active == "activating"
+    return False
+
+
 def runs(host: Host, unit: str) -> bool:
     """Tell whether a unit runs, be it on its way up; one that nobody can ask for does not."""
     try:
@@ -183,36 +187,6 @@ def died(host: Host, unit: str) -> str:
         return ""
     ended = now.active in {"failed", "inactive"} or now.sub == "auto-restart"
     return f"{unit} is {now.active}/{now.sub}" if ended else ""
-
-
-def last_words(host: Host, unit: str, since_s: float, *, but_not: int = 0) -> str:
-    """Return the gravest of the last lines that a unit's processes logged, "" where there are none.
-
-    ``but_not`` is the process that was there before, whose goodbye tells nothing.
-    """
-    root = host.here(ROOT)
-    run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
-    words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
-    # With --since and without --reverse, --lines are the first ones (systemd 252).
-    ran = run_in(root, [*words, "--quiet", "--reverse", f"--lines={LAST_LINES}"], timeout_s=SYNC_S)
-    lines = list(_messages(ran.stdout if ran else "", but_not))
-    for mark in GRAVE:
-        for line in lines:
-            if mark in line.lower():
-                return line[:300]
-    return lines[0][:300] if lines else ""
-
-
-def _messages(journal: str, but_not: int) -> Iterator[str]:
-    """Yield the texts of journal entries, in their order."""
-    for entry in journal.splitlines():
-        with suppress(ValueError, TypeError, AttributeError):
-            told = json.loads(entry)
-            said = told.get("MESSAGE")
-            # What is no UTF-8 comes as an array of its bytes.
-            text = bytes(said).decode(errors="replace") if isinstance(said, list) else str(said or "")
-            if text.strip() and told.get("_PID") != str(but_not):
-                yield text.strip()
 
 
 def _either(over_bus: Callable[[], T], by_program: Callable[[], T]) -> T:

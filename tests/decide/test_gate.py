@@ -9,7 +9,7 @@ import pytest
 
 from installer.decide.edits import Syntax
 from installer.decide.effect import Effect, Flags, Handler, disturbed
-from installer.decide.engine_part import Texts, texts_alone
+from installer.decide.engine_part import texts_alone
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
@@ -17,6 +17,7 @@ from installer.decide.options import RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
 from installer.decide.rows import Holdings
 from installer.decide.steps import Neighbour, Reload, WriteConfig
+from installer.decide.texts import Texts
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
 from tests.decide.serving import served

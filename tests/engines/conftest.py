@@ -176,14 +176,24 @@ def cri(containerd_node: Node) -> Cri:
     return containerd_node.cri
 
 
+@pytest.fixture(scope="session")
+def containerds(roots: Roots, engines_today: list[EngineSet]) -> dict[str, tuple[Path, tuple[int, ...]]]:
+    """Return the program of each containerd that a suite carries of its own, and its version."""
+    return {
+        row.suite: (
+            roots.suites[row.suite] / "usr/bin/containerd",
+            tuple(int(part) for part in row.containerd.split(".")),
+        )
+        for row in engines_today
+        if row.docker is None
+    }
+
+
 @pytest.fixture(params=["bookworm", "trixie", "sid"])
 def containerd(
-    request: pytest.FixtureRequest, roots: Roots, engines_today: list[EngineSet]
+    request: pytest.FixtureRequest, containerds: dict[str, tuple[Path, tuple[int, ...]]]
 ) -> tuple[Path, tuple[int, ...]]:
     """Return the program of each containerd, and its version."""
-    row = next((one for one in engines_today if one.suite == request.param and one.docker is None), None)
-    if row is None:
+    if request.param not in containerds:
         pytest.skip(f"{request.param} carries no containerd of its own today")
-    return roots.suites[row.suite] / "usr/bin/containerd", tuple(
-        int(part) for part in row.containerd.split(".")
-    )
+    return containerds[request.param]

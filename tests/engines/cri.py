@@ -210,10 +210,14 @@ class Cri:
         bound = tuple(Mount(here, there, here in read_only) for here, there in (mounts or {}).items())
         return self.start(pod, Container(command=command or ("/bin/sleep", "100000"), mounts=bound, **more))
 
+    def create(self, pod: Pod, wanted: Container) -> str:
+        """Create what is wanted in ``pod``, without a start, and return its id."""
+        request = _bytes(1, pod.id) + _bytes(2, wanted.encoded()) + _bytes(3, pod.config)
+        return _text(self.call("RuntimeService/CreateContainer", request), 1)
+
     def start(self, pod: Pod, wanted: Container) -> str:
         """Create and start what is wanted in ``pod`` and return its id."""
-        request = _bytes(1, pod.id) + _bytes(2, wanted.encoded()) + _bytes(3, pod.config)
-        container = _text(self.call("RuntimeService/CreateContainer", request), 1)
+        container = self.create(pod, wanted)
         self.call("RuntimeService/StartContainer", _bytes(1, container))
         return container
 

@@ -51,10 +51,14 @@ def text(field: int, value: bytes | str) -> bytes:
 def merged() -> dict[str, Any]:
     """Return the config that the files have in force: by key, a runtime as a whole."""
     config = tomllib.loads(DEFAULTS.read_text())
-    found = sorted(path for path in DROP_INS.rglob("*") if path.is_file())
-    for path in (CONFIG, *found):
-        if path.exists():
+    # A root file that is not there is passed over (internal/criocli/criocli.go), a drop-in is not: of a link
+    # to nowhere the read fails, of one to a directory too, for filepath.Walk does not follow it.
+    found = sorted(path for path in DROP_INS.rglob("*") if path.is_symlink() or not path.is_dir())
+    for path in (*([CONFIG] if CONFIG.exists() else ()), *found):
+        try:
             overlay(config, tomllib.loads(path.read_text()))
+        except OSError as error:
+            raise ValueError(f"walk path: open {path}: {error.strerror}") from error
     runtime = config["crio"]["runtime"]
     if FLAG in sys.argv:  # wins over the files (cri-o internal/criocli/criocli.go: mergeConfig)
         runtime["default_runtime"] = sys.argv[sys.argv.index(FLAG) + 1]

@@ -360,3 +360,45 @@ def test_a_file_that_nobody_imports_is_not_brought_into_force(containerd: Contai
     assert b"oom_score" not in node.config.read_bytes()
     node.uninstall()
     assert node.files() == untouched
+
+
+DROP_IN = "etc/conf.d/99-nvidia.toml"
+IMPORTS = 'imports = ["@/conf.d/*.toml"]\n'
+
+
+def test_what_a_wildcard_takes_on_the_disk_is_no_part_of_what_is_asked_about(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    text = f"[{OLD}.runtimes.mine]\n{RUNC}\n"
+    node = a_node(containerd, tmp_path, f"{IMPORTS}version = 2\n", **{"conf.d__mine": text})
+    facts, trials = node.facts(None)
+    engine = facts.engines[0]
+
+    with_it = trials(engine, facts.contents)
+    without = trials(engine, {**facts.contents, engine.files[1]: None})
+
+    assert "mine" in with_it.handlers
+    assert set(without.handlers) == {"runc"}
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
+@pytest.mark.parametrize("imports", [IMPORTS, ""], ids=["imported already", "imported by us"])
+@pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
+def test_an_older_containerd_takes_no_harm_from_what_a_newer_one_was_given(
+    containerds: dict[str, Containerd], tmp_path: Path, imports: str, *, default: bool, again: bool
+) -> None:
+    root = f"{imports}version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n[{OLD}.runtimes.mine]\n{RUNC}\n"
+    for name in ("trixie", "bookworm"):
+        node = a_node(containerds["sid"], tmp_path / name, root)
+        files = node.files()
+        node.install(default=default, drop_in=DROP_IN)
+        node.program, node.version = containerds[name]
+
+        if again:
+            node.install(default=default, drop_in=DROP_IN)
+            assert node.truth().handlers.keys() == {"runc", "mine", *OURS}
+        done = node.uninstall()
+
+        assert (done.needed, done.settled) == ((), None)
+        assert node.files() == files
+        assert node.truth().handlers.keys() == {"runc", "mine"}

@@ -77,6 +77,25 @@ def test_it_is_installed_and_undone_with_one_restart_each(crio: Node) -> None:
         run_pod(crio, "nvidia")
 
 
+@pytest.mark.parametrize("target", ["/srv/gone.conf", "/etc/cdi"], ids=["nowhere", "a directory"])
+def test_no_verb_restarts_into_a_drop_in_that_is_a_link_to_no_file(crio: Node, target: str) -> None:
+    name = f"{DROP_INS}/50-site.conf"
+    crio.installer("install", *ASKED, check=True)
+    count, written = starts(crio), snapshot(crio)
+    crio.run(["ln", "-s", target, name])
+
+    undone = crio.installer("uninstall")
+    renamed = crio.installer("install", *ASKED, "--runtime-name", "gpu")
+
+    assert (undone.returncode, renamed.returncode) == (4, 1), (undone.stderr, renamed.stderr)
+    for done in (undone, renamed):
+        assert f"it reads {name}, which is a link to nowhere, or no file" in sentence(done.stderr)
+    run_pod(crio, "nvidia")
+    assert starts(crio) == count
+    crio.run(["rm", name])
+    assert snapshot(crio) == written
+
+
 def start_container(node: Node, *words: str) -> Running:
     """Start ``run`` as CRI-O's container ID."""
     process = node.start(

@@ -5,8 +5,10 @@ import random
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.engines.configs import CONTAINERD, DOCKER
-from tests.engines.cri import Cri
+from tests.engines.cri import Container, Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -117,6 +119,33 @@ def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_no
     assert node.pid_of("containerd") == pids[0]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
+def test_an_engine_that_its_owner_has_moved_to_another_socket_is_found_there(
+    containerd_node: Node, *, again: bool
+) -> None:
+    node, files = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    node.run(["mkdir", "-p", "/run/moved"])
+    start = "/usr/bin/containerd --address /run/moved/api.sock"
+    node.write(DROP_IN, f"[Service]\nExecStart=\nExecStart={start}\n")
+    node.run(["systemctl", "daemon-reload"])
+    node.restart("containerd")
+    moved = Cri(node.root / "run/moved/api.sock")
+    moved.wait()
+    pid = node.pid_of("containerd")
+
+    if again:
+        renamed = node.installer("install", *SOURCE, "--runtime-name", "gpu")
+        assert renamed.returncode == 0, renamed.stderr
+        assert "gpu" in moved.status().runtimes
+    undone = node.installer("uninstall")
+
+    assert undone.returncode == 0, undone.stderr
+    assert node.pid_of("containerd") != pid
+    assert set(moved.status().runtimes) == {"runc"}
+    assert snapshot(node) == files
+
+
 def test_a_node_that_goes_down_keeps_everything(node: Node) -> None:
     unit = f"[Service]\nExecStart=/usr/bin/python3 -m installer run --toolkit-source {ARTIFACTS}\n"
     node.write("/run/systemd/system/toolkit.service", unit)
@@ -188,6 +217,26 @@ def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
     containerd_node.run(["systemctl", "daemon-reload"])
     retried = containerd_node.installer("install", *SOURCE, "--retry")
     assert retried.returncode == 0, retried.stderr
+    containerd_node.installer("uninstall", check=True)
+    assert snapshot(containerd_node) == files
+
+
+def test_a_start_that_fails_without_a_word_is_not_told_in_those_of_the_process_before(
+    containerd_node: Node, cri: Cri
+) -> None:
+    containerd_node.write(
+        DROP_IN,
+        "[Service]\nExecStop=/bin/sh -c 'echo level=error goodbye; kill $MAINPID'\n"
+        f"ExecStartPre=/bin/sh -c '! grep -q nvidia-container-runtime {CONTAINERD}'\n",
+    )
+    containerd_node.run(["systemctl", "daemon-reload"])
+    files = snapshot(containerd_node)
+
+    done = containerd_node.installer("install", *SOURCE)
+
+    assert done.returncode == 1, done.stderr
+    assert "exit-code): its ExecStartPre /bin/sh exited with status 1; " in sentence(done.stderr)
+    assert set(cri.status().runtimes) == {"runc"}
     containerd_node.installer("uninstall", check=True)
     assert snapshot(containerd_node) == files
 
@@ -280,6 +329,36 @@ def test_no_verb_restarts_into_an_import_that_is_no_file(containerd_node: Node, 
         node.run(["rm", "-d", name])
         assert snapshot(node) == written
 
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_a_file_that_is_broken_while_a_restart_is_waited_for_is_seen(
+    containerd_node: Node, cri: Cri, verb: str
+) -> None:
+    node = containerd_node
+    node.write(IMPORTED, "oom_score = -900\n")
+    node.write(CONTAINERD, 'imports = ["/etc/containerd/conf.d/*.toml"]\n' + node.read(CONTAINERD))
+    node.restart("containerd")
+    cri.wait()
+    files = snapshot(node)
+    if verb == "uninstall":
+        node.installer("install", *SOURCE, check=True)
+    pod = cri.run_pod()
+    cri.create(pod, Container())  # a restart waits for what is created and not started yet
+    pid, before = node.pid_of("containerd"), node.read(CONTAINERD)
+    running = node.start_installer(verb, *(SOURCE if verb == "install" else ()))
+    _until(lambda: node.read(CONTAINERD) != before)
+    node.write(IMPORTED, 'oom_score = "none"\n')
+
+    returncode = running.wait()
+
+    assert returncode == {"install": 1, "uninstall": 4}[verb], running.log
+    assert f"somebody else has just written {IMPORTED}: " in sentence(running.log)
+    assert node.pid_of("containerd") == pid
+    cri.remove_pod(pod)
+    node.write(IMPORTED, "oom_score = -900\n")
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
 

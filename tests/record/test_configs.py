@@ -88,3 +88,51 @@ def test_what_no_import_takes_may_be_anything(root: Path) -> None:
     (root / "etc/containerd/conf.d/a.off").symlink_to("/srv/gone.toml")
 
     assert read(root)[1] == ""
+
+
+DROP_INS = PurePosixPath("/etc/crio/crio.conf.d")
+
+
+def read_by_crio(root: Path) -> tuple[EngineFacts, str]:
+    """Return what CRI-O reads on the node ``root``, and why it would not start with it."""
+    host, row = Host.under(PurePosixPath(root)), ENGINES["crio"]
+    bare = EngineFacts("crio", row.config, row.drop_in, None, (), row.socket, row.unit)
+    facts = with_configs(host, row, bare)
+    return facts, texts_alone(facts, contents_of(host, facts.files)).broken
+
+
+@pytest.mark.parametrize("kind", sorted(FATAL.keys() - {"a directory"}))
+def test_a_drop_in_that_is_no_file_keeps_crio_from_starting(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cri-o's pkg/config/config.go has it: UpdateFromPath walks with filepath.Walk, and reads each name."""
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    (tmp_path / "etc/crio/crio.conf.d/below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "etc/crio/crio.conf.d/below")  # the name of a socket is short
+    FATAL[kind](Path("a.toml"))
+
+    facts, broken = read_by_crio(tmp_path)
+
+    name = DROP_INS / "below/a.toml"
+    assert name not in facts.files
+    assert broken == f"it reads {name}, which is a link to nowhere, or no file"
+
+
+def test_crio_reads_what_its_drop_ins_link_to_and_the_files_of_directories_below(tmp_path: Path) -> None:
+    below = tmp_path / "etc/crio/crio.conf.d/below"
+    below.mkdir(parents=True)
+    (below / "a").write_text("[crio]\n")
+    (below.parent / "b").symlink_to("/etc/crio/crio.conf.d/below/a")
+
+    facts, broken = read_by_crio(tmp_path)
+
+    assert {DROP_INS / "below/a", DROP_INS / "b"} <= {*facts.files}
+    assert broken == ""
+
+
+def test_crio_does_not_start_with_a_link_in_the_place_of_its_drop_ins(tmp_path: Path) -> None:
+    (tmp_path / "etc/crio").mkdir(parents=True)
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "etc/crio/crio.conf.d").symlink_to("/srv")
+
+    assert str(DROP_INS) in read_by_crio(tmp_path)[1]

@@ -24,6 +24,7 @@ from installer.decide.errors import InstallerError
 
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
+WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
 RUNC_TYPE: Final = "io.containerd.runc.v2"
 PLUGIN_IDS: Final = ("cri", V2_PLUGIN, V3_PLUGIN)
 RUNTIMES: Final = "runtimes"
@@ -178,7 +179,7 @@ def missing_import(
             for name in sorted({*unreadable} - trees.keys()):
                 if name.match(str(pattern)):
                     return f"{path} imports {name}, which is a link to nowhere, or no file"
-            if "*" not in str(pattern) and not _takes(pattern, trees):
+            if WILDCARD not in str(pattern) and not _takes(pattern, trees):
                 return f"{path} imports {pattern}, which is not there"
     return ""
 
@@ -191,18 +192,16 @@ def as_read(
 ) -> dict[PurePosixPath, str]:
     """Return the texts that are read, with imports that lead to where each of them is put for a trial.
 
-    An import of a file that is not there stays as it is: containerd may refuse to start with it.
+    An import of a file that is not there stays as it is: containerd may refuse to start with it. A wildcard
+    that takes no text goes: it would take what lies on the disk, such as the drop-in that an undo removes.
     """
     put: dict[PurePosixPath, str] = {}
     for path, imported in reachable(config, trees):
         text = texts.get(path, "")
-        left = [one for one in patterns(path, trees.get(path, {})) if not _takes(one, trees)]
-        if imported or left:
-            # What lies on the disk for such a pattern is not among the texts: it goes, or is not to be read.
-            names = [
-                *(place(other) for other in imported),
-                *(str(one) for one in left if "*" not in str(one)),
-            ]
+        asked = patterns(path, trees.get(path, {}))
+        missing = [str(one) for one in asked if WILDCARD not in str(one) and not _takes(one, trees)]
+        if asked:
+            names = [*(place(other) for other in imported), *missing]
             text, _ = apply(text, [Want(("imports",), names)], Syntax.TOML, name=str(path))
         put[path] = text
     return put

@@ -88,7 +88,13 @@ def effect(files: ConfigFiles) -> Effect:
     built_in = {name: Handler() for name in BUILT_IN}
     handlers = {name: Handler(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
     undefined = "" if default in {*runtimes, *BUILT_IN} else default
-    return Effect({**built_in, **handlers}, default, undefined=undefined)
+    return Effect({**built_in, **handlers}, default, undefined=undefined, broken=_unreadable(files))
+
+
+def _unreadable(files: ConfigFiles) -> str:
+    """Return why CRI-O does not start: a name among its drop-ins that is no file; "" for none."""
+    names = sorted(files.unreadable - files.trees.keys())
+    return f"it reads {names[0]}, which is a link to nowhere, or no file" if names else ""
 
 
 def check(question: Question) -> Check:
