@@ -103,9 +103,11 @@ def overruling(
                 ),
             )
     as_default = CONFLICTS_AS_DEFAULT if options.set_as_default and name in RUNTIMES else {}
-    for flag, reason in (CONFLICTS.get(name, {}) | as_default).items():
-        if value_of(cmdline, (flag,)) is not None:
-            yield InstallerError(
-                f"configure {name} ({whose} with {flag}, {reason})",
-                remedy=f"move {flag} from its command line to its config, and restart it",
-            )
+    conflicts = as_default | CONFLICTS.get(name, {})
+    found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
+    if found:
+        told = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
+        yield InstallerError(
+            f"configure {name} ({whose} with {told})",
+            remedy=f"move {' and '.join(found)} from its command line to its config, and restart it",
+        )
