@@ -1,11 +1,12 @@
-"""What dockerd keeps: texts that it refuses, runtimes that it has in memory only, a default of its flags."""
+"""What engines keep: texts that they refuse, runtimes that they have in memory only, a default of a flag."""
 
 import json
+import re
 from typing import Final
 
 import pytest
 
-from tests.engines.configs import DAEMON_JSON, DOCKER
+from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import sentence, served
@@ -108,6 +109,34 @@ def test_an_undo_tells_of_a_runtime_that_dockerd_has_in_memory_only(docker_node:
 
     assert f"docker serves the runtime gone, which is not defined in {DOCKER}" in done.stderr
     assert served(node)[0] == {"runc"}
+
+
+def test_a_runtime_that_containerd_has_in_memory_only_is_told_before_it_goes(containerd_node: Node) -> None:
+    node, text = containerd_node, containerd_node.read(CONTAINERD)
+    quiet = node.installer("plan", *SOURCE).stdout
+    runc = re.search(r"^ *\[(plugins.*runtimes)\.runc\]$", text, re.MULTILINE)
+    assert runc is not None
+    gone = f'\n[{runc[1]}.gone]\nruntime_type = "io.containerd.runc.v2"\n'
+    node.write(CONTAINERD, text + gone)
+    node.restart("containerd")
+    node.write(CONTAINERD, text)
+
+    planned = node.installer("plan", *SOURCE)
+    done = node.installer("install", *SOURCE)
+
+    assert "containerd serves the runtime" not in quiet
+    assert done.returncode == 0, done.stderr
+    for told in (planned.stdout, done.stderr):
+        assert told.count("containerd serves the runtime") == 1
+        assert "containerd serves the runtime gone, which is not defined in its configs" in told
+    assert served(node)[0] >= OURS
+    assert "gone" not in served(node)[0]
+    node.write(CONTAINERD, node.read(CONTAINERD) + gone)
+    node.restart("containerd")
+    node.write(CONTAINERD, node.read(CONTAINERD).replace(gone, ""))
+    back = node.installer("uninstall", check=True)
+    assert "containerd serves the runtime gone, which is not defined in its configs" in back.stderr
+    assert node.read(CONTAINERD) == text
 
 
 @pytest.mark.parametrize("text", ["{}", ""], ids=["an empty object", "no byte"])
