@@ -431,3 +431,25 @@ def test_a_file_that_named_the_toolkit_before_us_keeps_it_only_for_what_it_names
         f"remove the toolkit ({IMPORTED} names {TOOLKIT}/nvidia-container-runtime)"
     ] * more
     assert left[CONFIG] == case.before[CONFIG]
+
+
+def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> None:
+    plan, disk = installed(DOCKER, DOCKER.before, Holdings())
+    assert plan.settled is not None
+    options = replace(DOCKER.options, restart_mode=RestartMode.AUTO)
+    facts = undo_facts(DOCKER, disk, plan.settled)
+    ours = {entry.name: str(entry.binary) for entry in entries_for(DOCKER.options)}
+    serving = served({"runc": "runc", **ours}, "runc")
+    facts = replace(facts, engines=(replace(facts.engines[0], serving=serving, version=(20, 10, 24)),))
+    back = plan_undo(facts, options)
+    passing = next(step for step in back.steps if isinstance(step, WriteConfig))
+    assert passing.after is not None
+    assert b'"default-runtime": "runc"' in passing.after.content
+    left = edited({DAEMON_JSON: passing.after}, DAEMON_JSON, ('"warn"', '"info"'))
+
+    again = plan_undo(undo_facts(DOCKER, left, back.during), DOCKER.options)
+
+    after = written(left, again)[DAEMON_JSON]
+    assert after is not None
+    assert after.content == b'{"log-level": "info"}\n'
+    assert again.notes == ()
