@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from installer.decide.configs import text_of
-from installer.decide.edits import undo
+from installer.decide.configs import relocated, text_of
+from installer.decide.edits import unheld
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind
 from installer.decide.integrity import damage
 from installer.decide.layout import Layout
 from installer.decide.options import Options
-from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
+from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
@@ -24,12 +24,14 @@ from installer.host.files import Host
 from installer.host.lock_table import is_held_pidfile
 from installer.host.trees import entries
 from installer.record.access import exposed
+from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, read_holdings
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
 REPAIR: Final = "install puts it right"
+IN_FORCE: Final = ", our keys in force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,7 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
                 yield Line(str(layout.config), f"{key} edited by an administrator")
     for path, _, flaw in exposed(host, layout, held):
         yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
-    for row in held.configs:
-        yield _config_line(host, layout, row)
+    yield from _config_lines(host, layout, held)
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
@@ -116,7 +117,28 @@ def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> I
             yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
-def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
+def _config_lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
+    """Yield each config, and before those of an engine what they do not come to any more."""
+    engines = {engine.name: engine for engine in held.engines} if held.finished else {}
+    lacks: dict[str, tuple[str, ...]] = {}
+    for row in held.configs:
+        if row.engine in engines and row.engine not in lacks:
+            lacks[row.engine] = _lacking(host, engines[row.engine], held)
+            for lack in lacks[row.engine]:
+                yield Line(row.engine, f"drifted: {lack} in its configs: {REPAIR}", good=False)
+        line = _config_line(host, layout, row, finished=held.finished)
+        told = line.good and lacks.get(row.engine)
+        yield replace(line, state=line.state.removesuffix(IN_FORCE)) if told else line
+
+
+def _lacking(host: Host, engine: EngineRow, held: Holdings) -> tuple[str, ...]:
+    try:
+        return lacking(host, engine, [row for row in held.configs if row.engine == engine.name])
+    except InstallerError:
+        return ()  # told where the config is
+
+
+def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) -> Line:
     try:
         file = host.read(row.path)
         if file is None:
@@ -130,13 +152,17 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow) -> Line:
             return Line(str(row.path), "as we wrote it")
         if row.syntax is None:
             return Line(str(row.path), "replaced by somebody else", good=False)
-        text, overruled = undo(text_of(file, row.path), row.edits, row.syntax, name=str(row.path))
+        edits = relocated(row, file)
+        lost = unheld(text_of(file, row.path), edits, row.syntax, name=str(row.path))
     except InstallerError as error:
         return Line(str(row.path), error.problem, good=False)
-    if overruled or text == text_of(file, row.path):
-        keys = ", ".join(".".join(edit.key) for edit in overruled) or "all our keys"
+    if not finished:  # nobody knows which of them we have taken out ourselves
+        state = "left between two texts by what was cut short, and edited by somebody else since"
+        return Line(str(row.path), state, good=False)
+    if lost:
+        keys = ", ".join(dict.fromkeys(".".join(edit.key) for edit in lost))
         return Line(str(row.path), f"drifted: {keys} changed by somebody else", good=False)
-    return Line(str(row.path), "edited by somebody else, our keys in force")
+    return Line(str(row.path), f"edited by somebody else{IN_FORCE if row.edits else ''}")
 
 
 def _print(lines: Sequence[Line], held: Holdings | None, *, ready: bool, as_json: bool) -> None:

@@ -315,3 +315,43 @@ def test_a_specification_may_name_the_toolkit_that_comes_back(site: Site) -> Non
     assert done.returncode == 0, done.stderr
     assert theirs.read_text() == "theirs"
     assert file.read_text() == GENERATED
+
+
+def named_before_us(site: Site) -> str:
+    """Have a daemon.json that names a program of the toolkit before we come, by its owner's own link."""
+    link(site)
+    site.root.joinpath(DAEMON_JSON).write_text(json.dumps({"runtimes": {"mine": {"path": f"/{LINK}"}}}))
+    return (site.root / DAEMON_JSON).read_text()
+
+
+def test_what_a_file_named_before_us_keeps_nothing(site: Site) -> None:
+    before = named_before_us(site)
+    assert site.call("install", "--runtime", "docker").returncode == 0
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert (site.root / DAEMON_JSON).read_text() == before
+
+
+@pytest.mark.parametrize("again", [(), ("install",), ("install", "--runtime-name", "gpu2")])
+@pytest.mark.parametrize("name", [PROGRAM, f"/{LINK}"], ids=["by its path", "by the name of before"])
+def test_what_a_file_names_since_our_install_keeps_the_toolkit(
+    site: Site, again: tuple[str, ...], name: str
+) -> None:
+    before = named_before_us(site)
+    assert site.call("install", "--runtime", "docker").returncode == 0
+    path = in_docker(site, name)
+    assert not again or site.call(*again, "--runtime", "docker").returncode == 0
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"remove the toolkit (/{path} names {name}, a link to " in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    said = json.loads((site.root / path).read_text())
+    del said["runtimes"]["gpu"]
+    (site.root / path).write_text(json.dumps(said))
+    assert site.call("uninstall").returncode == 0
+    assert json.loads((site.root / path).read_text()) == json.loads(before)
+    assert not (site.root / TOOLKIT).exists()

@@ -225,8 +225,9 @@ def untouched(
     values = [value for _, value in leaves(tree_of(now, path))]
     if now is None or not any(isinstance(v, str) and PurePosixPath(v).parent in toolkits for v in values):
         return None
-    if row is not None and now.digest in row.ours:
-        return ConfigChange(None, row, now, saved=path in facts.lost)
+    if row is not None and path not in facts.lost:
+        # What it named before our first install is what it may name after us, whatever was added since.
+        return ConfigChange(None, row, now, saved=False)
     if row is None and _is_copy(engine, facts):
         return None
     return ConfigChange(None, _as_found(engine, path, now, facts), now)

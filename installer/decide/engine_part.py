@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from installer.decide import reloading
 from installer.decide.configs import (
     ConfigChange,
     config_change,
@@ -22,7 +23,6 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
-from installer.decide.reloading import pending, rows_for, take_up, unwanted_defaults, writes_for
 from installer.decide.rows import ConfigRow, EngineRow
 from installer.decide.steps import Neighbour, Reload, Step, WriteConfig
 from installer.decide.texts import Ask, Texts, in_force
@@ -215,13 +215,13 @@ def _part(
     # Another installer's entry of that name, which we had taken over, may be back.
     still = after.binaries if after is not None else {}
     gone = tuple(entry for entry in gone if still.get(entry.name) != str(entry.binary))
-    writes = writes_for(engine, chosen.changes, facts.contents)
+    writes = reloading.writes_for(engine, chosen.changes, facts.contents)
     ours = {*names, *_names(gone)}
     reload = Reload(
         engine.name,
         asked,
         gone,
-        unwanted_defaults(engine, (*asked, *gone), writes),
+        reloading.unwanted_defaults(engine, (*asked, *gone), writes),
         others(engine, after, ours),
         defaults(engine, after, ours),
         cdi=decision.cdi,
@@ -229,8 +229,9 @@ def _part(
     served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in chosen.changes))
-    steps = chosen.steps if quiet else take_up(writes, reload, engine.serving, engine)
-    rows = tuple(rows_for(chosen.changes, steps))
+    steps = chosen.steps if quiet else reloading.take_up(writes, reload, engine.serving, engine)
+    rows = tuple(reloading.rows_for(chosen.changes, steps))
+    told = after is not None and after.rest and not quiet
     return EnginePart(
         EngineRow(
             engine.name,
@@ -238,14 +239,17 @@ def _part(
             engine.unit,
             tuple((one.name, one.binary) for one in asked),
             _state(engine, held),
-            pending(engine, options.extras, told=decision.cdi),
+            reloading.pending(engine, options.extras, told=decision.cdi),
+            engine.config if decision.files and engine.hook is None else None,
+            next((one.name for one in asked if one.default), ""),
+            engine.version,
         ),
         tuple(row for row, _ in rows),
         chosen.steps,
         tuple(steps),
         tuple(original for _, original in rows if original is not None),
         decision.low_level,
-        decision.notes,
+        (*decision.notes, *(reloading.stale_runtimes(engine, after, ours) if told else ())),
     )
 
 

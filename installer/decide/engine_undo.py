@@ -14,7 +14,7 @@ from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.needed import default_of_others, needed_next
 from installer.decide.options import InUse, Options, RestartMode
-from installer.decide.reloading import take_up
+from installer.decide.reloading import stale_runtimes, take_up
 from installer.decide.rows import ConfigRow, EngineRow, Saved
 from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.texts import Ask, Texts, of_others, present
@@ -91,13 +91,14 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
         _refuse_fatal(found, now, after)
     return UndoPart(
         steps,
-        replace(row, runtimes=kept) if kept else None,
+        replace(row, runtimes=kept, default="") if kept else None,
         list(attempt.rows),
         list(attempt.backups),
         [
             *attempt.notes,
             *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in left),
             *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
+            *(stale_runtimes(found, after, names) if found is not None else ()),
         ],
         tuple(needed.values()) if kept else (),
     )

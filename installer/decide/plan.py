@@ -19,7 +19,8 @@ from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
-from installer.decide.reloading import during, stale_defaults
+from installer.decide.references import with_named
+from installer.decide.reloading import during, stale
 from installer.decide.rows import Holdings, ToolkitRow
 from installer.decide.steps import FindRuntimes, MakeDirectory, Reload, Step, WriteConfig, WriteSpecification
 from installer.decide.texts import Ask
@@ -81,7 +82,13 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         InstallerError: a config cannot be edited as it is.
     """
     entries = entries_for(options)
-    parts = [install_engine(engine, entries, facts, options, ask) for engine in facts.engines]
+    try:
+        parts = [install_engine(engine, entries, facts, options, ask) for engine in facts.engines]
+    except InstallerError as error:
+        # What stands against any plan, as a flag of the engine's start, is the cause of what fails then.
+        for obstacle in facts.obstacles:
+            raise obstacle from error
+        raise
     toolkit = plan_toolkit(facts, options, options.low_level or _low_level(parts, facts, options))
     cdi = plan_cdi(facts, options)
     directories = _directories(facts, [*cdi.writes, *(write for part in parts for write in part.writes)])
@@ -97,7 +104,8 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     held = facts.held
     planned = {OWNER, *(part.row.name for part in parts)}
     others = (row for row in held.configs if row.engine not in planned)
-    rows = (*others, *(row for part in parts for row in part.configs), *cdi.rows)
+    of_engines = with_named((row for part in parts for row in part.configs), facts, options.layout)
+    rows = (*others, *of_engines, *cdi.rows)
     settled = Holdings(
         directories=tuple(dict.fromkeys((*held.directories, *directories))),
         toolkit=toolkit.row,
@@ -125,7 +133,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
             *facts.notes,
             *advice(facts.version),
             *(note for part in parts for note in part.notes),
-            *stale_defaults(facts, entries),
+            *stale(facts, entries),
             *(f"{part.row.name}, pending: {part.row.pending}" for part in parts if part.row.pending),
             *toolkit.notes,
         ),

@@ -1,7 +1,9 @@
 """What names a program of the toolkit: the texts that engines read, flags, and what running engines serve."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER
@@ -15,6 +17,7 @@ from installer.decide.facts import Facts
 from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.options import Options
+from installer.decide.rows import ConfigRow
 from installer.decide.steps import Reload, WriteConfig
 from installer.decide.toolkit_plan import TRY_AGAIN
 
@@ -27,14 +30,12 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
     layout = options.layout
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-    left = {row.path for row in facts.held.configs if row.engine == OWNER or not row.written}
+    left = {row.path for row in facts.held.configs if row.engine == OWNER}
     left |= {row.path for part in parts if part.kept for row in part.rows}
     for engine in ENGINES.values():
         left |= {*_ignored(engine, facts, texts, layout)}
     for path in sorted(texts.keys() - left):
-        before = set(_programs(facts.originals.get(path), path, facts, layout))
-        found = _programs(texts[path], path, facts, layout)
-        named = next((value for value in found if value not in before), None)
+        named = next(_newly_named(path, texts[path], facts, layout), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
             yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
@@ -57,6 +58,29 @@ def _ignored(
     paths = tuple(path for path in found or usual if path.suffix != ".json")
     runtimes, default = engine.named(tree_of(texts.get(path), path) for path in paths)
     return () if facts.leads_into(runtimes.get(default, ""), layout) else paths
+
+
+def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
+    """Yield the rows, those of a first install with what their files name of the toolkit by then."""
+    for row in rows:
+        held = facts.held.config(row.path)
+        named = (
+            held.named if held else tuple(_programs(facts.contents.get(row.path), row.path, facts, layout))
+        )
+        yield replace(row, named=named)
+
+
+def _newly_named(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[str]:
+    """Yield the programs of the toolkit that a file names more often than before our first install.
+
+    Counted, for another runtime that starts the same program is one reference more.
+    """
+    row = facts.held.config(path)
+    if row is None or row.named is None:  # a ledger of before tells the text alone
+        before = Counter(_programs(facts.originals.get(path), path, facts, layout))
+    else:
+        before = Counter(row.named)
+    yield from Counter(_programs(file, path, facts, layout)) - before
 
 
 def _handed(facts: Facts, layout: Layout) -> Iterator[InstallerError]:

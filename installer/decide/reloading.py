@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 
 from installer.decide.configs import ConfigChange, pristine, syntax_of, text_of
-from installer.decide.effect import Effect, Flags
+from installer.decide.effect import NAMELESS, Effect, Flags
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.containerd_effect import CDI
-from installer.decide.engines.docker_reload import effect, route
+from installer.decide.engines.docker_reload import effect, explicit, route, told_otherwise
 from installer.decide.engines.model import Extras, RuntimeEntry
 from installer.decide.engines.row import Reload as How
 from installer.decide.facts import EngineFacts, Facts
@@ -36,8 +36,11 @@ def take_up(
             continue
         version, flags = (engine.version, engine.flags) if engine else (None, Flags())
         first, *rest = route(live, step.after, step.path, version, flags)
+        passing = explicit(step.after, step.path, flags)[1] if rest else ()
         texts = [step.before, first, *rest]
-        pairs = [replace(step, before=before, after=after) for before, after in pairwise(texts)]
+        pairs = [
+            replace(step, before=before, after=after, passing=passing) for before, after in pairwise(texts)
+        ]
         steps += [*(pair for pair in pairs[:1] if pair.before != pair.after), reload, *pairs[1:]]
     return steps
 
@@ -84,12 +87,17 @@ def unwanted_defaults(
     return frozenset(entry.name for entry in entries if entry.name not in named)
 
 
-def stale_defaults(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
-    """Yield which default an engine has in force, not by us, that its config does not name any more."""
-    ours = {entry.name for entry in entries}
+def stale(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+    """Yield what an engine has in force, not by us, that its config does not say any more.
+
+    dockerd keeps what its file does not name any more, until a reload with other words, or its next start.
+    """
+    names = frozenset(entry.name for entry in entries)
     for engine in facts.engines:
         if ENGINES[engine.name].reload is not How.HUP or engine.serving is None:
             continue
+        held = (row for row in facts.held.engines if row.name == engine.name)
+        ours = names | {name for row in held for name, _ in row.runtimes}
         default = engine.serving.default
         text = pristine(engine.config, facts).file
         wanted = effect(text, engine.config, engine.version, engine.flags)
@@ -98,6 +106,39 @@ def stale_defaults(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[st
                 f"{engine.name} has the default runtime {default} in force and {engine.config} says "
                 f"{wanted.default}: a reload brings into force what the file says"
             )
+        yield from stale_runtimes(engine, wanted, ours)
+
+
+def stale_runtimes(engine: EngineFacts, wanted: Effect | None, ours: Collection[str]) -> Iterator[str]:
+    """Yield which runtimes of others an engine serves otherwise than its files would have it: ``wanted``.
+
+    Its next start, or a reload of ours, brings into force what the files say. Nothing is said where only the
+    texts tell what that is: an engine serves more than its texts.
+    """
+    by_signal = ENGINES[engine.name].reload is How.HUP
+    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest):
+        return
+    found = told_otherwise(engine.serving, wanted) if by_signal else _not_shown(engine.serving, wanted)
+    files, when = (engine.config, "reload or start") if by_signal else ("its configs", "start")
+    for name, lacks in found:
+        if name in ours or name == NAMELESS:
+            continue
+        how = "" if lacks else " as it is"
+        yield (
+            f"{engine.name} serves the runtime {name}, which is not defined{how} in {files}: its next {when} "
+            f"{'ends' if lacks else 'changes'} that"
+        )
+
+
+def _not_shown(serving: Effect, wanted: Effect) -> Iterator[tuple[str, bool]]:
+    for name, served in sorted(serving.handlers.items()):
+        defined = wanted.handlers.get(name)
+        # Where files say nothing the engine fills in: 1.7 tells of a sandboxMode that its dump leaves empty.
+        said = (
+            {key: value for key, value in defined.table.items() if value or value is False} if defined else {}
+        )
+        if defined is None or not served.shows(replace(defined, table=said)):
+            yield name, defined is None
 
 
 def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
@@ -131,10 +172,11 @@ def during(held: Holdings, settled: Holdings, steps: Sequence[Step]) -> Holdings
 
 
 def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
-    """Yield the rows, each knowing every text of ours that a step may leave in its place."""
+    """Yield the rows, each knowing every text of ours that a step may leave there, and how to undo it."""
     for row in rows:
         texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
         files = [file for step in texts for file in (step.before, step.after) if file is not None]
         original = row.original.digest if row.original else ""
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
-        yield replace(row, ours=tuple(ours))
+        edits = dict.fromkeys((*row.edits, *(edit for step in texts for edit in step.passing)))
+        yield replace(row, ours=tuple(ours), edits=tuple(edits))

@@ -27,7 +27,8 @@ class ConfigRow:
     ``original`` is None where there was no file. ``ours`` are the digests of every text we
     wrote there, so that a file nobody touched since is known; ``edits`` are for one that
     somebody did. A file that is written whole has neither syntax nor edits. ``target`` is where a
-    symbolic link led when we wrote: it may lead elsewhere by now.
+    symbolic link led when we wrote: it may lead elsewhere by now. ``named`` are the programs of the toolkit
+    that the file named before our first install, once for each time; ledgers of 0.1.0 do not tell (None).
     """
 
     engine: str
@@ -37,6 +38,7 @@ class ConfigRow:
     ours: tuple[str, ...]
     edits: tuple[Edit, ...]
     target: PurePosixPath | None = None
+    named: tuple[str, ...] | None = None
 
     @property
     def written(self) -> bool:
@@ -49,7 +51,9 @@ class EngineRow:
     """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given.
 
     ``state`` is where it said that its containers are, so that they are found when it does not run.
-    ``pending`` is what the engine had not taken up when it was last asked, and when it will.
+    ``pending`` is what the engine had not taken up when it was last asked, and when it will. ``config`` is
+    its root config, None where nothing has to be said there; ``default`` the runtime that was to be its
+    default, "" for none; ``version`` that of the engine at the install.
     """
 
     name: str
@@ -58,6 +62,9 @@ class EngineRow:
     runtimes: tuple[tuple[str, PurePosixPath], ...]
     state: PurePosixPath | None = None
     pending: str = ""
+    config: PurePosixPath | None = None
+    default: str = ""
+    version: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

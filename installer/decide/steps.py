@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias, assert_never
 
+from installer.decide.edits import Edit
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.inode import File
@@ -40,7 +41,8 @@ class WriteConfig:
     """Put ``after`` in the place of ``before``; None is no file.
 
     ``link`` is what a symbolic link holds that somebody has put at ``path`` since we created a file there:
-    it goes with the file, for a link to nowhere is not the absence that was there before us.
+    it goes with the file, for a link to nowhere is not the absence that was there before us. ``passing`` are
+    the edits of a text that stands there for the time of a reload only: it may stay, and be edited by others.
     """
 
     engine: str
@@ -48,6 +50,7 @@ class WriteConfig:
     before: File | None
     after: File | None
     link: str = ""
+    passing: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from installer.decide.cdi import OWNER, give_back
 from installer.decide.engine_part import texts_alone
-from installer.decide.engine_undo import undo_engine
+from installer.decide.engine_undo import UndoPart, undo_engine
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.engines.row import Reload as How
@@ -67,10 +67,13 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         toolkit=toolkit,
         # Where the toolkit is still named its engines are asked again: what runs counts, too.
         engines=tuple(
-            part.kept or row for part, row in zip(parts, held.engines, strict=True) if part.kept or named
+            part.kept or replace(row, config=None)
+            for part, row in zip(parts, held.engines, strict=True)
+            if part.kept or named
         ),
         configs=(
             *(row for part in parts if part.kept is not None for row in part.rows),
+            *(_as_found(row, part) for part in parts if part.kept is None for row in part.rows if row.named),
             *(row for part in specifications for row in part.rows),
         ),
         nodes=held.nodes,
@@ -92,6 +95,13 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         needed=needed,
         seen=facts.digests,
     )
+
+
+def _as_found(row: ConfigRow, part: UndoPart) -> ConfigRow:
+    """Return the row of a file with nothing of ours that named the toolkit before us, and may go on."""
+    texts = [step.after for step in part.steps if isinstance(step, WriteConfig) and step.path == row.path]
+    digests = (texts[-1].digest,) if texts and texts[-1] is not None else row.ours
+    return replace(row, ours=digests, edits=())
 
 
 def _lost(facts: Facts, options: Options) -> Iterator[InstallerError]:

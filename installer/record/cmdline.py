@@ -74,12 +74,11 @@ def overruling(
                     "start it with the absolute path, or name that with ", Option("config", "PATH", name)
                 ),
             )
-    for flag, reason in {
-        **by.conflicts,
-        **(by.conflicts_as_default if options.set_as_default else {}),
-    }.items():
-        if value_of(cmdline, (flag,)) is not None:
-            yield InstallerError(
-                f"configure {name} ({whose} with {flag}, {reason})",
-                remedy=f"move {flag} from its command line to its config, and restart it",
-            )
+    conflicts = {**(by.conflicts_as_default if options.set_as_default else {}), **by.conflicts}
+    found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
+    if found:
+        told = ", and with ".join(f"{flag}, {conflicts[flag]}" for flag in found)
+        yield InstallerError(
+            f"configure {name} ({whose} with {told})",
+            remedy=f"move {' and '.join(found)} from its command line to its config, and restart it",
+        )

@@ -47,6 +47,9 @@ def dumps(held: Holdings) -> bytes:
                 "runtimes": {name: str(binary) for name, binary in row.runtimes},
                 "state": row.state and str(row.state),
                 "pending": row.pending,
+                "config": row.config and str(row.config),
+                "default": row.default,
+                "version": row.version,
             }
             for row in held.engines
         ],
@@ -58,6 +61,7 @@ def dumps(held: Holdings) -> bytes:
                 "original": row.original and _saved_out(row.original),
                 "ours": list(row.ours),
                 "target": row.target and str(row.target),
+                "named": row.named if row.named is None else list(row.named),
                 "edits": [
                     {"key": list(edit.key), "before": edit.before, "after": edit.after, "member": edit.member}
                     for edit in row.edits
@@ -126,6 +130,9 @@ def _engine(row: Mapping[str, Any]) -> EngineRow:
         runtimes,
         _path(row["state"]) if row.get("state") else None,
         _text(row.get("pending", "")),
+        _path(row["config"]) if row.get("config") else None,
+        _text(row.get("default", "")),
+        None if row.get("version") is None else tuple(_number(part) for part in _list(row["version"])),
     )
 
 
@@ -138,6 +145,7 @@ def _config(row: Mapping[str, Any]) -> ConfigRow:
         tuple(_text(digest) for digest in _list(row["ours"])),
         tuple(_edit(_table(edit)) for edit in _list(row["edits"])),
         _path(row["target"]) if row.get("target") else None,
+        None if row.get("named") is None else tuple(_text(value) for value in _list(row["named"])),
     )
 
 
@@ -156,6 +164,10 @@ def _list(value: Any) -> list[Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else _refuse(value, "a text")
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else _refuse(value, "a number")
 
 
 def _refuse(value: Any, expected: str) -> NoReturn:

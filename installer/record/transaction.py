@@ -1,6 +1,6 @@
 """Carry a plan out: the ledger first, then step by step; what fails half way is taken back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,7 +115,11 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
         done.append(step)
         if isinstance(step, WriteSpecification):
             done[-1] = step = _generated(site, step)  # noqa: PLW2901 - its text is known from here on
-        _do(site, plan, step, check)
+        try:
+            _do(site, plan, step, check)
+        except InstallerError:
+            _tell_intermediate(step, plan.steps[len(done) :])
+            raise
         log.info(_past(step), **_fields(step))
     settled = plan.settled and _as_done(site.host, plan.settled, done)
     if settled is None:
@@ -126,6 +130,13 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
     else:
         site.ledger.write(settled)
         site.ledger.drop_backups()
+
+
+def _tell_intermediate(failed: Step, rest: Sequence[Step]) -> None:
+    """Say which file holds a text that was to stand there for the time of the ``failed`` reload only."""
+    following = next(iter(rest), None)
+    if isinstance(failed, Reload) and isinstance(following, WriteConfig) and following.passing:
+        log.warning("config is an intermediate text", path=str(following.path), reason="its reload failed")
 
 
 def _generated(site: Site, step: WriteSpecification) -> WriteConfig:

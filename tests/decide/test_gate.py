@@ -392,3 +392,65 @@ def test_each_file_is_held_in_its_own_syntax_also_where_nothing_of_ours_is_left_
 
     assert {row.syntax for row in (*moved.during.configs, *plan.during.configs)} == {Syntax.TOML}
     assert drop_in in {row.path for row in moved.during.configs}
+
+
+IMPORTED = PurePosixPath("/etc/containerd/conf.d/99-theirs.toml")
+OF_OTHERS = f"""version = 2
+[{OLD}.runtimes.theirs]
+  runtime_type = "io.containerd.runc.v2"
+  [{OLD}.runtimes.theirs.options]
+    BinaryName = "{TOOLKIT}/nvidia-container-runtime"
+"""
+
+
+@dataclass(frozen=True)
+class Imports(Own):
+    """A case whose config imports what another installer has left."""
+
+    @property
+    def before(self) -> Disk:
+        root = f'imports = ["{IMPORTED.parent}/*.toml"]\n{self.text}'
+        return {self.config: File(root.encode()), IMPORTED: File(OF_OTHERS.encode())}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
+@pytest.mark.parametrize("more", [False, True], ids=["as found", "names more"])
+def test_a_file_that_named_the_toolkit_before_us_keeps_it_only_for_what_it_names_since(
+    *, again: bool, more: bool
+) -> None:
+    case = Imports("containerd", NOWHERE, {"engine_version": "2.1.9"}, CONFIG, TEXT)
+    plan, disk = installed(case, case.before, Holdings())
+    text = OF_OTHERS + OF_OTHERS.replace("version = 2", "").replace("theirs", "more") * more
+    disk = {**disk, IMPORTED: File(text.encode())}
+    if again:
+        assert plan.settled is not None
+        plan, disk = installed(case, disk, plan.settled)
+
+    back, left = undone(case, disk, plan)
+
+    assert [error.problem for error in back.needed] == [
+        f"remove the toolkit ({IMPORTED} names {TOOLKIT}/nvidia-container-runtime)"
+    ] * more
+    assert left[CONFIG] == case.before[CONFIG]
+
+
+def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> None:
+    plan, disk = installed(DOCKER, DOCKER.before, Holdings())
+    assert plan.settled is not None
+    options = replace(DOCKER.options, restart_mode=RestartMode.AUTO)
+    facts = undo_facts(DOCKER, disk, plan.settled)
+    ours = {entry.name: str(entry.binary) for entry in entries_for(DOCKER.options)}
+    serving = served({"runc": "runc", **ours}, "runc")
+    facts = replace(facts, engines=(replace(facts.engines[0], serving=serving, version=(20, 10, 24)),))
+    back = plan_undo(facts, options)
+    passing = next(step for step in back.steps if isinstance(step, WriteConfig))
+    assert passing.after is not None
+    assert b'"default-runtime": "runc"' in passing.after.content
+    left = edited({DAEMON_JSON: passing.after}, DAEMON_JSON, ('"warn"', '"info"'))
+
+    again = plan_undo(undo_facts(DOCKER, left, back.during), DOCKER.options)
+
+    after = written(left, again)[DAEMON_JSON]
+    assert after is not None
+    assert after.content == b'{"log-level": "info"}\n'
+    assert again.notes == ()

@@ -5,7 +5,7 @@ spans of the text that this takes and returns what it did as ``Edit`` rows, whic
 ``undo`` takes back, also after others have edited the text.
 """
 
-from installer.decide.edits.change import apply, holds, parse, undo
+from installer.decide.edits.change import apply, holds, parse, undo, unheld
 from installer.decide.edits.model import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "holds",
     "parse",
     "undo",
+    "unheld",
 ]

@@ -74,7 +74,32 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
         backwards = list(reversed(edits))
         backwards.sort(key=lambda edit: -len(edit.key))
         left = tuple(edit for edit in backwards if not _take_back(draft, edit))
+        # Of two that were made of one key the one that stands there is taken back, and the key is well then.
+        left = tuple(edit for edit in left if not _take_back(draft, edit))
     return draft.finished(edits), left
+
+
+def unheld(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
+    """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
+
+    Raises:
+        InstallerError: the text is not valid.
+    """
+    draft = Draft.of(text, _GRAMMARS[syntax], name)
+    values = [edit for edit in edits if edit.key and edit.after != "{}"]
+    held = {(edit.key, edit.member) for edit in values if _holds(draft, edit)}
+    return tuple(edit for edit in values if (edit.key, edit.member) not in held)
+
+
+def _holds(draft: Draft, edit: Edit) -> bool:
+    now: Any = draft.tree
+    for part in edit.key:
+        if not isinstance(now, dict) or doubled(now, part) or (now := now.get(part, ABSENT)) is ABSENT:
+            return edit.after is None
+    if edit.after is None:
+        return False
+    value = draft.grammar.value(edit.after)
+    return _position(now, value) is not None if edit.member and isinstance(now, list) else same(now, value)
 
 
 def _fulfil(draft: Draft, want: Want) -> Iterator[Edit]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import Syntax, Tree, Value, Want, apply, parse
+from installer.decide.edits import Edit, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.effect import Effect, Flags, Handler
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File, Meta
@@ -32,10 +32,14 @@ Version = tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """dockerd does not take a text up: it stays as it was, or ``dies``."""
+    """dockerd does not take a text up: it stays as it was, or ``dies``.
+
+    ``remedy`` is "" where the text is what has to be corrected.
+    """
 
     words: str
     dies: bool = False
+    remedy: str = ""
 
 
 def effect(file: File | None, path: PurePosixPath, version: Version, flags: Flags = NO_FLAGS) -> Effect:
@@ -83,7 +87,11 @@ def reloaded(
     default = said.default or (live.default if old or file else BUILT_IN)
     # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
     if not (default in handlers if old else _defined(default, handlers, version)):
-        return Refused(f"specified default runtime '{default}' does not exist", dies=old)
+        words, remedy = f"specified default runtime '{default}' does not exist", ""
+        if default == flags.default:
+            words = f"it was started with --default-runtime {default}, and that would not be defined"
+            remedy = f"define {default} in {path}, or start docker without that flag, then run again"
+        return Refused(words, dies=old, remedy=remedy)
     return replace(live, handlers=handlers, default=default)
 
 
@@ -93,6 +101,12 @@ def same(one: Effect, other: Effect) -> bool:
     Its list leaves out type and options of a runtime, and has shims that come and go.
     """
     return one.default == other.default and _told(one) == _told(other)
+
+
+def told_otherwise(live: Effect, wanted: Effect) -> Iterator[tuple[str, bool]]:
+    """Yield the runtimes that dockerd has and a start would not give it so; true for those it would lack."""
+    told, defined = _told(live), _told(wanted)
+    yield from ((name, name not in defined) for name in sorted(told) if told[name] != defined.get(name))
 
 
 def route(
@@ -117,26 +131,26 @@ def route(
         and all(_leads_there(live, target, path, each, flags) for each in versions)
     ):
         return (target,)
-    middle = explicit(target, path, flags)
+    middle, _ = explicit(target, path, flags)
     found = reloaded(live or effect(None, path, version, flags), middle, path, version, flags)
     if isinstance(found, Refused):
         verb = "would die of it" if found.dies else "would not take it up"
         raise InstallerError(
             f"reload docker with what {path} has to say (dockerd {verb}: {found.words})",
-            remedy=f"correct {path} and restart docker",
+            remedy=found.remedy or f"correct {path} and restart docker",
         )
     return (middle,) if target is not None and middle.content == target.content else (middle, target)
 
 
-def explicit(target: File | None, path: PurePosixPath, flags: Flags) -> File:
-    """Return ``target`` with both keys in words, which every dockerd takes up whatever it has.
+def explicit(target: File | None, path: PurePosixPath, flags: Flags) -> tuple[File, tuple[Edit, ...]]:
+    """Return ``target`` with both keys in words, which every dockerd takes up whatever it has, and the edits.
 
     A default that a flag says may not stand there and needs no word, for no reload has ever changed it.
     """
     text = target.content.decode() if target else ""
     wants = intermediate(parse(text, Syntax.JSON, name=str(path)), flags)
-    middle, _ = apply(text, wants, Syntax.JSON, name=str(path))
-    return File(middle.encode(), target.meta if target else Meta())
+    middle, edits = apply(text, wants, Syntax.JSON, name=str(path))
+    return File(middle.encode(), target.meta if target else Meta()), edits
 
 
 def intermediate(target: Tree, flags: Flags = NO_FLAGS) -> tuple[Want, ...]:
@@ -147,8 +161,14 @@ def intermediate(target: Tree, flags: Flags = NO_FLAGS) -> tuple[Want, ...]:
     """
     default, runtimes = target.get(DEFAULT), target.get(RUNTIMES)
     named = Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN)
-    told = _of_flags(flags) | dict(runtimes if isinstance(runtimes, Mapping) else {})
-    return (*(() if flags.default else (named,)), Want((RUNTIMES,), told))
+    there = runtimes if isinstance(runtimes, Mapping) else None
+    # Name by name: a key of its own each, so that it can be taken out again of what others have edited since.
+    told = {name: entry for name, entry in _of_flags(flags).items() if name not in (there or ())}
+    return (
+        *(() if flags.default else (named,)),
+        *(() if there is not None else (Want((RUNTIMES,), {}),)),
+        *(Want((RUNTIMES, name), entry) for name, entry in told.items()),
+    )
 
 
 def _of_flags(flags: Flags) -> dict[str, Value]:
