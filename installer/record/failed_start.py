@@ -16,6 +16,7 @@ ASK_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 LAST_LINES: Final = 50
 ROOT: Final = PurePosixPath("/")
+ITS_PROCESS: Final = "its process"
 EXITED, KILLED, DUMPED = 1, 2, 3  # waitid(2): si_code
 MAIN: Final = ("ExecMainStartTimestamp", "ExecMainCode", "ExecMainStatus")
 GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
@@ -28,9 +29,10 @@ def why_not_started(
 
     ``before`` is the unit as it was: what its processes of that time say tells nothing of the start.
     """
-    return ": ".join(
-        filter(None, (_failed_command(buses, unit, since_s), _last_words(host, unit, since_s, before)))
-    )
+    ended, words = _failed_command(buses, unit, since_s), _last_words(host, unit, since_s, before)
+    if words and ended.startswith(ITS_PROCESS):
+        return words  # it has said by itself why
+    return ": ".join(filter(None, (ended, words)))
 
 
 def _failed_command(buses: Sequence[Path], unit: str, since_s: float) -> str:
@@ -45,7 +47,7 @@ def _failed_command(buses: Sequence[Path], unit: str, since_s: float) -> str:
         how = _ended(code, status) if began_us >= since_s * 1e6 else ""
     except (InstallerError, ValueError, TypeError):
         return ""
-    return how and f"its process {how}"
+    return how and f"{ITS_PROCESS} {how}"
 
 
 def _ended(code: int, status: int) -> str:
