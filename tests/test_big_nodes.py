@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.edits import Syntax, Want, apply, undo
+from installer.decide.edits import Syntax, Want, apply, parse, undo
 from installer.decide.edits.depth import is_deep
 from installer.host.containers import TASKS, of_shims
 from installer.host.files import Host
@@ -57,6 +57,28 @@ def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:
 
     assert (back, left) == (text, ())
     assert time.process_time() - began < 2.0, "an install and an undo"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("".join(f"k{number}=1\n" for number in range(20_000)), id="keys before any table"),
+        pytest.param(f"x = [{'1,' * 100_000}]\n", id="one array"),
+        pytest.param(f"x = [\n{'[1],' * 40_000}\n]\n", id="arrays in an array of many lines"),
+        pytest.param(f"x = {{ {', '.join(f'k{number}=1' for number in range(20_000))} }}\n", id="inline"),
+    ],
+)
+def test_what_is_not_on_the_way_to_our_keys_is_not_taken_apart(text: str) -> None:
+    began = time.process_time()
+    parse(text, Syntax.TOML, name="config")
+    parsed_s = time.process_time() - began
+
+    new, edits = apply(text, WANTS, Syntax.TOML, name="config")
+    back, left = undo(new, edits, Syntax.TOML, name="config")
+
+    assert (back, left) == (text, ())
+    # Each text, before and after, is parsed once more.
+    assert time.process_time() - began - parsed_s < 5 * parsed_s + 0.5
 
 
 def test_a_json_of_a_megabyte_is_edited_within_a_second() -> None:
