@@ -57,6 +57,18 @@ def test_a_deep_config_is_refused_in_a_sentence(
     assert site.tree() == before
 
 
+@pytest.mark.parametrize("number", ["1" * 100_000, "0x" + "f" * 100_000], ids=["decimal", "hexadecimal"])
+def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site, number: str) -> None:
+    (site.root / CONTAINERD).write_text(f"version = 2\nx = {number}\n")
+
+    done = site.call("install", "--runtime", "containerd")
+
+    assert done.returncode == 0 if number.startswith("0x") else done.returncode == 1
+    assert "internal error" not in done.stderr
+    assert "sys." not in done.stderr
+    assert number.startswith("0x") or "a number has more than 4300 digits" in sentence(done)
+
+
 def test_objects_in_objects_are_refused_as_well(site: Site) -> None:
     (site.root / DAEMON_JSON).write_text('{"a":' * 300 + "1" + "}" * 300)
 

@@ -30,7 +30,7 @@ def load(text: str) -> Branch:
         reason, _, place = str(error).rpartition(" (at ")
         raise TextError(f"{place.rstrip(')')}: {reason[:1].lower()}{reason[1:]}") from error
     except ValueError as error:  # an integer of more than 4300 digits
-        raise TextError(str(error)) from error
+        raise TextError("a number has more than 4300 digits") from error
 
 
 def value(literal: str) -> Any:
