@@ -1,4 +1,4 @@
-"""How much memory this process may use before the kernel ends it."""
+"""How much memory this process may use before the kernel ends it, and how many files it may open."""
 
 import re
 import resource
@@ -7,12 +7,33 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.errors import InstallerError
+
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
+FEWEST_FILES: Final = 64
+ENOUGH_FILES: Final = 1024
 MEMINFO: Final = Path("/proc/meminfo")
 STATUS: Final = Path("/proc/self/status")
 # By version of cgroups (cgroups(7)): below which directory, and in which file.
 _FILES: Final = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+
+
+def refuse_few_files() -> None:
+    """Let this process have as many files open as an install and its undo need, also half way down a tree.
+
+    Raises:
+        InstallerError: that is more than it may have.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and hard < FEWEST_FILES:
+        raise InstallerError(
+            f"start (this process may have no more than {hard} files open)",
+            remedy=f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit",
+        )
+    if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
+        most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def memory_limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
