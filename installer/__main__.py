@@ -16,6 +16,8 @@ def main() -> None:
     woken = WOKEN_BY in os.environb
     try:
         code = _verb()
+    except SystemExit as end:  # argparse: it has printed its help, or what was wrong
+        code = int(end.code or Exit.OK)
     except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
         # Who comes back from the wait has installed: its host is not as before.
         code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED

@@ -14,6 +14,7 @@ from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.flags import FLAGS, SHOW_SECRETS, Flag, options_from
+from installer.host.limits import refuse_few_files
 from installer.record.internal import internal_errors
 from installer.usage import UNHEEDED, Verb, unknown_variables
 
@@ -74,7 +75,9 @@ def _options(values: dict[str, Any]) -> Options:
     logging.configure(logging.LogFormat(values["log_format"]))
     for variable, meant in unknown_variables(os.environ).items():
         log.warning("unknown variable ignored", variable=variable, meant=meant)
-    return options_from(values, frozenset(given))
+    options = options_from(values, frozenset(given))
+    refuse_few_files()
+    return options
 
 
 @program.command(cls=Verb)

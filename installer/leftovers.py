@@ -12,7 +12,7 @@ from installer.decide.verify import MARK
 from installer.host import cri_pods, docker_containers
 from installer.host.files import Host
 
-SWEEP_S: Final = 9.0  # for all engines; 5 s were too few for a busy containerd
+SWEEP_S: Final = 15.0  # for all engines; 9 s were too few for a containerd on a busy machine
 SWEEPS: Final = {"docker": docker_containers.sweep}
 
 

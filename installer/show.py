@@ -19,7 +19,7 @@ from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import Holdings
 from installer.decide.steps import WriteConfig, describe
 from installer.host.files import Host
-from installer.record.ledger import read_holdings
+from installer.record.ledger import ledger_lost, read_holdings
 from installer.record.probe import probe_install
 from installer.record.trial import Trials
 
@@ -37,6 +37,9 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
     plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
+    if ledger_lost(host, options.layout):
+        gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
+        plan = replace(plan, notes=(gone, *plan.notes))
     if as_json:
         click.echo(json.dumps(document_of(plan, show_secrets=show_secrets), indent=2))
     else:

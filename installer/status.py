@@ -25,7 +25,7 @@ from installer.host.lock_table import is_held_pidfile
 from installer.host.trees import entries
 from installer.record.access import exposed
 from installer.record.in_force import lacking
-from installer.record.ledger import is_lost, read_holdings
+from installer.record.ledger import is_lost, ledger_lost, read_holdings
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
@@ -90,6 +90,9 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
                 held.toolkit.rendered, text_of(file, layout.config), name=str(layout.config)
             ):
                 yield Line(str(layout.config), f"{key} edited by an administrator")
+    if unclaimed := host.names(layout.unclaimed):
+        state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
+        yield Line(str(layout.unclaimed), state)
     for path, _, flaw in exposed(host, layout, held):
         yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
     yield from _config_lines(host, layout, held)
@@ -99,7 +102,10 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
 
 
 def _without(host: Host, options: Options) -> Iterator[Line]:
-    """Yield the configs that name our toolkit although there is no ledger: nobody can tell any more."""
+    """Yield what is left of an installation without its ledger, and the configs that name our toolkit."""
+    if ledger_lost(host, options.layout):
+        state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
+        yield Line(str(options.layout.ledger), state, good=False)
     if host.kind(options.layout.toolkit, last=False) is not Kind.DIRECTORY:  # else NVIDIA's
         for path in named_toolkits(host, options.places).get(options.install_dir, ()):
             state = (

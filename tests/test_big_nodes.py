@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.edits import Syntax, Want, apply, undo
+from installer.decide.edits import Syntax, Want, apply, parse, undo
 from installer.decide.edits.depth import is_deep
 from installer.host.containers import TASKS, of_shims
 from installer.host.files import Host
-from installer.host.limits import memory_limit_bytes
+from installer.host.limits import free_memory_bytes, memory_limit_bytes
 from tests.test_verbs import PROJECT, Site, sentence
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -57,6 +57,28 @@ def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:
 
     assert (back, left) == (text, ())
     assert time.process_time() - began < 2.0, "an install and an undo"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("".join(f"k{number}=1\n" for number in range(20_000)), id="keys before any table"),
+        pytest.param(f"x = [{'1,' * 100_000}]\n", id="one array"),
+        pytest.param(f"x = [\n{'[1],' * 40_000}\n]\n", id="arrays in an array of many lines"),
+        pytest.param(f"x = {{ {', '.join(f'k{number}=1' for number in range(20_000))} }}\n", id="inline"),
+    ],
+)
+def test_what_is_not_on_the_way_to_our_keys_is_not_taken_apart(text: str) -> None:
+    began = time.process_time()
+    parse(text, Syntax.TOML, name="config")
+    parsed_s = time.process_time() - began
+
+    new, edits = apply(text, WANTS, Syntax.TOML, name="config")
+    back, left = undo(new, edits, Syntax.TOML, name="config")
+
+    assert (back, left) == (text, ())
+    # Each text, before and after, is parsed once more.
+    assert time.process_time() - began - parsed_s < 5 * parsed_s + 0.5
 
 
 def test_a_json_of_a_megabyte_is_edited_within_a_second() -> None:
@@ -185,20 +207,53 @@ def test_the_limit_of_memory_is_that_of_the_cgroups(
     assert memory_limit_bytes(tmp_path / "self", tmp_path / "fs") == limit
 
 
-def test_a_config_that_takes_more_memory_than_there_is_is_refused_before_anything_is_written(
-    tmp_path: Path,
-) -> None:
+DENSE = [
+    pytest.param("".join(f"k{number}=1\n" for number in range(100_000)), id="keys"),
+    pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
+    pytest.param("".join(f"[t{number}]\na=1\n" for number in range(65_000)), id="tables"),
+    pytest.param("[[k]]\n" * 160_000, id="an array of tables"),
+]
+
+
+@pytest.mark.parametrize("text", DENSE)
+def test_a_dense_config_of_a_megabyte_is_refused_where_it_would_not_fit(tmp_path: Path, text: str) -> None:
     site = Site(tmp_path)
-    (site.root / "etc/containerd/config.toml").write_text(config(5_000_000))
+    (site.root / "etc/containerd/config.toml").write_text(text)
     before = site.tree()
+
+    done = _limited_to_128_mebibytes(site)
+
+    assert done.returncode == 1
+    assert "MB of config take about 1" in sentence(done)
+    assert "the limit of this process is 128 MiB" in sentence(done)
+    assert site.tree() == before
+
+
+def _limited_to_128_mebibytes(site: Site) -> "subprocess.CompletedProcess[str]":
     code = (
         "import sys; from installer.record import configs; configs.memory_limit_bytes = lambda: 128 << 20\n"
         "from installer.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     where = ["--host-root", str(site.root), "--toolkit-source", str(site.source), "--runtime", "containerd"]
     command = [sys.executable, "-c", code, "install", *where, "--restart-mode", "none"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+
+def test_where_the_node_or_the_address_space_is_full_is_told(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:  9 kB\nMemAvailable:      2048 kB\n")
+
+    assert free_memory_bytes(tmp_path / "meminfo") == 2 << 20
+    assert free_memory_bytes(tmp_path / "none") == sys.maxsize
+
+
+def test_a_config_that_takes_more_memory_than_there_is_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    (site.root / "etc/containerd/config.toml").write_text(config(5_000_000))
+    before = site.tree()
+
+    done = _limited_to_128_mebibytes(site)
 
     assert done.returncode == 1
     assert "MB of config take about 1" in sentence(done)

@@ -86,6 +86,133 @@ def test_a_run_whose_ledger_is_lost_while_it_waits_undoes_what_can_be_seen(site:
     assert _named(site) == []
 
 
+ALONE = pytest.mark.parametrize("spoilt", [False, True], ids=["removed", "spoilt and moved away"])
+
+
+def _without_its_ledger(site: Site, *, spoilt: bool) -> None:
+    ledger = site.root / LEDGER
+    if spoilt:
+        ledger.write_bytes(ledger.read_bytes()[:200])
+        refused = site.call("uninstall")
+        assert refused.returncode == 1
+        assert "it is damaged or cut off: line" in sentence(refused)
+        assert "move it away and run uninstall" in sentence(refused)
+    ledger.unlink()
+
+
+def _files(site: Site) -> dict[str, str]:
+    return {name: found for name, found in site.tree().items() if not found.startswith("4")}
+
+
+@ALONE
+def test_uninstall_without_the_ledger_alone_gives_all_back_that_can_be_told(
+    site: Site, *, spoilt: bool
+) -> None:
+    before = _files(site)
+    assert site.call("install").returncode == 0
+    _without_its_ledger(site, spoilt=spoilt)
+
+    told, planned = site.status(), site.call("plan")
+    done = site.call("uninstall")
+
+    assert [told.returncode, planned.returncode, done.returncode] == [1, 0, 0], planned.stderr + done.stderr
+    assert f"note: /{LEDGER} is gone: install goes on" in planned.stdout
+    assert "/ledger  somebody has removed it: install or uninstall goes on" in told.stdout
+    assert "ledger lost" in done.stderr
+    assert _files(site) == before  # nobody knows any more who made the directories
+    assert site.status().returncode == 3
+
+
+@ALONE
+def test_a_saved_copy_that_nobody_can_place_any_more_is_kept_and_named(site: Site, *, spoilt: bool) -> None:
+    config = site.root / "etc/containerd/config.toml"
+    original = config.read_bytes()
+    assert site.call("install", "--set-as-default").returncode == 0
+    _without_its_ledger(site, spoilt=spoilt)
+
+    again = site.call("install")
+    shown = site.status()
+    done = [site.call("uninstall"), site.call("uninstall")]
+    (kept,) = (site.root / HOME / "unclaimed").iterdir()
+    named = _named(site)
+    config.write_bytes(kept.read_bytes())
+    last = site.call("uninstall")
+
+    assert [each.returncode for each in (again, shown, *done, last)] == [0, 0, 4, 4, 0], last.stderr
+    assert "2 configs as they were before an install whose ledger is lost" in shown.stdout
+    assert all(kept.name in sentence(each) and "move them away" in sentence(each) for each in done)
+    assert named == []
+    assert config.read_bytes() == original
+    assert site.status().returncode == 3
+
+
+def test_a_run_goes_on_by_what_configs_show_where_the_ledger_alone_is_gone(site: Site) -> None:
+    with site.running() as child:
+        (site.root / LEDGER).unlink()
+        child.send_signal(signal.SIGTERM)
+        assert child.stderr is not None
+        said = child.stderr.read()
+        code = child.wait(30)
+
+    assert code == 0, said
+    assert "ledger lost" in said
+    assert _named(site) == []
+    assert not (site.root / HOME).exists()
+
+
+def test_the_directory_of_another_installer_comes_back_without_the_ledger(site: Site) -> None:
+    theirs = site.root / "usr/local/nvidia/toolkit/nvidia-container-runtime"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs")
+    assert site.call("install").returncode == 0
+    (site.root / LEDGER).unlink()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert theirs.read_text() == "theirs"
+    assert _named(site) == []
+
+
+def test_what_another_install_dir_has_lost_its_ledger_is_found_by_what_engines_name(site: Site) -> None:
+    assert site.call("install", "--install-dir", PLACE).returncode == 0
+    (site.root / PLACE[1:] / ".toolkit-installer/ledger").unlink()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert f'"install_dir": "{PLACE}"' in done.stderr
+    assert _named(site) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "it is empty", id="empty"),
+        pytest.param(b"\n \n", "it is empty", id="blank"),
+        pytest.param(b"\x00" * 512, "it is damaged or cut off: line 1, column 1", id="zeros of a crash"),
+        pytest.param(b'{"version": \xff}', "it is no text: byte 12 is not UTF-8", id="no text"),
+        pytest.param(b'{"version": 1, "fini', "it is damaged or cut off: line 1, column 16", id="cut off"),
+        pytest.param(
+            b'{"version": ' + b"1" * 100_000 + b"}", "it holds a number of more than 4300 digits", id="digits"
+        ),
+    ],
+)
+def test_a_spoilt_ledger_is_one_true_sentence_and_a_way_forward(
+    site: Site, content: bytes, words: str
+) -> None:
+    assert site.call("install").returncode == 0
+    (site.root / LEDGER).write_bytes(content)
+    before = site.tree()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 1
+    assert sentence(done).startswith(f"cannot understand the ledger /{LEDGER} ({words}")
+    assert f"keeps what it cannot place of /{HOME}/backups" in sentence(done)
+    assert site.tree() == before
+
+
 def test_what_nvidias_installer_left_is_not_taken_for_ours(site: Site) -> None:
     toolkit = site.root / "usr/local/nvidia/toolkit"
     (toolkit / ".config/nvidia-container-runtime").mkdir(parents=True)

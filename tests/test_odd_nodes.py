@@ -4,10 +4,12 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -56,6 +58,41 @@ def test_a_deep_config_is_refused_in_a_sentence(
     assert [each.returncode for each in done] == [1, 1]
     assert all(plain(each) and "nested too deeply" in sentence(each) for each in done), done
     assert site.tree() == before
+
+
+@pytest.mark.parametrize("number", ["1" * 100_000, "0x" + "f" * 100_000], ids=["decimal", "hexadecimal"])
+def test_a_number_of_a_hundred_thousand_digits_is_no_bug(site: Site, number: str) -> None:
+    (site.root / CONTAINERD).write_text(f"version = 2\nx = {number}\n")
+
+    done = site.call("install", "--runtime", "containerd")
+
+    assert done.returncode == 0 if number.startswith("0x") else done.returncode == 1
+    assert "internal error" not in done.stderr
+    assert "sys." not in done.stderr
+    assert number.startswith("0x") or "a number has more than 4300 digits" in sentence(done)
+
+
+@pytest.mark.parametrize(("most", "code"), [(8, 1), (40, 1), (1024, 0)])
+def test_few_open_files_are_made_more_or_refused_before_anything_is_written(
+    site: Site, most: int, code: int
+) -> None:
+    before = site.tree()
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8, most))
+
+    done = [_limited(site.command(verb), few) for verb in ("install", "uninstall")]
+
+    assert [each.returncode for each in done] == [code, code], done
+    assert site.tree() == before
+    if code:
+        assert sentence(done[0]).startswith(f"cannot start (this process may have no more than {most} files")
+
+
+def _limited(command: list[str], limit: Callable[[], None]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=PROJECT, preexec_fn=limit, timeout=60
+    )
 
 
 def test_objects_in_objects_are_refused_as_well(site: Site) -> None:

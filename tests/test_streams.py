@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -109,6 +110,49 @@ def test_a_reader_that_goes_away_is_no_traceback(
         )
 
     assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.parametrize(("command", "usual"), SHOWN)
+def test_what_finds_no_room_is_said_and_no_success(
+    tmp_path: Path, command: Callable[[Site], list[str]], usual: int
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _run(command(Site(tmp_path)), stdout=full)
+
+    assert done.returncode == 1 != usual
+    assert done.stderr == (
+        "toolkit-installer: cannot write to standard output (no space left on device); "
+        "give it a file or a reader that takes it, then run again\n"
+    )
+
+
+@pytest.mark.parametrize(("command", "usual"), SHOWN)
+def test_what_is_shown_to_a_closed_stream_is_no_success(
+    tmp_path: Path, command: Callable[[Site], list[str]], usual: int
+) -> None:
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh", *command(Site(tmp_path))]
+
+    done = _run(closing, stdout=None)
+
+    assert done.returncode == 1 != usual
+    assert "cannot write to standard output (it is closed)" in done.stderr
+
+
+def test_an_install_shows_nothing_and_needs_no_stream_at_all(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+    closing = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+
+    done = [_run([*closing, *site.command(verb)], stdout=None) for verb in ("install", "uninstall")]
+
+    assert [each.returncode for each in done] == [0, 0]
+    assert site.tree() == before
+
+
+def _run(command: list[str], stdout: TextIO | None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, cwd=PROJECT, timeout=60
+    )
 
 
 @pytest.mark.parametrize("command", [OURS, COMPAT], ids=["ours", "NVIDIA's words"])

@@ -400,18 +400,6 @@ def test_a_corrupt_ledger_is_said_plainly_and_nothing_is_guessed(site: Site) -> 
     assert site.tree() == before
 
 
-def test_a_ledger_that_somebody_removed_is_missed_and_the_payload_stays(site: Site) -> None:
-    site.call("install")
-    (site.root / LEDGER).unlink()
-    before = site.tree()
-
-    done = [site.call("uninstall"), site.call("install"), site.call("plan")]
-
-    assert [each.returncode for each in done] == [1, 1, 1]
-    assert "cannot find the ledger" in sentence(done[0])
-    assert site.tree() == before
-
-
 def test_what_somebody_put_into_our_directory_is_not_removed(site: Site) -> None:
     site.call("install")
     theirs = site.root / "usr/local/nvidia/.toolkit-installer/theirs"

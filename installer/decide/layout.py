@@ -47,6 +47,11 @@ class Layout:
         return self.home / "backups"
 
     @property
+    def unclaimed(self) -> PurePosixPath:
+        """Configs as they were before an install whose ledger is lost: nobody knows any more which."""
+        return self.home / "unclaimed"
+
+    @property
     def check(self) -> PurePosixPath:
         """Where CRI-O's drop-ins are put together for its own program to read."""
         return self.home / "check"

@@ -205,8 +205,12 @@ def _no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> 
         return ()
     return (
         InstallerError(
-            f"install into {options.install_dir} ({facts.free_bytes >> 20} MiB are free, "
-            f"two payloads take {need >> 20} MiB)",
+            f"install into {options.install_dir} ({_size(facts.free_bytes)} are free, "
+            f"two payloads take {_size(need)})",
             remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
         ),
     )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

@@ -1,13 +1,39 @@
-"""How much memory this process may use before the kernel ends it."""
+"""How much memory this process may use before the kernel ends it, and how many files it may open."""
 
+import re
+import resource
+import sys
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.errors import InstallerError
+
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
+FEWEST_FILES: Final = 64
+ENOUGH_FILES: Final = 1024
+MEMINFO: Final = Path("/proc/meminfo")
+STATUS: Final = Path("/proc/self/status")
 # By version of cgroups (cgroups(7)): below which directory, and in which file.
 _FILES: Final = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+
+
+def refuse_few_files() -> None:
+    """Let this process have as many files open as an install and its undo need, also half way down a tree.
+
+    Raises:
+        InstallerError: that is more than it may have.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and hard < FEWEST_FILES:
+        raise InstallerError(
+            f"start (this process may have no more than {hard} files open)",
+            remedy=f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit",
+        )
+    if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
+        most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def memory_limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
@@ -26,3 +52,22 @@ def memory_limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None
                     with suppress(OSError, ValueError):  # "max"; or not seen from here
                         limits.append(int((cgroups / below / str(each)[1:] / file).read_text()))
     return min(limits, default=None)
+
+
+def free_memory_bytes(meminfo: Path = MEMINFO, status: Path = STATUS) -> int:
+    """Return by how much this process may grow before the node, or its own address space, is full."""
+    free = [_kilobytes(meminfo, "MemAvailable")]
+    space, used = resource.getrlimit(resource.RLIMIT_AS)[0], _kilobytes(status, "VmSize")
+    if space != resource.RLIM_INFINITY and used is not None:
+        free.append(space - used)
+    return min((each for each in free if each is not None), default=sys.maxsize)
+
+
+def _kilobytes(file: Path, name: str) -> int | None:
+    """Return a number of such a file, in bytes; None where it is not told."""
+    with suppress(OSError):
+        if found := re.search(
+            rf"^{name}:\s+(\d{{1,15}}) kB$", file.read_text(errors="replace"), re.MULTILINE
+        ):
+            return int(found[1]) << 10
+    return None

@@ -26,6 +26,7 @@ from installer.host.processes import started_of
 
 LOCK: Final = "lock"
 PRIVATE: Final = 0o600
+OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 # A pid of ours or NVIDIA's, or what a crash has left of one.
 _PID = re.compile(rb"[0-9\s\0]*")
@@ -60,7 +61,8 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     """Lock the directory at ``path`` by the file ``lock`` in it; None where it has gone meanwhile.
 
     The directory itself is for everybody to read, and so to lock. 0.1.0 locked it all the same: it is taken
-    where a process of root's holds that lock, or one that is not seen while there is no file ``lock`` yet.
+    where a process of root's is seen to hold that lock. One that is not seen proves nothing: who locks,
+    forks and ends leaves a lock that the kernel's table gives to nobody.
 
     ``inherited`` are descriptors that held the lock before an exec, where they still are these files.
 
@@ -136,8 +138,7 @@ def _refuse_older(host: Host, directory: int, here: Path, path: PurePosixPath) -
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        held = root_holds(directory, _process_tables(host))
-        if held or (held is None and not (here / LOCK).exists()):
+        if root_holds(directory, _process_tables(host)):
             _refuse(here, path, error)
 
 
@@ -151,10 +152,12 @@ def _lock_file(host: Host, directory: int) -> int | None:
     try:
         # For reading: that goes on a full disk and on one that is read-only.
         fd = os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
-        if not _taken_by_a_neighbour(host, fd):  # somebody had opened it to everybody
+        if not _is_a_neighbours(host, fd):
             return fd
-        os.close(fd)
-        os.unlink(LOCK, dir_fd=directory)
+        try:
+            os.unlink(LOCK, dir_fd=directory)
+        finally:
+            os.close(fd)
     except FileNotFoundError:
         pass
     try:
@@ -206,13 +209,12 @@ def _new_pidfile(host: Host, here: Path, path: PurePosixPath) -> Lock | None:
         fd = found
     lock = Lock(fd)
     try:
-        if _taken_by_a_neighbour(host, fd):
+        if _is_a_neighbours(host, fd):
             if _has_name(fd, here):
                 here.unlink()
         else:
             _flock(fd, here, path)
             if _has_name(fd, here):
-                os.fchmod(fd, PRIVATE)  # 0.1.0 made it for everybody to read
                 return lock
     except BaseException:
         lock.release()
@@ -250,13 +252,19 @@ def _is_another(here: Path, status: os.stat_result, text: bytes) -> bool:
     return started is not None and booted + started <= status.st_mtime
 
 
-def _taken_by_a_neighbour(host: Host, fd: int) -> bool:
-    """Tell whether somebody who is not root holds a lock on a pidfile that an older version made."""
+def _is_a_neighbours(host: Host, fd: int) -> bool:
+    """Tell whether somebody who is not root holds a lock on a file, or may at any time: he could open it.
+
+    So it is with the pidfiles of 0.1.0, and with what an admin has given a wider mode. A lock whose holder is
+    not seen counts where root alone could open the file.
+    """
+    wide = bool(os.fstat(fd).st_mode & OTHERS)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return root_holds(fd, _process_tables(host)) is False
-    return False
+        held = root_holds(fd, _process_tables(host))
+        return held is False or (held is None and wide)
+    return wide
 
 
 def _refuse_foreign(path: PurePosixPath) -> NoReturn:

@@ -1,5 +1,6 @@
 """The standard streams: no reader that has gone away or reads no more keeps us from obeying a stop."""
 
+import errno
 import io
 import os
 import select
@@ -8,9 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TextIO
 
+STDOUT: Final = 1
 STDERR: Final = 2
 PATIENCE_S: Final = 0.5
 POLL_S: Final = 0.1
+REMEDY: Final = "give it a file or a reader that takes it, then run again"
 
 
 def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
@@ -18,18 +21,23 @@ def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
 
     ``goes_on`` is asked again and again while there is no room.
     """
+    try:
+        return _written(fd, content, goes_on)
+    except OSError:  # nobody reads any more, or its disk is full
+        return False
+
+
+def _written(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
+    """Do what ``write`` does; OSError where the other side takes nothing."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     waits_s = 0.0
-    try:
-        while content:
-            if poll.poll(waits_s * 1000):
-                content = _rest(fd, content)
-            elif not goes_on():
-                return False
-            waits_s = POLL_S
-    except (OSError, ValueError):  # nobody reads any more
-        return False
+    while content:
+        if poll.poll(waits_s * 1000):
+            content = _rest(fd, content)
+        elif not goes_on():
+            return False
+        waits_s = POLL_S
     return True
 
 
@@ -47,11 +55,15 @@ def patient() -> Callable[[], bool]:
 
 
 class _Stream(io.RawIOBase):
-    """One of the two; what finds no reader is lost, and all that comes after it."""
+    """One of the two; what finds no reader is lost, and all that comes after it.
 
-    def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]]) -> None:
-        self._fd, self._patience = fd, patience
-        self.lost = False
+    ``failure`` is why it was lost, but for a reader that has gone away: that has seen what it wanted.
+    """
+
+    def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
+        self._fd, self._patience, self._closed = fd, patience, closed
+        self.lost = closed
+        self.failure: OSError | None = None
 
     def writable(self) -> bool:
         return True
@@ -64,7 +76,14 @@ class _Stream(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         said = bytes(content)
-        self.lost = self.lost or not write(self._fd, said, self._patience())
+        if self._closed:
+            self.failure = OSError(errno.EBADF, "it is closed")
+        try:
+            self.lost = self.lost or not _written(self._fd, said, self._patience())
+        except (BrokenPipeError, ConnectionResetError):
+            self.lost = True
+        except OSError as error:
+            self.lost, self.failure = True, error
         return len(said)
 
 
@@ -75,13 +94,9 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
     reader, as long as nobody asks us to stop; what stderr is to get waits ``PATIENCE_S``.
 
     Returns:
-        What flushes stdout and tells whether a stop cut it short.
+        What flushes stdout and tells whether all got there; why not is said, unless a stop cut it short.
     """
-    for fd in range(STDERR + 1):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003 - no name to give it
+    closed = {fd for fd in range(STDERR + 1) if _opened(fd)}
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     cut_short = False
 
@@ -90,14 +105,37 @@ def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
         cut_short = stopping()
         return not cut_short
 
-    sys.stdout = _text(_Stream(1, lambda: goes_on), sys.stdout)
-    sys.stderr = _text(_Stream(STDERR, patient), sys.stderr)
+    stdout = _Stream(STDOUT, lambda: goes_on, closed=STDOUT in closed)
+    sys.stdout = _text(stdout, sys.stdout)
+    sys.stderr = _text(_Stream(STDERR, patient, closed=STDERR in closed), sys.stderr)
 
     def finished() -> bool:
         sys.stdout.flush()
-        return not cut_short
+        try:
+            os.close(os.dup(STDOUT))  # NFS tells only now that there was no room
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                stdout.failure = stdout.failure or error
+        if stdout.failure is not None:
+            reason = (stdout.failure.strerror or str(stdout.failure)).lower()
+            sys.stderr.write(f"toolkit-installer: cannot write to standard output ({reason}); {REMEDY}\n")
+        return not cut_short and stdout.failure is None
 
     return finished
+
+
+def _opened(fd: int) -> bool:
+    """Open a standard stream that is closed, so that no file of ours gets its number; tell whether it was."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        try:
+            os.open(os.devnull, os.O_RDWR)
+        except OSError:  # there is nothing in /dev
+            os.memfd_create("closed")
+        os.set_inheritable(fd, True)  # noqa: FBT003 - no name to give it
+        return True
+    return False
 
 
 def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:

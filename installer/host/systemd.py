@@ -259,7 +259,7 @@ def _ask(
 def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]) -> Iterator[Bus]:
     from jeepney import DBusErrorResponse
 
-    failures = []
+    failures, remedy = [], "mount the node's /run/dbus into the container (the directory, not the socket)"
     for index, path in enumerate(buses):
         # A bus that hangs leaves time for the next one.
         share_s = (deadline - time.monotonic()) / (len(buses) - index)
@@ -267,6 +267,10 @@ def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]
             bus = Bus(path, timeout_s=share_s, check=check)
         except OSError as error:
             failures.append(f"{path}: {error}")
+            if isinstance(error, TimeoutError):  # anybody can keep the system bus full
+                remedy = (
+                    "mount the node's /run/systemd too, where root alone reaches systemd, or end who fills it"
+                )
             continue
         except (DBusErrorResponse, *MALFORMED) as error:
             failures.append(f"{path}: what answers is not systemd: {error!r}")
@@ -279,5 +283,5 @@ def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]
         return
     raise NoBusError(
         f"reach systemd ({', '.join(failures) or 'no socket to try'})",
-        remedy="mount the node's /run/dbus into the container (the directory, not the socket)",
+        remedy=remedy,
     )

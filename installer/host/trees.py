@@ -30,6 +30,7 @@ from installer.host.places import DIRECTORY
 Label = tuple[tuple[str, bytes], ...]
 
 PRIVATE: Final = 0o700
+OTHERS: Final = 0o077
 WIDE: Final = 0o755
 CAPABILITIES: Final = "security.capability"
 WAIT_S: Final = 5.0
@@ -129,7 +130,8 @@ def _lock(fd: int, staged: str, directory: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         # 0.1.0 left one for everybody to open, and so to lock, if it was killed.
-        if root_holds(fd) is False:
+        held = root_holds(fd)
+        if held is False or (held is None and os.fstat(fd).st_mode & OTHERS):
             _remove(staged, directory)
         return False
     status = _status(staged, directory)

@@ -31,12 +31,12 @@ def exposed(host: Host, layout: Layout, held: Holdings) -> Iterator[tuple[PurePo
 
     A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
     """
-    backups = [(layout.backups / name, PRIVATE) for name in host.names(layout.backups)]
+    saved = (layout.backups, layout.unclaimed)
     wanted = [
         (layout.home, OPEN),
         (layout.versions, OPEN),
-        (layout.backups, FOR_ROOT),
-        *backups,
+        *((directory, FOR_ROOT) for directory in saved),
+        *((directory / name, PRIVATE) for directory in saved for name in host.names(directory)),
         (layout.ledger, PRIVATE),
         (layout.home / LOCK, PRIVATE),
     ]

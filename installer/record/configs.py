@@ -14,11 +14,13 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
 from installer.host.files import Host
-from installer.host.limits import memory_limit_bytes
+from installer.host.limits import free_memory_bytes, memory_limit_bytes
 
-# As measured (make bench): what the program itself takes, and what each byte of the largest config adds.
+# As measured with plan and install: what the program itself takes, and what the largest config adds, by its
+# bytes and by what it is made of. Dense ones take more than a hundred times their size.
 BASE_BYTES: Final = 30 << 20
-PER_BYTE: Final = 27
+PER_BYTE: Final = 24
+PER_PART: Final = {b",": 210, b"=": 900, b'":': 900, b"{": 200, b"\n[": 1500, b"\n[[": -600}
 WILDCARDS: Final = frozenset("*?[")
 DEVICES: Final = PurePosixPath("/dev")
 
@@ -131,15 +133,25 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
     Raises:
         InstallerError: it cannot be read, or could not be worked on within the memory that we may use.
     """
-    file, limit = host.read(path), _limit()
-    need = BASE_BYTES + PER_BYTE * len(file.content) if file else 0
-    if limit is not None and file is not None and need > limit:
+    file, limit, free = host.read(path), _limit(), free_memory_bytes()
+    grows = _grows(file.content) if file else 0
+    if file is None or (grows <= free and (limit is None or BASE_BYTES + grows <= limit)):
+        return file
+    what, need = f"edit {path} ({len(file.content) / 1e6:.1f} MB of config take about", BASE_BYTES + grows
+    if limit is not None and need > limit:
         raise InstallerError(
-            f"edit {path} ({len(file.content) / 1e6:.1f} MB of config take about {need >> 20} MiB of memory, "
-            f"the limit of this process is {limit >> 20} MiB)",
+            f"{what} {need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB)",
             remedy="raise the memory limit of the pod or unit, or make the file smaller",
         )
-    return file
+    raise InstallerError(
+        f"{what} {grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free)",
+        remedy="free some memory of the node, raise ulimit -v where it is set, or make the file smaller",
+    )
+
+
+def _grows(content: bytes) -> int:
+    """Return by how many bytes this process would grow with work on a config."""
+    return PER_BYTE * len(content) + sum(size * content.count(part) for part, size in PER_PART.items())
 
 
 @lru_cache(maxsize=1)

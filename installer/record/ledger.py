@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
@@ -31,11 +32,6 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
     """
     file = host.read(layout.ledger)
     if file is None:
-        if set(host.names(layout.home)) - {LOCK}:
-            raise InstallerError(
-                f"find the ledger {layout.ledger} (its directory is there, so somebody has removed it)",
-                remedy=f"restore the configs by hand from {layout.backups}, then remove {layout.home}",
-            )
         return None
     refuse_foreign_ledger(layout.ledger, file)
     try:
@@ -43,9 +39,14 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
     except ValueError as error:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
-            remedy="use the version of this program that wrote it; else restore the configs by hand from "
-            f"{layout.backups}, then remove {layout.home}",
+            remedy="use the version of this program that wrote it; else move it away and run uninstall: that "
+            f"takes back what configs show to be ours, and keeps what it cannot place of {layout.backups}",
         ) from error
+
+
+def ledger_lost(host: Host, layout: Layout) -> bool:
+    """Tell whether somebody has removed the ledger: its directory comes and goes with it, in one rename."""
+    return not host.exists(layout.ledger) and bool(set(host.names(layout.home)) - {LOCK})
 
 
 class Ledger:
@@ -87,6 +88,7 @@ class Ledger:
         try:
             held = read_holdings(host, layout)
             restore_access(host, layout, held or Holdings())
+            _set_aside(host, layout)
         except Exception:
             lock.release()
             raise
@@ -156,6 +158,7 @@ class Ledger:
         own = {layout.ledger.name, layout.backups.name, LOCK}
         if self._host.link_target(layout.replaced) is not None:
             own.add(layout.replaced.name)
+        self._refuse_unclaimed()
         others = [name for name in self._host.names(layout.home) if name not in own]
         if others:
             raise InstallerError(
@@ -168,6 +171,26 @@ class Ledger:
                 self._host.remove_directory(path)
         _remove_upwards(self._host, layout.home, [path for path in made if path in layout.home.parents])
         self.held, self.gone = Holdings(), True
+
+    def _refuse_unclaimed(self) -> None:
+        """Remove the copies of a lost ledger's that stand in a config again, and raise for the others."""
+        unclaimed = self._layout.unclaimed
+        if not self._host.exists(unclaimed):
+            return
+        from installer.record.configs import usual_configs
+
+        usual = {path for engine in ENGINES.values() for path in usual_configs(self._host, engine)}
+        for path in usual | {row.path for row in self.held.configs}:
+            with suppress(InstallerError):  # what cannot be read is none of them
+                file = self._host.read(path)
+                if file is not None:
+                    self._host.remove(unclaimed / file.digest)
+        if not self._host.remove_directory(unclaimed):
+            left = ", ".join(self._host.names(unclaimed))
+            raise InstallerError(
+                f"tell which configs {unclaimed} holds, of before an install whose ledger is lost ({left})",
+                remedy="compare them with the engines' configs, move them away, then run uninstall again",
+            )
 
 
 @contextmanager
@@ -245,6 +268,14 @@ def saved_copy(host: Host, layout: Layout, saved: Saved) -> File | None:
 def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
     """Tell whether the copy of what was there before us is missing or damaged."""
     return row.original is not None and saved_copy(host, layout, row.original) is None
+
+
+def _set_aside(host: Host, layout: Layout) -> None:
+    """Where the ledger is lost, take its saved copies out of the way of the rows to come."""
+    if ledger_lost(host, layout):
+        for name in host.names(layout.backups):
+            host.make_directory(layout.unclaimed, 0o700)
+            host.rename(layout.backups / name, layout.unclaimed / name)
 
 
 def remove_leftovers(host: Host, layout: Layout) -> None:

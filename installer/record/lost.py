@@ -14,6 +14,8 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
 from installer.decide.options import Options, Places
+from installer.decide.rows import Holdings, ToolkitRow
+from installer.decide.toolkit_plan import ADOPTED, VERSIONS
 from installer.host.files import Host
 from installer.record.ledger import Ledger
 
@@ -62,7 +64,7 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
     if options.adopt or host.exists(options.layout.home):
         return options
     named = named_toolkits(host, options.places)
-    found = sorted(place for place in named if host.exists(Layout(place).ledger))
+    found = sorted(place for place in named if host.exists(Layout(place).home))
     if options.install_dir != DEFAULT_INSTALL_DIR:
         if options.install_dir in named or not found:  # then its ledger is lost, or nothing is
             return options
@@ -87,13 +89,27 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
 
 def recover(host: Host, options: Options, ledger: Ledger) -> None:
     """Write down what configs show to be ours where the ledger that knew it is lost."""
-    rows = lost(host, options) if ledger.held.empty else None
-    if rows is not None:
+    if not ledger.held.empty:
+        return
+    rows, toolkit = lost(host, options), _toolkit(host, options.layout)
+    held, found = (rows.held, rows.found) if rows else (Holdings(), ())
+    if toolkit is not None:
+        held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
+    if not held.empty:
         import structlog
 
         remedy = "what was there before us is not known"
-        structlog.get_logger().warning("ledger lost", found=list(rows.found), remedy=remedy)
-        ledger.write(replace(rows.held, directories=ledger.held.directories))
+        structlog.get_logger().warning("ledger lost", found=list(found), remedy=remedy)
+        ledger.write(replace(held, directories=ledger.held.directories))
+
+
+def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:
+    """Return the row of a toolkit that is ours by where its name leads, or that stands in another's place."""
+    aside = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
+    link = host.link_target(layout.toolkit) or ""
+    if link.startswith(VERSIONS) or (aside and not host.exists(layout.toolkit)):
+        return ToolkitRow(ADOPTED, None, "", replaced=aside)
+    return None
 
 
 def lost(host: Host, options: Options) -> Adopted | None:

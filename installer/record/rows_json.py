@@ -81,11 +81,23 @@ def loads(text: bytes) -> Holdings:
         ValueError: these are not rows of a version known here.
     """
     try:
-        return _holdings(json.loads(text))
+        return _holdings(json.loads(text.decode(), parse_int=_whole))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no text: byte {error.start} is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+        raise ValueError(f"it is damaged or cut off: {place}" if text.strip() else "it is empty") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except KeyError as error:
         raise ValueError(f"{error} is missing") from error
+
+
+def _whole(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:
+        raise ValueError("it holds a number of more than 4300 digits") from error
 
 
 def _holdings(rows: Any) -> Holdings:

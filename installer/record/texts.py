@@ -4,6 +4,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError
+from installer.decide.inode import Kind
 from installer.host.devices import size_of
 from installer.host.files import Host
 
@@ -17,3 +18,19 @@ def text(host: Host, path: PurePosixPath) -> str:
     except InstallerError:
         return ""
     return file.content.decode(errors="replace") if file else ""
+
+
+def is_file(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a file is seen at ``path``: not behind a link that somebody who is not root can place."""
+    try:
+        return host.kind(path) is Kind.FILE
+    except InstallerError:
+        return False
+
+
+def is_absent(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether nothing is at ``path``; not where nobody can tell, as ``is_file``."""
+    try:
+        return not host.exists(path)
+    except InstallerError:
+        return False

@@ -80,6 +80,27 @@ def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> No
     assert "ledger" in told["installation"]["found"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else gives a directory away")
+@pytest.mark.parametrize("path", ["usr/local/nvidia/toolkit", "usr/bin/nvidia-container-runtime"])
+def test_a_link_that_a_stranger_could_have_placed_is_a_bad_line_and_the_rest_is_examined(
+    root: Path, path: str
+) -> None:
+    golden.put(root, "/usr/local/nvidia/.toolkit-installer/ledger", "{}")
+    link = root / path
+    if link.exists():
+        link.rename(link.with_name("moved"))
+    link.symlink_to("moved")
+    for each in (link.parent, link):
+        os.chown(each, 65534, 65534, follow_symlinks=False)
+
+    done = call(root, "--json")
+
+    told = {each["name"]: each for each in json.loads(done.stdout)["checks"]}
+    assert done.returncode == 1
+    assert [*told] == [check.name for check in CHECKS]
+    assert told["installation"]["level"] == "bad"
+
+
 def test_the_page_is_what_the_table_says() -> None:
     if os.environ.get("GOLDEN"):
         PAGE.write_text(document())

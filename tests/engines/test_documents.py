@@ -48,7 +48,7 @@ def test_the_service(docker_node: Node) -> None:
 
     for command in (_typed("cp deploy/systemd"), _typed("systemctl enable")):
         docker_node.run(["sh", "-c", f"cd {PROJECT} && {command}"])
-    docker_node.wait_for("ready: yes", ["toolkit-installer", "status"])
+    docker_node.wait_for("ready: yes", ["toolkit-installer", "status"], timeout_s=60)
     docker_node.run(["systemctl", "disable", "--now", UNIT])
 
     assert served(docker_node) == before

@@ -1,10 +1,12 @@
 import fcntl
 import os
+import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -115,6 +117,77 @@ def test_a_lock_of_a_neighbours_on_the_directory_keeps_nobody_out(
     assert lock is not None
     assert stat.S_IMODE((tmp_path / "home/lock").stat().st_mode) == 0o600
     lock.release()
+
+
+ORPHAN = """
+import fcntl, os, sys, time
+fd = os.open(sys.argv[1], os.O_RDONLY)
+os.setresuid(*[int(sys.argv[2])] * 3)
+fcntl.flock(fd, fcntl.LOCK_EX)
+if os.fork():
+    os._exit(0)
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def _orphaned(path: Path) -> Iterator[None]:
+    """Let a neighbour leave a lock whose taker has ended: the kernel's table names a pid that is gone."""
+    command = [sys.executable, "-I", "-S", "-c", ORPHAN, str(path), str(NOBODY)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        locker.wait()
+        try:
+            yield
+        finally:
+            os.killpg(locker.pid, signal.SIGKILL)
+
+
+@only_as_root
+@pytest.mark.parametrize("wide", [None, 0o644], ids=["made by 0.1.0", "lock opened to all"])
+def test_a_lock_of_a_neighbours_that_nobody_seems_to_hold_keeps_nobody_out(
+    host: Host, tmp_path: Path, wide: int | None
+) -> None:
+    if wide is not None:
+        (tmp_path / "home/lock").touch()
+        (tmp_path / "home/lock").chmod(wide)
+
+    with _orphaned(tmp_path / ("home" if wide is None else "home/lock")):
+        lock = lock_directory(host, HOME)
+
+    assert lock is not None
+    assert os.path.samestat(os.fstat(lock.fd), (tmp_path / "home/lock").stat())
+    assert stat.S_IMODE((tmp_path / "home/lock").stat().st_mode) == 0o600
+    with pytest.raises(LockedError):
+        lock_directory(host, HOME)
+    lock.release()
+
+
+@only_as_root
+def test_a_neighbours_lock_that_nobody_seems_to_hold_on_an_old_pidfile_keeps_nobody_out(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "toolkit.pid").write_text("7\n")
+    (tmp_path / "toolkit.pid").chmod(0o644)
+
+    with _orphaned(tmp_path / "toolkit.pid"):
+        lock_pidfile(host, PIDFILE).release()
+
+
+@pytest.mark.parametrize("name", ["home/lock", "toolkit.pid"])
+def test_who_has_opened_a_file_of_a_wide_mode_can_lock_nothing_of_ours_later(
+    host: Host, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).touch()
+    (tmp_path / name).chmod(0o644)
+    with (tmp_path / name).open() as opened_before:
+        lock = lock_directory(host, HOME) if name.startswith("home") else lock_pidfile(host, PIDFILE)
+        assert lock is not None
+        lock.release()
+
+        assert not os.path.samestat(os.fstat(opened_before.fileno()), (tmp_path / name).stat())
 
 
 def test_a_running_0_1_0_which_locks_the_directory_keeps_us_out(host: Host, tmp_path: Path) -> None:
@@ -247,12 +320,13 @@ def test_who_makes_a_directory_waits_for_another_one_and_stops_when_told(host: H
 
 
 @only_as_root
+@pytest.mark.parametrize("held", [partial(locking, uid=NOBODY), _orphaned], ids=["seen", "not seen"])
 def test_a_neighbours_lock_on_what_a_killed_0_1_0_left_is_no_reason_to_wait(
-    host: Host, tmp_path: Path
+    host: Host, tmp_path: Path, held: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     (tmp_path / "new.toolkit-installer").mkdir(0o755)
 
-    with locking(tmp_path / "new.toolkit-installer", NOBODY):
+    with held(tmp_path / "new.toolkit-installer"):
         create_tree(host, PurePosixPath("/new"), [], lambda: None)
 
     assert (tmp_path / "new").is_dir()

@@ -18,7 +18,8 @@ from installer.decide.edits.secrets import (
     without_known_secrets,
     without_secrets,
 )
-from installer.decide.edits.toml_scan import Node, Pair, tables
+from installer.decide.edits.toml_parts import Node, Pair
+from installer.decide.edits.toml_scan import tables
 from installer.decide.edits.tree import TextError
 
 _COMMENT: Final = re.compile(r"#.*")
@@ -37,21 +38,28 @@ def masked(text: str, syntax: Syntax) -> str:
     One that is not understood is shown without any value.
     """
     try:
-        found: dict[tuple[int, int], bool] = {}
-        for start, end, secret in _json(text) if syntax is Syntax.JSON else _toml(text):
-            # An inline table is seen as a value and as a table.
-            found[start, end] = secret or found.get((start, end), False)
+        # Of megabytes only what is shown otherwise is kept.
+        found = {
+            (start, end): shown
+            for start, end, secret in (_json(text) if syntax is Syntax.JSON else _toml(text))
+            if (shown := _shown(text[start:end], secret=secret)) is not None
+        }
     except (TextError, RecursionError):
         return re.sub(r"[^\n]+", MASK, text)
     out, done = [], 0
-    for (start, end), secret in sorted(found.items()):
-        literal = text[start:end]
-        out += [text[done:start], _hidden(literal) if secret else _inside(literal)]
+    for (start, end), literal in sorted(found.items()):
+        out += [text[done:start], literal]
         done = end
     shown = "".join((*out, text[done:]))
     if syntax is Syntax.TOML:
         shown = _COMMENT.sub(lambda comment: without_secrets(comment[0]), shown)
     return without_known_secrets(shown)
+
+
+def _shown(literal: str, *, secret: bool) -> str | None:
+    """Return what is shown in the place of a value; None where that is itself."""
+    shown = _hidden(literal) if secret else _inside(literal)
+    return shown if secret or shown != literal else None
 
 
 def _hidden(literal: str) -> str:
@@ -77,7 +85,7 @@ def _said(literal: str) -> str:
 
 def _toml(text: str) -> Iterator[Span]:
     for table in tables(text, ()):
-        yield from _pairs(text, table.pairs(text), secret=any(map(is_secret, table.name)))
+        yield from _pairs(text, tuple(table.pairs(text)), secret=any(map(is_secret, table.name)))
 
 
 def _pairs(text: str, pairs: Sequence[Pair], *, secret: bool) -> Iterator[Span]:

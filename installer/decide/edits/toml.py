@@ -12,7 +12,8 @@ from typing import Any, Final
 from installer.decide.edits.depth import is_deep
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Key, Value
-from installer.decide.edits.toml_scan import Pair, Table, is_first_header, tables
+from installer.decide.edits.toml_parts import Pair
+from installer.decide.edits.toml_scan import Table, is_first_header, tables
 from installer.decide.edits.tree import Branch, Number, TextError
 
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
@@ -29,7 +30,7 @@ def load(text: str) -> Branch:
         reason, _, place = str(error).rpartition(" (at ")
         raise TextError(f"{place.rstrip(')')}: {reason[:1].lower()}{reason[1:]}") from error
     except ValueError as error:  # an integer of more than 4300 digits
-        raise TextError(str(error)) from error
+        raise TextError("a number has more than 4300 digits") from error
 
 
 def value(literal: str) -> Any:
@@ -72,7 +73,7 @@ def remove(text: str, key: Key) -> str:
     table, pair = _existing(text, key)
     if not table.inline:
         return _without_line(text, pair.start, pair.value.end)
-    pairs = table.pairs(text)
+    pairs = tuple(table.pairs(text))
     index = pairs.index(pair)
     if index:
         start, end = pairs[index - 1].value.end, pair.value.end
@@ -86,7 +87,7 @@ def remove(text: str, key: Key) -> str:
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the header or the braces of ``key``, if no pair is left in them."""
     for table in tables(text, key):
-        if table.name == key and not table.pairs(text):
+        if table.name == key and next(table.pairs(text), None) is None:
             return (
                 remove(text, key)
                 if table.inline
@@ -132,8 +133,8 @@ def unopened(text: str, key: Key) -> bool:
 
 
 def _place(text: str, key: Key) -> tuple[Table, Pair] | None:
-    on_the_way = (table for table in tables(text, key) if table.name == key[: len(table.name)])
-    found = ((table, pair) for table in on_the_way for pair in table.pairs(text))
+    on_the_way = (table for table in tables(text, key) if table.name == key[: len(table.name)] != key)
+    found = ((table, pair) for table in on_the_way for pair in table.pairs(text, key[len(table.name)]))
     return next(((table, pair) for table, pair in found if table.name + pair.name == key), None)
 
 
@@ -146,10 +147,10 @@ def _existing(text: str, key: Key) -> tuple[Table, Pair]:
 
 def _dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
     """Return the last pair that makes ``key`` a table by a dotted name, and where it stands."""
-    for table in (table for table in found if table.name == key[: len(table.name)]):
-        for pair in reversed(table.pairs(text)):
+    for table in (table for table in found if table.name == key[: len(table.name)] != key):
+        for pair in reversed(tuple(table.pairs(text, key[len(table.name)]))):
             name = table.name + pair.name
-            if len(table.name) < len(key) < len(name) and name[: len(key)] == key:
+            if len(key) < len(name) and name[: len(key)] == key:
                 return table, pair
     return None
 
@@ -158,16 +159,15 @@ def _into_braces(text: str, table: Table, rest: Key, literal: str) -> str:
     for name in reversed(rest[1:]):
         literal = f"{{ {_part(name)} = {literal} }}"
     pair = f"{_part(rest[0])} = {literal}"
-    if pairs := table.pairs(text):
-        end = pairs[-1].value.end
+    if last := table.last(text):
+        end = last.value.end
         return f"{text[:end]}, {pair}{text[end:]}"
     # What stood between the braces stays behind the pair: remove() finds it there.
     return text[: table.start + 1] + text[table.start + 1 : table.end - 1] + pair + text[table.start + 1 :]
 
 
 def _into_section(text: str, table: Table, pair: str) -> str:
-    if pairs := table.pairs(text):
-        last = pairs[-1]
+    if last := table.last(text):
         return _with_lines(text, last.value.end, [_indent(text, last.start) + pair])
     if table.name:
         return _with_lines(text, table.end, [_indent(text, table.start) + pair])
@@ -224,8 +224,8 @@ def _style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str, str]
 
 def _indents(text: str, table: Table) -> tuple[str, str]:
     outer = _indent(text, table.start)
-    pairs = table.pairs(text)
-    return outer, _indent(text, pairs[0].start) if pairs else outer
+    first = next(table.pairs(text), None)
+    return outer, _indent(text, first.start) if first else outer
 
 
 def _with_lines(text: str, pos: int, lines: Sequence[str]) -> str:

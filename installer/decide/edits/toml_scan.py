@@ -7,61 +7,27 @@ is an error all the same.
 import re
 import tomllib
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from sys import intern
 from typing import Final, NamedTuple
 
 from installer.decide.edits.model import Key
+from installer.decide.edits.toml_parts import (
+    BARE,
+    PLAIN_LINES,
+    QUOTED,
+    SCALAR,
+    SPACE,
+    TO_BRACKET,
+    VOID,
+    Node,
+    Pair,
+    lines_of_others,
+)
 from installer.decide.edits.tree import TextError
-
-# Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory.
-_QUOTED: Final = re.compile(
-    r'"""(?:\\.|[^\\])*?"""(?:"{0,2})' + r"|'''.*?'''(?:'{0,2})" + r'|"(?:\\.|[^"\\])*+"' + r"|'[^']*+'",
-    re.DOTALL,
-)
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SCALAR: Final = re.compile(r"[^\s,\[\]{}#=\"'][^,\]}#\r\n]*+")
-_SPACE: Final = re.compile(r"[ \t]*")
-_VOID: Final = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
-# Lines that end what they begin: empty ones, comments, and pairs without brackets within brackets. Behind
-# a value there can only be a comment. Any other line is left to ``_pair``.
-# Each is atomic: Debian 12's Python 3.11.2 goes on where one failed half way (python/cpython#106052).
-_PLAIN_LINES: Final = re.compile(
-    r"""(?:(?>
-        [ \t\r]*+ (?:\#[^\n]*+)? \n
-      | [ \t]*+ (?:[A-Za-z0-9_.\-]++ | "[^"\\\n]*+" | '[^'\n]*+' | [ \t]++)++ = [ \t]*+
-        (?:
-            [^\s\[{"'] [^\n]*+
-          | "(?!"") (?:[^"\\\n]++ | \\.)*+ " [^\n]*+
-          | '(?!'') [^'\n]*+ ' [^\n]*+
-          | \[ (?:[^\[\]{}"'\#\n]++ | "(?!"") (?:[^"\\\n]++ | \\.)*+ " | '(?!'') [^'\n]*+ ')*+ \] [^\n]*+
-        ) \n
-    ))*+""",
-    re.VERBOSE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The span of a value, of its ``items`` if it is an array, its ``pairs`` if an inline table."""
-
-    start: int
-    end: int
-    items: tuple["Node", ...] | None = None
-    pairs: tuple["Pair", ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """``name = value``; ``raw`` is the name's parts as they are written."""
-
-    name: Key
-    raw: Key
-    start: int
-    value: Node
 
 
 class Table(NamedTuple):
@@ -78,11 +44,16 @@ class Table(NamedTuple):
     stop: int
     inline: bool = False
 
-    def pairs(self, text: str) -> tuple[Pair, ...]:
-        """Return the pairs that stand here in ``text``; they are only looked at when asked for."""
-        if self.inline:
-            return _inline(text, self.start).pairs or ()
-        return tuple(_pairs(text, self.end, self.stop))
+    def pairs(self, text: str, first: str | None = None) -> Iterator[Pair]:
+        """Yield the pairs that stand here in ``text``, or those whose name begins with ``first``."""
+        if not self.inline:
+            return _pairs(text, self.end, self.stop, first)
+        found = _inline(text, self.start).pairs or ()
+        return (pair for pair in found if first in {None, pair.name[0]})
+
+    def last(self, text: str) -> Pair | None:
+        """Return the last of the pairs, which may be very many; None where there is none."""
+        return next(iter(deque(self.pairs(text), maxlen=1)), None)
 
 
 class _Section(NamedTuple):
@@ -106,7 +77,9 @@ def tables(text: str, key: Key) -> tuple[Table, ...]:
     return tuple(
         table
         for section in _sections(text)
-        for table in (_with_inline(text, section) if section.name == key[: len(section.name)] else (section,))
+        for table in (
+            _with_inline(text, section, key) if section.name == key[: len(section.name)] else (section,)
+        )
     )
 
 
@@ -117,22 +90,23 @@ def array_at(text: str, pos: int) -> Node:
 
 def is_first_header(text: str, pos: int) -> bool:
     """Return whether a header is written at ``pos``, with nothing but space before it on its line."""
-    return text.startswith("[", _skip(_SPACE, text, pos))
+    return text.startswith("[", _skip(SPACE, text, pos))
 
 
 def comma_after(text: str, pos: int) -> int | None:
     """Return where the comma is that follows ``pos`` behind nothing but space and comments."""
-    pos = _skip(_VOID, text, pos)
+    pos = _skip(VOID, text, pos)
     return pos if text.startswith(",", pos) else None
 
 
-def _with_inline(text: str, table: Table) -> Iterator[Table]:
+def _with_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
     yield table
-    for pair in table.pairs(text):
-        value = pair.value
-        if value.pairs is not None:
-            name = table.name + pair.name
-            yield from _with_inline(text, Table(name, (), value.start, value.end, value.end, inline=True))
+    depth = len(table.name)
+    for pair in table.pairs(text, key[depth]) if depth < len(key) else ():
+        name, value = table.name + pair.name, pair.value
+        if value.pairs is not None and name == key[: len(name)]:
+            below = Table(name, (), value.start, value.end, value.end, inline=True)
+            yield from _with_inline(text, below, key)
 
 
 # The text that was scanned last, with its sections: an edit changes a few lines of what may be megabytes.
@@ -201,34 +175,59 @@ def _header(text: str, pos: int) -> tuple[Key, Key, int]:
 def _next_header(text: str, pos: int) -> int:
     """Return where the next header begins behind the end of a header or of a value, or the text ends."""
     while True:
-        pos = _skip(_VOID, text, _skip(_PLAIN_LINES, text, pos))
+        pos = _skip(VOID, text, _skip(PLAIN_LINES, text, pos))
         if pos == len(text) or text[pos] == "[":
             return pos
-        pos = _pair(text, pos).value.end
+        pos = _end(text, _named(text, pos)[2])
 
 
-def _pairs(text: str, pos: int, stop: int) -> Iterator[Pair]:
-    while (pos := _skip(_VOID, text, pos)) < stop:
-        pair = _pair(text, pos)
-        yield pair
-        pos = pair.value.end
+def _pairs(text: str, pos: int, stop: int, first: str | None = None) -> Iterator[Pair]:
+    lines = VOID if first is None else lines_of_others(first)
+    while (pos := _skip(VOID, text, _skip(lines, text, pos))) < stop:
+        name, raw, value = _named(text, pos)
+        if first in {None, name[0]}:
+            pair = Pair(name, raw, pos, _value(text, value))
+            yield pair
+            pos = pair.value.end
+        else:
+            pos = _end(text, value)
 
 
 def _pair(text: str, start: int) -> Pair:
-    name, raw, pos = _name(text, start)
+    name, raw, value = _named(text, start)
+    return Pair(name, raw, start, _value(text, value))
+
+
+def _named(text: str, pos: int) -> tuple[Key, Key, int]:
+    """Return the name of a pair, as it is written too, and where its value begins."""
+    name, raw, pos = _name(text, pos)
     _expect(text, pos, "=")
-    return Pair(name, raw, start, _value(text, _skip(_SPACE, text, pos + 1)))
+    return name, raw, _skip(SPACE, text, pos + 1)
+
+
+def _end(text: str, pos: int) -> int:
+    """Return where a value ends; what is in it is not looked at."""
+    if text[pos : pos + 1] not in {"[", "{"}:
+        return _value(text, pos).end
+    pos, depth = pos + 1, 1
+    while depth:
+        bracket = TO_BRACKET.match(text, pos)
+        if bracket is None:
+            raise _unclear(text, pos)
+        pos = bracket.end()
+        depth += 1 if text[pos - 1] in "[{" else -1
+    return pos
 
 
 def _name(text: str, pos: int) -> tuple[Key, Key, int]:
     raw: list[str] = []
     while True:
-        pos = _skip(_SPACE, text, pos)
-        part = _QUOTED.match(text, pos) or _BARE.match(text, pos)
+        pos = _skip(SPACE, text, pos)
+        part = QUOTED.match(text, pos) or BARE.match(text, pos)
         if part is None:
             raise _unclear(text, pos)
         raw.append(intern(part[0]))
-        pos = _skip(_SPACE, text, part.end())
+        pos = _skip(SPACE, text, part.end())
         if not text.startswith(".", pos):
             written = tuple(raw)
             name = tuple(map(_unquoted, raw))
@@ -247,10 +246,10 @@ def _value(text: str, pos: int) -> Node:
         return _array(text, pos)
     if text.startswith("{", pos):
         return _inline(text, pos)
-    quoted = _QUOTED.match(text, pos)
+    quoted = QUOTED.match(text, pos)
     if quoted is not None:
         return Node(pos, quoted.end())
-    scalar = _SCALAR.match(text, pos)
+    scalar = SCALAR.match(text, pos)
     if scalar is None:
         raise _unclear(text, pos)
     return Node(pos, pos + len(scalar[0].rstrip(" \t")))
@@ -258,7 +257,7 @@ def _value(text: str, pos: int) -> Node:
 
 def _array(text: str, start: int) -> Node:
     items: list[Node] = []
-    pos = _skip(_VOID, text, start + 1)
+    pos = _skip(VOID, text, start + 1)
     while not text.startswith("]", pos):
         items.append(_value(text, pos))
         pos = _after_comma(text, items[-1].end, "]")
@@ -267,7 +266,7 @@ def _array(text: str, start: int) -> Node:
 
 def _inline(text: str, start: int) -> Node:
     pairs: list[Pair] = []
-    pos = _skip(_VOID, text, start + 1)
+    pos = _skip(VOID, text, start + 1)
     while not text.startswith("}", pos):
         pairs.append(_pair(text, pos))
         pos = _after_comma(text, pairs[-1].value.end, "}")
@@ -275,9 +274,9 @@ def _inline(text: str, start: int) -> Node:
 
 
 def _after_comma(text: str, pos: int, closing: str) -> int:
-    pos = _skip(_VOID, text, pos)
+    pos = _skip(VOID, text, pos)
     if text.startswith(",", pos):
-        return _skip(_VOID, text, pos + 1)
+        return _skip(VOID, text, pos + 1)
     _expect(text, pos, closing)
     return pos
 

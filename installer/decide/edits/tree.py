@@ -46,8 +46,10 @@ def same(one: object, other: object) -> bool:
             )
         case Sequence(), Sequence():
             return len(one) == len(other) and all(map(same, one, other))
-        case int() | float(), int() | float():
+        case float(), int() | float():
             return repr(one) == repr(other)
+        case int(), int():  # which may have more digits than may be written
+            return type(one) is type(other) and one == other
         case _:
             return type(one) is type(other) and repr(one) == repr(other)
 

@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.doctor.facts import Node, RunningEngine, Toolkit
-from installer.decide.inode import Kind
 from installer.decide.options import Options
 from installer.host.files import Host
 from installer.host.process_table import of_root
@@ -14,6 +13,7 @@ from installer.record.examine.engines import engines
 from installer.record.examine.programs import asked_processes, asked_runc
 from installer.record.examine.system import system
 from installer.record.examine.toolkits import toolkits
+from installer.record.texts import is_file
 
 ROOT: Final = PurePosixPath("/")
 
@@ -63,4 +63,4 @@ def _programs(host: Host, found: tuple[Toolkit, ...], running: tuple[RunningEngi
     for engine in running:
         named |= set(engine.serving.binaries.values()) if engine.serving else set()
     paths = {path for path in named if path.startswith("/") and "\0" not in path}
-    return frozenset(path for path in paths if host.kind(PurePosixPath(path)) is Kind.FILE)
+    return frozenset(path for path in paths if is_file(host, PurePosixPath(path)))

@@ -7,12 +7,11 @@ from typing import Final
 
 from installer.decide.doctor.facts import DeviceNode, Driver, Function, Spec
 from installer.decide.errors import InstallerError
-from installer.decide.inode import Kind
 from installer.decide.layout import DRIVER_LIBRARY_DIRS
 from installer.host.devices import character_devices, kernel_log, listens
 from installer.host.files import Host
 from installer.record.handed import SPEC_DIRS, SPEC_SUFFIXES
-from installer.record.texts import text
+from installer.record.texts import is_absent, is_file, text
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
 VENDOR: Final = "0x10de"
@@ -119,7 +118,7 @@ def _mig(host: Host) -> Iterator[int]:
         for instance in names(host, above / gpu / "mig"):
             place = above / gpu / "mig" / instance
             for access in (place / "access", *(place / each / "access" for each in names(host, place))):
-                if host.kind(access) is Kind.FILE and (found := MINOR.search(text(host, access))):
+                if is_file(host, access) and (found := MINOR.search(text(host, access))):
                     yield int(found[1])
 
 
@@ -134,5 +133,5 @@ def _specifications(host: Host) -> Iterator[Spec]:
             if PurePosixPath(name).suffix in SPEC_SUFFIXES:
                 found = text(host, directory / name)
                 paths = dict.fromkeys(HOST_PATH.findall(found)[:NAMED])
-                gone = [path for path in paths if not host.exists(PurePosixPath(path))]
+                gone = [path for path in paths if is_absent(host, PurePosixPath(path))]
                 yield Spec(directory / name, found, tuple(gone))

@@ -13,7 +13,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Api, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.inode import File, Kind
+from installer.decide.inode import File
 from installer.decide.options import Options, Places
 from installer.host.dockerd_settings import DockerSettings, settings
 from installer.host.files import Host
@@ -22,6 +22,7 @@ from installer.record import reads, units
 from installer.record.configs import with_readable_configs
 from installer.record.engines import Answer, ask
 from installer.record.started import started
+from installer.record.texts import is_file
 from installer.record.trial import Trials
 
 ASK_S: Final = 3.0
@@ -134,4 +135,4 @@ def _finds_hook(host: Host, facts: EngineFacts) -> bool | None:
     if not path:
         return None
     places = [PurePosixPath(place) for place in path.split(":") if place.startswith("/")]
-    return any(host.kind(place / HOOK) is Kind.FILE for place in places)
+    return any(is_file(host, place / HOOK) for place in places)

@@ -7,11 +7,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.doctor.facts import Process, Version
-from installer.decide.inode import Kind
 from installer.host.files import Host
 from installer.host.process_table import Seen, holds, root_wrote
 from installer.host.programs import run_in
 from installer.record.live import PATH
+from installer.record.texts import is_file
 
 ASK_S: Final = 2.0
 ROOT: Final = PurePosixPath("/")
@@ -38,7 +38,7 @@ def version_in(text: str) -> tuple[Version, str]:
 
 def says(host: Host, program: PurePosixPath, word: str) -> str:
     """Return what a program of the host's says when it is given one word; "" where it may not be run."""
-    if host.kind(program) is not Kind.FILE or not root_wrote(host, program):
+    if not is_file(host, program) or not root_wrote(host, program):
         return ""
     ran = run_in(host.here(ROOT), [str(program), word], timeout_s=ASK_S)
     return ran.stdout if ran is not None and ran.returncode == 0 else ""
@@ -80,10 +80,10 @@ def _asked(host: Host, process: Seen) -> tuple[Version, str, bool]:
 
 def asked_runc(host: Host) -> dict[str, tuple[Version, str]]:
     """Return what each runc and crun of the node says, by path."""
-    paths = {host.resolve(place / name): None for name in ("runc", "crun") for place in PATH}
+    named = (place / name for name in ("runc", "crun") for place in PATH)
+    paths = {host.resolve(path): None for path in named if is_file(host, path)}
     found = {}
     for path in paths:
-        if host.kind(path) is Kind.FILE:
-            version, spelled = version_in(says(host, path, "--version"))
-            found[str(path)] = (version, f"{path.name} {spelled}" if spelled else "")
+        version, spelled = version_in(says(host, path, "--version"))
+        found[str(path)] = (version, f"{path.name} {spelled}" if spelled else "")
     return found

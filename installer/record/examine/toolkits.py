@@ -9,10 +9,10 @@ from installer.decide.configs import tree_of
 from installer.decide.doctor.facts import Toolkit, Version
 from installer.decide.edits import Tree
 from installer.decide.errors import InstallerError
-from installer.decide.inode import Kind
 from installer.decide.options import Options
 from installer.host.files import Host
 from installer.record.examine.programs import says, version_in
+from installer.record.texts import is_file
 
 PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))
 CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
@@ -34,7 +34,7 @@ def _toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
     layout = options.layout
     places = ((layout.toolkit, layout.config), *((place, CONFIG) for place in PACKAGED))
     for directory, config in places:
-        if all(host.kind(directory / name) is not Kind.FILE for name in (RUNTIME, CLI)):
+        if not any(is_file(host, directory / name) for name in (RUNTIME, CLI)):
             continue
         cli = says(host, directory / CLI, "--version")
         itself, library = _version(SAYS_CLI, cli), _version(SAYS_LIBRARY, cli)
