@@ -43,12 +43,14 @@ class UnitState:
 class UnitStart:
     """How a unit starts its service: its program first, variables as they are written.
 
-    ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it.
+    ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it. ``stale``
+    tells that the unit's files were changed since systemd has read them.
     """
 
     words: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     environment_files: tuple[str, ...] = ()
+    stale: bool = False
 
 
 def restart_unit(
@@ -154,6 +156,7 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
             words=tuple(lines[-1][1]) if lines else (),
             environment=tuple(bus.get(path, _SERVICE, "Environment")),
             environment_files=tuple(file for file, _ in bus.get(path, _SERVICE, "EnvironmentFiles")),
+            stale=bool(bus.get(path, _UNIT, "NeedDaemonReload")),
         )
 
     return _ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)

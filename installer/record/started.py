@@ -14,6 +14,7 @@ from installer.host.files import Host
 from installer.host.systemd import UnitStart
 from installer.record import units
 from installer.record.cmdline import flags_of
+from installer.record.unit_files import command_of
 
 PROC: Final = PurePosixPath("/proc")
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
@@ -78,10 +79,12 @@ def _next_start(host: Host, engine: EngineFacts) -> Started | None:
             environment |= _assigned(host.read(PurePosixPath(path)))
     except InstallerError:
         return None
+    # A boot comes to what the files say, whether anybody has told systemd of them or not.
+    words = (command_of(host, engine.unit) if unit.stale else ()) or unit.words
     # A shell, or whatever else may stand there, starts it in words of its own.
-    if PurePosixPath("".join(unit.words[:1])).name != ENGINES[engine.name].process:
+    if PurePosixPath("".join(words[:1])).name != ENGINES[engine.name].process:
         return None
-    return Started(tuple(_expanded(unit.words[1:], environment)), environment)
+    return Started(tuple(_expanded(words[1:], environment)), environment)
 
 
 def _assigned(file: File | None) -> dict[str, str]:

@@ -112,7 +112,7 @@ def test_the_runtimes_of_others_are_served_as_before(docker_node: Node) -> None:
     assert docker_node.read(DOCKER) == text
 
 
-def _started_with(node: Node, flags: str, *settings: str, restart: bool = True) -> None:
+def _started_with(node: Node, flags: str, *settings: str, restart: bool = True, told: bool = True) -> None:
     """Start dockerd with more flags and settings of its unit; its own docker-proxy is elsewhere."""
     if not (node.root / "opt/own").exists():
         node.run(["mkdir", "-p", "/opt/own"])
@@ -120,7 +120,8 @@ def _started_with(node: Node, flags: str, *settings: str, restart: bool = True) 
     command = "/usr/sbin/dockerd -H fd:// --containerd=/run/containerd/containerd.sock $DOCKER_OPTS"
     lines = ["[Service]", "ExecStart=", f"ExecStart={command} {flags}", *settings]
     node.write("/run/systemd/system/docker.service.d/own.conf", "\n".join(lines) + "\n")
-    node.run(["systemctl", "daemon-reload"])
+    if told:
+        node.run(["systemctl", "daemon-reload"])
     if restart:
         node.restart("docker")
 
@@ -237,33 +238,41 @@ def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_no
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "words", "told"),
     [
         pytest.param(
-            "--default-runtime nvidia", "its unit starts it with --default-runtime nvidia", id="default"
+            "--default-runtime nvidia", "its unit starts it with --default-runtime nvidia", True, id="default"
+        ),
+        pytest.param(
+            "--default-runtime=nvidia",
+            "its unit starts it with --default-runtime nvidia",
+            False,
+            id="default, systemd not told",
         ),
         pytest.param(
             "--add-runtime gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime",
             "docker will be started by its unit with a flag for gpu",
+            True,
             id="runtime",
         ),
-        pytest.param("--config-file /root/other.json", "(/root/other.json names ", id="config"),
+        pytest.param("--config-file /root/other.json", "(/root/other.json names ", True, id="config"),
     ],
 )
 def test_flags_that_only_the_next_start_brings_count_already(
-    docker_node: Node, flags: str, words: str
+    docker_node: Node, flags: str, words: str, *, told: bool
 ) -> None:
     node, own = docker_node, "--userland-proxy-path=/opt/own/docker-proxy"
     _started_with(node, own)
     files = snapshot(node)
     node.installer("install", *SOURCE, check=True)
     node.write("/root/other.json", node.read(DOCKER))
-    _started_with(node, f"{own} {flags}", restart=False)
+    _started_with(node, f"{own} {flags}", restart=False, told=told)
 
     kept = node.installer("uninstall")
 
     assert kept.returncode == 4, kept.stderr
     assert words in kept.stderr
+    node.run(["systemctl", "daemon-reload"])
     node.restart("docker")
     for name, entry in _runtimes(node).items():
         program = entry["path"]
