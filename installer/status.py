@@ -75,6 +75,9 @@ def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterato
     if not held.finished and not rolled_back:
         state = "the last install or undo was cut short; run install or uninstall again"
         yield Line("unfinished", state, good=False)
+    if held.left and held.finished:
+        state = f"did not give everything back ({held.left}): run uninstall again, or install"
+        yield Line("last undo", state, good=False)
     if held.failed is not None:
         yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
     if held.toolkit is not None:

@@ -181,3 +181,22 @@ def test_a_file_that_was_found_as_wanted_and_is_edited_since_is_not_said_to_lack
     assert told.returncode == 0, told.stdout
     line = next(line for line in told.stdout.splitlines() if DAEMON_JSON in line)
     assert line.endswith("edited by somebody else")
+
+
+def test_an_undo_that_could_not_end_is_told_until_there_is_an_install(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    specification = site.root / "etc/cdi/plugin.json"
+    specification.parent.mkdir()
+    specification.write_text('{"hooks": [{"path": "/usr/local/nvidia/toolkit/nvidia-cdi-hook"}]}\n')
+    assert site.call("uninstall").returncode == 4
+
+    kept = site.status()
+
+    told = "did not give everything back (remove the toolkit (/etc/cdi/plugin.json names "
+    assert kept.returncode == 1
+    assert told in kept.stdout
+    assert site.call("install").returncode == 0
+    assert "did not give" not in site.status().stdout
+    specification.unlink()
+    assert site.call("uninstall").returncode == 0
+    assert site.status().returncode == 3

@@ -108,7 +108,8 @@ class Holdings:
     ``nodes`` are device nodes of the driver that we had made; ``pid_file`` is that of the last ``run``,
     and beside it stood the file of its readiness.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
-    tried again as it is, for a crash loop must not become a restart loop.
+    tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
+    not give everything back, "" after an install.
     """
 
     directories: tuple[PurePosixPath, ...] = ()
@@ -119,6 +120,7 @@ class Holdings:
     failed: Failure | None = None
     nodes: tuple[DeviceNode, ...] = ()
     pid_file: PurePosixPath | None = None
+    left: str = ""
 
     @property
     def empty(self) -> bool:

@@ -11,7 +11,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.engines.row import Reload as How
 from installer.decide.errors import InstallerError
-from installer.decide.facts import Container, EngineFacts, Facts
+from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.references import references
@@ -79,6 +79,9 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         nodes=held.nodes,
         pid_file=held.pid_file,
         finished=True,
+        left=f"our runtime runs {names_of(facts.live)}"
+        if facts.live
+        else next((each.problem for each in needed), ""),
     )
     return Plan(
         tuple(steps),

@@ -16,7 +16,18 @@ from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Hol
 
 VERSION: Final = 1
 KNOWN: Final = frozenset(
-    {"version", "finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
+    {
+        "version",
+        "finished",
+        "failed",
+        "left",
+        "directories",
+        "nodes",
+        "pid_file",
+        "toolkit",
+        "engines",
+        "configs",
+    }
 )
 
 
@@ -27,6 +38,7 @@ def dumps(held: Holdings) -> bytes:
         "version": VERSION,
         "finished": held.finished,
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
+        **({"left": held.left} if held.left else {}),
         "directories": [str(path) for path in held.directories],
         "nodes": {str(node.path): node.born for node in held.nodes},
         "pid_file": held.pid_file and str(held.pid_file),
@@ -118,6 +130,7 @@ def _holdings(rows: Any) -> Holdings:
             DeviceNode(_path(path), _text(born)) for path, born in _table(rows.get("nodes", {})).items()
         ),
         pid_file=_path(rows["pid_file"]) if rows.get("pid_file") else None,
+        left=_text(rows.get("left", "")),
     )
 
 
