@@ -96,9 +96,7 @@ def test_a_directory_that_somebody_came_to_use_stays(site: Site) -> None:
 
 
 @pytest.mark.parametrize("place", ["daemon.json", "deeper/still/daemon.json"], ids=["a file", "a directory"])
-@pytest.mark.parametrize(
-    "config", [DAEMON_JSON, "etc/containerd/config.toml", "etc/crio/crio.conf.d/99-nvidia.toml"]
-)
+@pytest.mark.parametrize("config", [DAEMON_JSON, "etc/containerd/config.toml"])
 def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
     site: Site, config: str, place: str
 ) -> None:
@@ -112,4 +110,17 @@ def test_a_link_that_led_nowhere_stays_and_what_we_put_there_goes(
     assert (site.root / "srv" / place).is_file()
     assert site.call("uninstall").returncode == 0
 
+    assert site.tree() == before
+
+
+def test_a_drop_in_of_crios_that_leads_nowhere_is_told_and_left(site: Site) -> None:
+    drop_in = site.root / "etc/crio/crio.conf.d/99-nvidia.toml"
+    drop_in.parent.mkdir(parents=True, exist_ok=True)
+    drop_in.symlink_to("/srv/gone.toml")
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "configure crio in /etc/crio/crio.conf (it refuses the config it has: " in sentence(done)
     assert site.tree() == before

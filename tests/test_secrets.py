@@ -48,7 +48,9 @@ def test_nothing_of_a_config_is_logged_by_any_verb(site: Site) -> None:
     told = [site.call("install", *options), site.call("install"), site.status(), site.status("--json")]
     for path in TOLD:
         text = (site.root / path).read_text()
-        (site.root / path).write_text(text.replace("nvidia-container-runtime.cdi", SECRET))
+        (site.root / path).write_text(
+            text.replace("/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi", f"/opt/{SECRET}")
+        )
     told += [site.call("install"), site.status(), site.call("uninstall")]
 
     assert [done.returncode for done in told if done.args[3] in {"install", "uninstall"}] == [0, 0, 0, 0]

@@ -106,8 +106,9 @@ def give(fd: int, meta: Meta) -> None:
         os.fchown(fd, uid, gid)
     if ACCESS not in dict(meta.xattrs):
         # What the file has by the default of its directory would be opened by the mode.
-        with suppress(OSError):  # there is none, or the file system has none
-            os.removexattr(fd, ACCESS)
+        with suppress(OSError):  # not every file system has such
+            if ACCESS in os.listxattr(fd):
+                os.removexattr(fd, ACCESS)
     os.fchmod(fd, meta.mode)
     for name, value in meta.xattrs:
         try:

@@ -33,7 +33,7 @@ def test_too_little_space_for_two_payloads_stands_in_the_way() -> None:
     plan = plan_install(facts, CASE.options)
 
     (obstacle,) = plan.obstacles
-    assert obstacle.problem.startswith("install into /usr/local/nvidia (0 MiB are free")
+    assert obstacle.problem.startswith("install into /usr/local/nvidia (0 KiB are free")
     assert obstacle.remedy == "free some space there, or choose another --install-dir"
 
 

@@ -165,6 +165,7 @@ def lay(root: Path) -> Path:
         link(root, path, target)
     # A process names its program by the path that it has here: nothing outside the root is looked at.
     link(root, "/proc/900/exe", str(root / "usr/bin/kubelet"))
+    (root / "usr/bin/kubelet").chmod(0o755)
     (root / "run").mkdir()
     return root
 
