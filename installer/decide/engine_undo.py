@@ -1,5 +1,6 @@
 """What one engine takes at an undo: everything of ours goes, but for what the rest of its config needs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -193,18 +194,10 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
             remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
         )
         return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
-    wrong = [*disturbed(before, after, names)]
-    if (
-        attempt.edited
-        and before.default in names
-        and DEFAULT not in groups
-        and after.default != before.default
-    ):
-        wrong.append(
-            f"its default runtime would be {after.default}, which somebody has set to {before.default}"
-        )
+    theirs_alone = DEFAULT not in groups and attempt.edited
+    wrong = [*_lost(before, after, names, named=theirs_alone)]
     lived = ask(engine, theirs) if wrong else after
-    if not (lived.broken or lived.undefined or [*disturbed(lived, after, names)]):
+    if not (lived.broken or lived.undefined or [*_lost(lived, after, names, named=theirs_alone)]):
         return frozenset()
     rest = sorted(open_ - names - {DEFAULT})
     if rest:
@@ -213,6 +206,13 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
         remedy=f"correct that config, then {TRY_AGAIN}",
     )
+
+
+def _lost(before: Effect, after: Effect, names: frozenset[str], *, named: bool) -> Iterator[str]:
+    """Yield what an engine would not have as before; ``named`` tells that its default is not by us."""
+    yield from disturbed(before, after, names)
+    if named and before.default in names and after.default != before.default:
+        yield f"its default runtime would be {after.default}, which somebody has set to {before.default}"
 
 
 def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) -> None:
