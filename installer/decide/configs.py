@@ -205,6 +205,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         target = clean
     else:
         base, _ = undo(text, stale, syntax, name=str(path))
+        base, _ = _without_orphans(base, stale, syntax, str(path))
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)

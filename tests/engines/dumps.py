@@ -102,7 +102,7 @@ class Node:
         usual = {1: "cri", 2: V2_PLUGIN}.get(schema if isinstance(schema, int) else 2, V3_PLUGIN)
         return ("plugins", named or usual, "containerd")
 
-    def install(self, *, default: bool = False, drop_in: str = "") -> Plan:
+    def install(self, *, default: bool = False, drop_in: str = "", name: str = "nvidia") -> Plan:
         """Install as with ``--restart-mode none``; ``drop_in`` is a path below the node's directory.
 
         Raises:
@@ -110,7 +110,12 @@ class Node:
         """
         asked = PurePosixPath(self.directory, drop_in) if drop_in else None
         facts, trials = self.facts(asked)
-        options = Options(runtimes=("containerd",), set_as_default=default, restart_mode=RestartMode.NONE)
+        options = Options(
+            runtimes=("containerd",),
+            runtime_name=name,
+            set_as_default=default,
+            restart_mode=RestartMode.NONE,
+        )
         plan = plan_install(facts, options, trials)
         self.carry_out(plan)
         return plan

@@ -402,3 +402,18 @@ def test_an_older_containerd_takes_no_harm_from_what_a_newer_one_was_given(
         assert (done.needed, done.settled) == ((), None)
         assert node.files() == files
         assert node.truth().handlers.keys() == {"runc", "mine"}
+
+
+def test_a_runtime_can_be_renamed_after_a_migration(containerd: Containerd, tmp_path: Path) -> None:
+    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n")
+    before = node.truth()
+    node.install()
+    node.migrate()
+
+    node.install(name="gpu")
+
+    assert node.truth().handlers.keys() == {*before.handlers, "gpu", *(OURS - {"nvidia"})}
+    done = node.uninstall()
+    assert (done.needed, done.settled) == ((), None)
+    assert node.truth().handlers.keys() == before.handlers.keys()
+    assert not names_us(node)
