@@ -165,6 +165,8 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) 
         lost = unheld(text_of(file, row.path), edits, row.syntax, name=str(row.path))
     except InstallerError as error:
         return Line(str(row.path), error.problem, good=False)
+    if not finished and row.original and file.digest == row.original.digest:
+        return Line(str(row.path), "as it was before an install that was cut short", good=False)
     if not finished:  # nobody knows which of them we have taken out ourselves
         state = "left between two texts by what was cut short, and edited by somebody else since"
         return Line(str(row.path), state, good=False)

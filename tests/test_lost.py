@@ -146,6 +146,38 @@ def test_a_saved_copy_that_nobody_can_place_any_more_is_kept_and_named(site: Sit
     assert site.status().returncode == 3
 
 
+GLOB = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
+
+
+@pytest.mark.parametrize("gone", [LEDGER, HOME])
+@pytest.mark.parametrize("again", [True, False], ids=["installed again", "undone at once"])
+@pytest.mark.parametrize("more", [(), ("--set-as-default",)], ids=["", "as default"])
+@pytest.mark.parametrize("theirs", [GLOB, "version = 3\n"], ids=["imported by its owner", "by us"])
+def test_a_drop_in_goes_without_the_ledger_and_what_its_owner_imports_stays(
+    site: Site, gone: str, theirs: str, more: tuple[str, ...], *, again: bool
+) -> None:
+    config, drop_in = site.root / "etc/containerd/config.toml", site.root / DROP_IN
+    config.write_text(theirs)
+    (site.root / "etc/containerd/conf.d").mkdir()
+    (site.root / "etc/containerd/conf.d/10.toml").write_text("version = 3\noom_score = -900\n")
+    flags = ("--runtime", "containerd", "--drop-in-config", f"containerd={drop_in}")
+    assert site.call("install", *flags, *more).returncode == 0
+    assert drop_in.exists()
+    lost = site.root / gone
+    lost.unlink() if lost.is_file() else shutil.rmtree(lost)
+
+    if again:
+        assert site.call("install", *flags, *more).returncode == 0
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert ("default not known" in done.stderr) == (bool(more) and not again)
+    assert not drop_in.exists()
+    assert config.read_text() == theirs
+    assert not (site.root / "usr/local/nvidia/toolkit").is_symlink()
+
+
 def test_a_run_goes_on_by_what_configs_show_where_the_ledger_alone_is_gone(site: Site) -> None:
     with site.running() as child:
         (site.root / LEDGER).unlink()

@@ -9,6 +9,7 @@ from typing import Final
 from installer.decide.configs import RUNTIMES, syntax_of, text_of, tree_of, value_at
 from installer.decide.edits import Edit, Key, Tree
 from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd_config import own_import
 from installer.decide.engines.model import OUR_BINARIES, is_ours, leaves
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import InstallerError
@@ -32,12 +33,15 @@ class Adopted:
     left: tuple[str, ...] = ()
 
 
-def adoption(facts: Facts, options: Options) -> Adopted:
-    """Return what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory."""
+def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Adopted:
+    """Return what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory.
+
+    If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
+    """
     engines, configs, found, left = [], [], [], []
     for engine in facts.engines:
         runtimes: dict[str, PurePosixPath] = {}
-        wholes = frozenset(_drop_ins(engine, facts, options.layout.toolkit))
+        wholes = frozenset(() if ours else _drop_ins(engine, facts, options.layout.toolkit))
         for path in engine.files:
             file = facts.contents[path]
             if file is None:
@@ -46,13 +50,14 @@ def adoption(facts: Facts, options: Options) -> Adopted:
             theirs = dict(_runtimes(tree, options.layout.toolkit))
             runtimes |= {key[-1]: binary for key, binary in theirs.items()}
             whole = path in wholes
-            edits = () if whole else tuple(_edits(engine, tree, tuple(theirs), wholes))
+            imports = _imports(engine, tree, facts, options.layout.toolkit, None if ours else wholes)
+            edits = () if whole else (*_edits(engine, tree, tuple(theirs)), *imports)
             left += [f"{name} in {path}: it starts {binary}" for name, binary in _packages(tree, theirs)]
             if not whole and not edits:
                 continue
-            ours = (file.digest,) if whole else ()
+            written = (file.digest,) if whole else ()
             syntax = None if whole else syntax_of(path, text_of(file, path), engine.name)
-            configs.append(ConfigRow(engine.name, path, syntax, None, ours, edits))
+            configs.append(ConfigRow(engine.name, path, syntax, None, written, edits))
             names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
             found.append(f"{path} as a whole" if whole else f"{names} in {path}")
         hooks = tuple(path for path in engine.hooks if _is_hook(facts, path, options.layout.toolkit))
@@ -110,9 +115,7 @@ def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePos
                 yield key[: place + 2], binary
 
 
-def _edits(
-    engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...], wholes: Collection[PurePosixPath]
-) -> Iterator[Edit]:
+def _edits(engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
     """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
     for parent in {key[:depth] for key in theirs for depth in range(1, len(key))}:
         yield Edit(parent, None, "{}")
@@ -126,11 +129,24 @@ def _edits(
             for depth in range(1, len(below)):
                 yield Edit((*key, *below[:depth]), None, "{}")
             yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
+
+
+def _imports(
+    engine: EngineFacts,
+    tree: Tree,
+    facts: Facts,
+    toolkit: PurePosixPath,
+    wholes: Collection[PurePosixPath] | None,
+) -> Iterator[Edit]:
+    """Yield the imports that take nothing but ``wholes``, or, for None, those that we write for a drop-in."""
     imports = tree.get("imports")
-    if ENGINES[engine.name].drop_ins is DropIns.IMPORTED and isinstance(imports, list):
-        for pattern in imports:
-            if isinstance(pattern, str) and _only_theirs(engine, PurePosixPath(pattern), wholes):
-                yield Edit(("imports",), None, json.dumps(pattern), member=True)
+    if ENGINES[engine.name].drop_ins is not DropIns.IMPORTED or not isinstance(imports, list):
+        return
+    naming = (path for path in engine.files if any(_runtimes(tree_of(facts.contents[path], path), toolkit)))
+    own = frozenset(own_import(path) for path in naming if path != engine.config)
+    for pattern in (PurePosixPath(each) for each in imports if isinstance(each, str)):
+        if pattern in own if wholes is None else _only_theirs(engine, pattern, wholes):
+            yield Edit(("imports",), None, json.dumps(str(pattern)), member=True)
 
 
 def _only_theirs(engine: EngineFacts, pattern: PurePosixPath, wholes: Collection[PurePosixPath]) -> bool:

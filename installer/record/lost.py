@@ -99,7 +99,12 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         import structlog
 
         remedy = "what was there before us is not known"
-        structlog.get_logger().warning("ledger lost", found=list(found), remedy=remedy)
+        log = structlog.get_logger()
+        log.warning("ledger lost", found=list(found), remedy=remedy)
+        for row in held.configs:
+            if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
+                remedy = "set the default runtime that it had before us, if it was another"
+                log.warning("default not known", engine=row.engine, path=str(row.path), remedy=remedy)
         ledger.write(replace(held, directories=ledger.held.directories))
 
 
@@ -115,8 +120,7 @@ def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:
 def lost(host: Host, options: Options) -> Adopted | None:
     """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
 
-    A real directory at the toolkit's name is NVIDIA's, and so is a drop-in of its that we do not write: both
-    are only taken back with ``--adopt``.
+    A real directory at the toolkit's name is NVIDIA's, and only taken back with ``--adopt``.
 
     Raises:
         InstallerError: a config that names us cannot be read.
@@ -128,7 +132,9 @@ def lost(host: Host, options: Options) -> Adopted | None:
 
     # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
     options = replace(options, runtimes=tuple(dict.fromkeys(named.values())))
-    found = adoption(probe_adoption(host, options), options)
+    # Where not even our link is left, a drop-in that holds more than runtimes may be NVIDIA's.
+    ours = host.kind(options.layout.toolkit, last=False) is Kind.LINK
+    found = adoption(probe_adoption(host, options), options, ours=ours)
     configs = tuple(
         row for row in found.held.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
     )
