@@ -212,6 +212,7 @@ DENSE = [
     pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
     pytest.param("".join(f"[t{number}]\na=1\n" for number in range(65_000)), id="tables"),
     pytest.param("[[k]]\n" * 160_000, id="an array of tables"),
+    pytest.param(f"[z]\nx = {'9' * 1_000_000}\n", id="one number"),
 ]
 
 

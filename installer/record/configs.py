@@ -1,5 +1,6 @@
 """The configs that an engine reads: its root file, its drop-ins, what they import."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -21,6 +22,9 @@ from installer.host.limits import free_memory_bytes, memory_limit_bytes
 BASE_BYTES: Final = 30 << 20
 PER_BYTE: Final = 24
 PER_PART: Final = {b",": 210, b"=": 900, b'":': 900, b"{": 200, b"\n[": 1500, b"\n[[": -600}
+PER_DIGIT: Final = 150
+LONG_NUMBER: Final = 50_000
+NUMBER: Final = re.compile(rb"[0-9A-Fa-f_.]+")
 WILDCARDS: Final = frozenset("*?[")
 DEVICES: Final = PurePosixPath("/dev")
 
@@ -151,7 +155,12 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
 
 def _grows(content: bytes) -> int:
     """Return by how many bytes this process would grow with work on a config."""
-    return PER_BYTE * len(content) + sum(size * content.count(part) for part, size in PER_PART.items())
+    grows = PER_BYTE * len(content) + sum(size * content.count(part) for part, size in PER_PART.items())
+    if len(content) < LONG_NUMBER:
+        return grows
+    # A number that is longer than any has meaning is taken apart digit by digit before it is refused.
+    longest = max((len(found[0]) for found in NUMBER.finditer(content)), default=0)
+    return grows + (PER_DIGIT * longest if longest > LONG_NUMBER else 0)
 
 
 @lru_cache(maxsize=1)
