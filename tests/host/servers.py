@@ -277,6 +277,7 @@ class FakeSystemd:
 
         unit = self.units[name]
         unit.starts += 1
+        unit.main_pid += 1
         result = unit.result if unit.starts < self.START_LIMIT else "failed"
         unit.active, unit.sub = ("active", "running") if result == "done" else ("failed", "failed")
         manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")

@@ -2,13 +2,16 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from installer.decide.errors import InstallerError
+from installer.host.files import Host
 from installer.host.systemd import NoBusError, UnitState, restart_unit, system_state, unit_state
+from installer.record import units
+from installer.record.units import Patience
 from tests.host.servers import FakeSystemd, FakeUnit, hang, hang_up, serving
 
 CONTAINERD = "containerd.service"
@@ -248,3 +251,18 @@ def test_a_systemd_that_stops_answering_is_left_at_the_deadline(tmp_path: Path, 
         restart_unit([bus], CONTAINERD, timeout_s=0.3)
 
     assert time.monotonic() - started < 1
+
+
+def test_a_systemd_that_others_keep_busy_is_given_as_much_more_time(tmp_path: Path) -> None:
+    def slow(_: str) -> tuple[()]:
+        time.sleep(0.1)
+        return ()
+
+    systemd = node(containerd=FakeUnit())
+    systemd.strangers = slow
+    (tmp_path / "run/dbus").mkdir(parents=True)
+
+    with serving(tmp_path / "run/dbus/system_bus_socket", systemd):
+        units.restart(Host.under(PurePosixPath(tmp_path)), CONTAINERD, Patience(0.3, lambda: None))
+
+    assert systemd.units[CONTAINERD].starts == 1
