@@ -42,6 +42,7 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Adopted:
     for engine in facts.engines:
         runtimes: dict[str, PurePosixPath] = {}
         wholes = frozenset(() if ours else _drop_ins(engine, facts, options.layout.toolkit))
+        own = frozenset(_own_imports(engine, facts, options.layout.toolkit) if ours else ())
         for path in engine.files:
             file = facts.contents[path]
             if file is None:
@@ -50,8 +51,9 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Adopted:
             theirs = dict(_runtimes(tree, options.layout.toolkit))
             runtimes |= {key[-1]: binary for key, binary in theirs.items()}
             whole = path in wholes
-            imports = _imports(engine, tree, facts, options.layout.toolkit, None if ours else wholes)
-            edits = () if whole else (*_edits(engine, tree, tuple(theirs)), *imports)
+            edits = (
+                () if whole else (*_edits(engine, tree, tuple(theirs)), *_imports(engine, tree, wholes, own))
+            )
             left += [f"{name} in {path}: it starts {binary}" for name, binary in _packages(tree, theirs)]
             if not whole and not edits:
                 continue
@@ -131,22 +133,24 @@ def _edits(engine: EngineFacts, tree: Tree, theirs: tuple[Key, ...]) -> Iterator
             yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
 
 
+def _own_imports(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield what we import for each drop-in that names the toolkit."""
+    for path in engine.files:
+        if path != engine.config and any(_runtimes(tree_of(facts.contents[path], path), toolkit)):
+            yield own_import(path)
+
+
 def _imports(
-    engine: EngineFacts,
-    tree: Tree,
-    facts: Facts,
-    toolkit: PurePosixPath,
-    wholes: Collection[PurePosixPath] | None,
+    engine: EngineFacts, tree: Tree, wholes: Collection[PurePosixPath], own: Collection[PurePosixPath]
 ) -> Iterator[Edit]:
-    """Yield the imports that take nothing but ``wholes``, or, for None, those that we write for a drop-in."""
+    """Yield the imports that are ``own``, or that take nothing but ``wholes``."""
     imports = tree.get("imports")
     if ENGINES[engine.name].drop_ins is not DropIns.IMPORTED or not isinstance(imports, list):
         return
-    naming = (path for path in engine.files if any(_runtimes(tree_of(facts.contents[path], path), toolkit)))
-    own = frozenset(own_import(path) for path in naming if path != engine.config)
-    for pattern in (PurePosixPath(each) for each in imports if isinstance(each, str)):
-        if pattern in own if wholes is None else _only_theirs(engine, pattern, wholes):
-            yield Edit(("imports",), None, json.dumps(str(pattern)), member=True)
+    for pattern in (each for each in imports if isinstance(each, str)):
+        path = PurePosixPath(pattern)
+        if path in own or _only_theirs(engine, path, wholes):
+            yield Edit(("imports",), None, json.dumps(pattern), member=True)
 
 
 def _only_theirs(engine: EngineFacts, pattern: PurePosixPath, wholes: Collection[PurePosixPath]) -> bool:

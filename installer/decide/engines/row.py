@@ -19,7 +19,6 @@ class Reload(StrEnum):
 
     HUP = "SIGHUP"
     RESTART = "restart"
-    WATCHED = "watched"
 
 
 class Api(StrEnum):
