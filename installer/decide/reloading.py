@@ -9,7 +9,7 @@ from installer.decide.configs import ConfigChange, pristine, syntax_of, text_of
 from installer.decide.effect import NAMELESS, Effect, Flags
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.containerd_effect import CDI
-from installer.decide.engines.docker_reload import effect, explicit, route, told_otherwise
+from installer.decide.engines.docker_reload import effect, explicit, forgotten, route, told_otherwise
 from installer.decide.engines.model import Extras, RuntimeEntry
 from installer.decide.engines.row import Reload as How
 from installer.decide.facts import EngineFacts, Facts
@@ -105,6 +105,11 @@ def stale(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
             yield (
                 f"{engine.name} has the default runtime {default} in force and {engine.config} says "
                 f"{wanted.default}: a reload brings into force what the file says"
+            )
+        if names_gone := forgotten(engine.serving, engine.version):
+            yield (
+                f"{engine.name} serves {' and '.join(names_gone)}, which this release forgets in each reload "
+                "until its next start"
             )
         yield from stale_runtimes(engine, wanted, ours)
 

@@ -111,6 +111,28 @@ def test_an_undo_tells_of_a_runtime_that_dockerd_has_in_memory_only(docker_node:
     assert served(node)[0] == {"runc"}
 
 
+def test_names_of_its_own_that_dockerd_forgets_in_a_reload_are_told_before(docker_node: Node) -> None:
+    node, before = docker_node, _listed(docker_node)
+
+    planned = node.installer("plan", *SOURCE).stdout
+    done = node.installer("install", *SOURCE, check=True)
+    gone = before - _listed(node)
+    again = node.installer("plan", *SOURCE).stdout
+    node.restart("docker")
+
+    # 20.10 alone: io.containerd.runc.v2 and io.containerd.runtime.v1.linux
+    assert bool(gone) == str(node.docker_version).startswith("20.")
+    for told in (planned, done.stderr):
+        assert all(name in told for name in gone)
+        assert ("forgets in each reload" in told) == bool(gone)
+    assert "forgets in each reload" not in again
+    assert _listed(node) >= before
+
+
+def _listed(node: Node) -> set[str]:
+    return set(json.loads(node.run(["docker", "info", "--format", "{{json .Runtimes}}"]).stdout))
+
+
 def test_a_runtime_that_containerd_has_in_memory_only_is_told_before_it_goes(containerd_node: Node) -> None:
     node, text = containerd_node, containerd_node.read(CONTAINERD)
     quiet = node.installer("plan", *SOURCE).stdout

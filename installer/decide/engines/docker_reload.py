@@ -109,6 +109,12 @@ def told_otherwise(live: Effect, wanted: Effect) -> Iterator[tuple[str, bool]]:
     yield from ((name, name not in defined) for name in sorted(told) if told[name] != defined.get(name))
 
 
+def forgotten(live: Effect, version: Version) -> tuple[str, ...]:
+    """Return the names of its own that dockerd takes off its list in each reload, until its next start."""
+    old = version is not None and version < LATER
+    return tuple(name for name in OLD_SHIMS if name in live.handlers) if old else ()
+
+
 def route(
     live: Effect | None,
     target: File | None,
