@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants bench golden fresh help clean
+.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants sample bench golden fresh help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -36,7 +36,7 @@ engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debi
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
 
-torture: .venv/.dev mutants  ## ten minutes of spoilt input, every kill point, fault and power failure, a thousand random lives for each engine: hours
+torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, a thousand random lives for each engine: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
@@ -44,6 +44,9 @@ torture: .venv/.dev mutants  ## ten minutes of spoilt input, every kill point, f
 
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian
 	$(BIN)/python -m tests.mutants
+
+sample: .venv/.mutation  ## sixty mutants of decide and record at random: the fast tests see nine of ten; an hour or two
+	$(BIN)/python -m tests.mutants.sample
 
 image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, without a registry: needs root on Debian
 	@$(BIN)/python -m tests.image
@@ -80,6 +83,9 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 
 .venv/.runtime: .venv/.made pyproject.toml constraints.txt
 	@echo "installing the program" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) . && touch $@
+
+.venv/.mutation: .venv/.dev
+	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[mutation]' && touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
 	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[dev]' && touch $@ .venv/.runtime

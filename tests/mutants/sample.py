@@ -1,0 +1,138 @@
+"""Change a word of ``decide`` or ``record`` at random, sixty times: the fast tests have to see nine of ten.
+
+Say ``python -m tests.mutants.sample [--count N] [--seed N]``. Cosmic Ray makes the mutants; what it finds to do is
+drawn from with a seed, which is printed. Left out is what no test should see: the number of seconds that something
+is waited for, decorators, and ``|`` between types.
+"""
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from difflib import unified_diff
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.mutants.__main__ import FAILED, PROJECT, copy_to
+
+# It ships no types, and is there for the torture alone.
+ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
+
+FLOORS = ("decide", "record")
+OPERATORS = re.compile(
+    r"core/(AddNot|ExceptionReplacer|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceBreakWithContinue"
+    r"|ReplaceContinueWithBreak|ReplaceTrueWithFalse|ReplaceFalseWithTrue|ReplaceUnaryOperator_Delete_Not"
+    r"|ReplaceBinaryOperator_(Add_Sub|Sub_Add)|ZeroIterationForLoop|ReplaceComparisonOperator_"
+    r"(Eq_NotEq|NotEq_Eq|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Lt_Gt|Gt_Lt|Is_IsNot|IsNot_Is|In_NotIn|NotIn_In))"
+)
+SEEN = 0.9
+AT_ONCE = 2
+# A mutant may wait for ever; the whole takes some minutes.
+LIMIT_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one word: the ``occurrence`` of what ``operator`` can do to a module."""
+
+    module: Path
+    operator: str
+    occurrence: int
+
+    def text(self) -> str:
+        """Return the module with that change."""
+        operator = plugins.get_operator(self.operator)()
+        changed: str | None = mutating.mutate_code(
+            (PROJECT / self.module).read_text(), operator, self.occurrence
+        )
+        assert changed is not None
+        return changed
+
+    def diff(self) -> str:
+        """Return the two lines that tell it."""
+        before = (PROJECT / self.module).read_text().splitlines()
+        lines = list(unified_diff(before, self.text().splitlines(), lineterm="", n=0))[3:]
+        return "\n".join(f"    {line}" for line in lines)
+
+
+def mutants() -> Iterator[Mutant]:
+    """Yield all that can be done to the two floors, in an order that stays."""
+    operators = sorted(name for name in plugins.operator_names() if OPERATORS.fullmatch(name))
+    for floor in FLOORS:
+        for module in sorted((PROJECT / "installer" / floor).rglob("*.py")):
+            nodes = list(ast.ast_nodes(ast.get_ast(module.read_text())))
+            for name in operators:
+                operator = plugins.get_operator(name)()
+                count = sum(len(list(operator.mutation_positions(node))) for node in nodes)
+                yield from (Mutant(module.relative_to(PROJECT), name, index) for index in range(count))
+
+
+def nearest(module: Path) -> list[str]:
+    """Return the test files that name a module: most likely they see what is wrong with it."""
+    named = re.compile(rf"\b{re.escape('.'.join(module.with_suffix('').parts))}\b")
+    files = (PROJECT / "tests").rglob("test_*.py")
+    found = [file for file in files if "engines" not in file.parts and named.search(file.read_text())]
+    return sorted(str(file.relative_to(PROJECT)) for file in found)
+
+
+def seen(mutant: Mutant) -> tuple[Mutant, bool, float]:
+    """Tell whether a fast test sees a mutant, and after how many seconds."""
+    began = time.monotonic()
+    floor = f"tests/{mutant.module.parts[1]}"
+    with TemporaryDirectory(prefix="mutant-") as name:
+        copy_to(Path(name))
+        (Path(name) / mutant.module).write_text(mutant.text())
+        red = any(map(partial(_red, name), ([*nearest(mutant.module), floor], ["tests"])))
+    return mutant, red, time.monotonic() - began
+
+
+def _red(directory: str, tests: list[str]) -> bool:
+    words = ["-q", "-x", "-p", "no:cacheprovider", "--ignore=tests/engines", "--ignore=tests/mutants"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words, *tests],
+            cwd=directory,
+            env=os.environ | {"PYTHONPATH": directory},
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    # Where a test cannot even be loaded pytest is interrupted, which is as red as can be.
+    return done.returncode in {FAILED, 2}
+
+
+def main() -> int:
+    """Print each mutant that lives; return 1 where they are too many."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    given = parser.parse_args()
+    chance = random.Random(given.seed)  # noqa: S311 - to be repeated
+    drawn = chance.sample(list(mutants()), given.count)
+    print(f"seed {given.seed}", flush=True)
+    lives = 0
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for mutant, red, seconds in pool.map(seen, drawn):
+            lives += not red
+            print(
+                f"{'seen ' if red else 'LIVES'} {seconds:>5.0f} s  {mutant.module}  {mutant.operator}",
+                flush=True,
+            )
+            if not red:
+                print(mutant.diff(), flush=True)
+    print(f"the fast tests see {given.count - lives} of {given.count} mutants, seed {given.seed}")
+    return int(given.count - lives < SEEN * given.count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
