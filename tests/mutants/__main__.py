@@ -65,6 +65,12 @@ def apply(patch: Path, directory: Path, *more: str) -> None:
     subprocess.run(["git", "apply", *more, str(patch)], cwd=directory, check=True, capture_output=True)
 
 
+def first_red(said: str) -> str | None:
+    """Return the name of the first test that failed, from what pytest said."""
+    found = _NAME.search(said)
+    return found[1] if found else None
+
+
 def verdict_on(patch: Path) -> Verdict:
     """Run the tests that hold a guard without it."""
     promise, words = promise_of(patch)
@@ -84,8 +90,7 @@ def verdict_on(patch: Path) -> Verdict:
             text=True,
             check=False,
         )
-    found = _NAME.search(done.stdout)
-    red = found[1] if found and done.returncode == FAILED else None
+    red = first_red(done.stdout) if done.returncode == FAILED else None
     return Verdict(patch.stem, promise, red, time.monotonic() - began, done.stdout + done.stderr)
 
 

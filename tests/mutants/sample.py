@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import unified_diff
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.mutants.__main__ import FAILED, PROJECT, copy_to
+from tests.mutants.__main__ import FAILED, PROJECT, copy_to, first_red
 
 # It ships no types, and is there for the torture alone.
 ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
@@ -37,6 +36,7 @@ SEEN = 0.9
 AT_ONCE = 2
 # A mutant may wait for ever; the whole takes some minutes.
 LIMIT_S = 1800
+INTERRUPTED = 2  # as pytest says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +83,18 @@ def nearest(module: Path) -> list[str]:
     return sorted(str(file.relative_to(PROJECT)) for file in found)
 
 
-def seen(mutant: Mutant) -> tuple[Mutant, bool, float]:
-    """Tell whether a fast test sees a mutant, and after how many seconds."""
+def seen(mutant: Mutant) -> tuple[Mutant, str | None, float]:
+    """Return the fast test that sees a mutant, None where it lives, and after how many seconds."""
     began = time.monotonic()
     floor = f"tests/{mutant.module.parts[1]}"
     with TemporaryDirectory(prefix="mutant-") as name:
         copy_to(Path(name))
         (Path(name) / mutant.module).write_text(mutant.text())
-        red = any(map(partial(_red, name), ([*nearest(mutant.module), floor], ["tests"])))
+        red = _red(name, *nearest(mutant.module), floor) or _red(name, "tests")
     return mutant, red, time.monotonic() - began
 
 
-def _red(directory: str, tests: list[str]) -> bool:
+def _red(directory: str, *tests: str) -> str | None:
     words = ["-q", "-x", "-p", "no:cacheprovider", "--ignore=tests/engines", "--ignore=tests/mutants"]
     try:
         done = subprocess.run(
@@ -102,13 +102,14 @@ def _red(directory: str, tests: list[str]) -> bool:
             cwd=directory,
             env=os.environ | {"PYTHONPATH": directory},
             capture_output=True,
+            text=True,
             timeout=LIMIT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return True
+        return "it never ends"
     # Where a test cannot even be loaded pytest is interrupted, which is as red as can be.
-    return done.returncode in {FAILED, 2}
+    return first_red(done.stdout) or "not loaded" if done.returncode in {FAILED, INTERRUPTED} else None
 
 
 def main() -> int:
@@ -124,10 +125,7 @@ def main() -> int:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for mutant, red, seconds in pool.map(seen, drawn):
             lives += not red
-            print(
-                f"{'seen ' if red else 'LIVES'} {seconds:>5.0f} s  {mutant.module}  {mutant.operator}",
-                flush=True,
-            )
+            print(f"{seconds:>4.0f} s  {mutant.module}  {mutant.operator}  {red or 'LIVES'}", flush=True)
             if not red:
                 print(mutant.diff(), flush=True)
     print(f"the fast tests see {given.count - lives} of {given.count} mutants, seed {given.seed}")
