@@ -9,18 +9,19 @@ import argparse
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import unified_diff
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.mutants.__main__ import FAILED, PROJECT, copy_to, first_red
+from tests.mutants.__main__ import FAILED, PROJECT, first_red
 
 # It ships no types, and is there for the torture alone.
 ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
@@ -33,7 +34,7 @@ OPERATORS = re.compile(
     r"(Eq_NotEq|NotEq_Eq|Lt_LtE|LtE_Lt|Gt_GtE|GtE_Gt|Lt_Gt|Gt_Lt|Is_IsNot|IsNot_Is|In_NotIn|NotIn_In))"
 )
 SEEN = 0.9
-AT_ONCE = 2
+NOT_COPIED = (".git", ".venv", ".cache", "build", "__pycache__", ".*_cache")
 # A mutant may wait for ever; the whole takes some minutes.
 LIMIT_S = 1800
 INTERRUPTED = 2  # as pytest says it
@@ -83,24 +84,30 @@ def nearest(module: Path) -> list[str]:
     return sorted(str(file.relative_to(PROJECT)) for file in found)
 
 
-def seen(mutant: Mutant) -> tuple[Mutant, str | None, float]:
-    """Return the fast test that sees a mutant, None where it lives, and after how many seconds."""
-    began = time.monotonic()
-    floor = f"tests/{mutant.module.parts[1]}"
+def red_with(mutant: Mutant) -> str | None:
+    """Return the fast test that sees a mutant, None where it lives."""
+    with _copy() as directory:
+        (directory / mutant.module).write_text(mutant.text())
+        floor = f"tests/{mutant.module.parts[1]}"
+        return _red(directory, *nearest(mutant.module), floor) or _red(directory, "tests")
+
+
+@contextmanager
+def _copy() -> Iterator[Path]:
     with TemporaryDirectory(prefix="mutant-") as name:
-        copy_to(Path(name))
-        (Path(name) / mutant.module).write_text(mutant.text())
-        red = _red(name, *nearest(mutant.module), floor) or _red(name, "tests")
-    return mutant, red, time.monotonic() - began
+        tree = Path(name) / "tree"
+        shutil.copytree(PROJECT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED), symlinks=True)
+        yield tree
 
 
-def _red(directory: str, *tests: str) -> str | None:
-    words = ["-q", "-x", "-p", "no:cacheprovider", "--ignore=tests/engines", "--ignore=tests/mutants"]
+def _red(directory: Path, *tests: str) -> str | None:
+    words = ["-q", "-x", "-p", "no:cacheprovider", "--numprocesses", "2", "--ignore=tests/engines"]
+    cache = os.environ.get("TEST_CACHE") or str(PROJECT / ".cache/engines")
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words, *tests],
             cwd=directory,
-            env=os.environ | {"PYTHONPATH": directory},
+            env=os.environ | {"PYTHONPATH": str(directory), "TEST_CACHE": cache},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -121,13 +128,18 @@ def main() -> int:
     chance = random.Random(given.seed)  # noqa: S311 - to be repeated
     drawn = chance.sample(list(mutants()), given.count)
     print(f"seed {given.seed}", flush=True)
+    with _copy() as directory:
+        if red := _red(directory, "tests"):
+            print(f"no mutant can be judged: {red} is red without any")
+            return 1
     lives = 0
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for mutant, red, seconds in pool.map(seen, drawn):
-            lives += not red
-            print(f"{seconds:>4.0f} s  {mutant.module}  {mutant.operator}  {red or 'LIVES'}", flush=True)
-            if not red:
-                print(mutant.diff(), flush=True)
+    for mutant in drawn:
+        began, red = time.monotonic(), red_with(mutant)
+        lives += not red
+        seconds = time.monotonic() - began
+        print(f"{seconds:>4.0f} s  {mutant.module}  {mutant.operator}  {red or 'LIVES'}", flush=True)
+        if not red:
+            print(mutant.diff(), flush=True)
     print(f"the fast tests see {given.count - lives} of {given.count} mutants, seed {given.seed}")
     return int(given.count - lives < SEEN * given.count)
 
