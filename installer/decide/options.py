@@ -23,7 +23,8 @@ LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
 class RestartMode(StrEnum):
     """How an engine is brought to read its config again.
 
-    ``signal`` means ``auto`` for containerd and CRI-O: no signal reloads them (engines.md 1, 11).
+    ``signal`` means ``auto`` for containerd and CRI-O: no signal reloads them
+    (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     """
 
     AUTO = "auto"

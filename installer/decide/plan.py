@@ -58,7 +58,7 @@ class Plan:
 
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
-    """Return the three runtimes as NVIDIA writes them (compat.md 3).
+    """Return the three runtimes as NVIDIA writes them (engine-facts.md#nvidia-runtimes).
 
     A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
     """

@@ -58,7 +58,7 @@ class CriStatus:
 def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
     """Ask the engine what it serves.
 
-    CRI-O answers rightly only if it was not reloaded since its start (cri-o issue 10202).
+    CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
 
     Raises:
         NotAnsweringError: nobody answers within ``timeout_s``.

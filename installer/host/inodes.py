@@ -169,7 +169,7 @@ def staged_name(here: Path) -> Path:
     """Return the name under which the next content of ``here`` is written.
 
     It is fixed, so that the next run sweeps it, and stays out of every ``*.d``:
-    CRI-O parses each file below crio.conf.d whatever its name (cri-o pkg/config/config.go:1075).
+    CRI-O parses each file below crio.conf.d whatever its name (engine-facts.md#crio-drop-ins).
     """
     directory = here.parent
     name = f".{here.name}{STAGED}"

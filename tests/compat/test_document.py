@@ -18,7 +18,9 @@ HEAD = """\
 
 `nvidia-toolkit` and `nvidia-ctk-installer` take the command line and the environment of NVIDIA's
 nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. This file is made from
-`installer/compat.toml`; `GOLDEN=1 make unit` writes it anew.
+`installer/compat.toml`; `make golden` rewrites it.
+
+## Grammar
 
 - `--x=v`, `--x v`, `-x=v` are the same. A bool takes no following word. The command line beats the environment.
 - Of the variables the first one that is set counts, even when it is empty. Bools: 1 t T TRUE true True, 0 f F FALSE false False.
@@ -62,7 +64,8 @@ def _default(row: Row) -> str:
 
 def _defect_line(defect: dict[str, Any]) -> str:
     held = ", ".join(f"`{name.rpartition('::')[2]}`" for name in defect.get("tests", ())) or defect["why"]
-    return f"| {defect['id']}: {defect['what']} | {held} |\n"
+    anchor = f'<a id="{defect["id"].lower()}"></a>'
+    return f"| {anchor}{defect['id']}: {defect['what']} | {held} |\n"
 
 
 def _difference_line(row: dict[str, Any]) -> str:

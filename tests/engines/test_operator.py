@@ -244,7 +244,7 @@ def test_what_fails_ahead_of_or_behind_the_device_nodes_leaves_none_of_them(
     assert served(node) == before
 
 
-# As NVIDIA's tool leaves a node (compat.md 2 and 3): its directory, its runtimes, itself the default.
+# As NVIDIA's tool leaves a node (engine-facts.md#nvidia-directory, #nvidia-runtimes), itself the default.
 THEIRS = {
     "docker": """{
     "default-runtime": "nvidia",

@@ -138,8 +138,9 @@ def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles
 
 
 def _needs_runc(config: Config) -> bool:
-    """Tell whether naming a runtime takes the built-in runc away and CRI down (engines.md 2, case P).
+    """Tell whether naming a runtime takes the built-in runc away and CRI down.
 
+    That is so for containerd 1.x (engine-facts.md#containerd-built-in-runc).
     A file that names runtimes and another default has lost it already, and does without.
     """
     named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())

@@ -27,7 +27,7 @@ def _row(name: str, title: str, units: tuple[str, ...]) -> Engine:
         needs_handler=lambda _: True,
         edits=lambda *_: (Decision((), ("runc", "crun")),),
         effect=lambda _: Effect({}, ""),
-        # pkg/agent/containerd/runtimes.go of k3s, which RKE2 is built on
+        # engine-facts.md#k3s-start
         generated=Generated("nvidia", units, start_s=120.0, marks=("/rancher/", "/k3s/")),
     )
 
