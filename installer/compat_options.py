@@ -266,5 +266,4 @@ def _hook(asked: Asked, view: _View) -> PurePosixPath | None:
 
 
 def _restart_mode(asked: Asked) -> RestartMode:
-    said = asked[RESTART].lower()
-    return RestartMode.AUTO if said == "signal" else RestartMode(said)
+    return RestartMode.NONE if asked[RESTART].lower() == "none" else RestartMode.AUTO

@@ -1,7 +1,7 @@
 """NVIDIA's command line and environment, from compat.toml, read as NVIDIA's tool reads them.
 
-Click has another grammar (compatibility.md#grammar): here an empty variable counts, a bool takes no word, long
-names take one dash.
+Click has another grammar: here an empty variable counts, a bool takes no word, long names take one dash
+(compatibility.md#grammar).
 """
 
 import shlex

@@ -61,7 +61,10 @@ FLAGS: Final = (
     Flag("--socket", "The engine's socket, as this process sees it.", (), metavar="[ENGINE=]PATH"),
     Flag("--crio-hook", "Write CRI-O's OCI hook instead of runtimes.", default=False),
     Flag(
-        "--restart-mode", "How an engine is brought to read its config.", "auto", tuple(map(str, RestartMode))
+        "--restart-mode",
+        "Whether an engine is brought to read its config; none configures it unproven.",
+        "auto",
+        tuple(map(str, RestartMode)),
     ),
     Flag(
         "--accept-nvidia-visible-devices-envvar-when-unprivileged",

@@ -39,9 +39,6 @@ def test_a_flag_its_variable_and_its_meaning_are_in_the_reference(flag: Flag) ->
         pytest.param({"install_dir": "/"}, "install into /", id="the root"),
         pytest.param({"install_dir": "a/b"}, "use the path a/b", id="a relative path"),
         pytest.param(
-            {"runtime": ["containerd"], "restart_mode": "signal"}, "by a signal", id="a signal for containerd"
-        ),
-        pytest.param(
             {"host_root": "/host", "runtime": ["docker"], "config": ["/etc/x"]},
             "outside the host's root",
             id="outside",

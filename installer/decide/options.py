@@ -9,7 +9,6 @@ from typing import Final
 
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
-from installer.decide.engines.row import Reload
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 from installer.decide.toolkit_config import ToolkitConfig
@@ -21,15 +20,13 @@ LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
 
 
 class RestartMode(StrEnum):
-    """How an engine is brought to read its config again.
+    """Whether an engine is brought to read its config again, each in the one way that works.
 
-    ``signal`` means ``auto`` for containerd and CRI-O: no signal reloads them
+    That is SIGHUP for Docker. No signal reloads containerd or CRI-O, so their unit is restarted
     (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     """
 
     AUTO = "auto"
-    SIGNAL = "signal"
-    SYSTEMD = "systemd"
     NONE = "none"
 
 
@@ -138,17 +135,6 @@ class Options:
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
-            )
-        self._refuse_signal()
-
-    def _refuse_signal(self) -> None:
-        restarted = [
-            name for name in self.runtimes if name != AUTO and ENGINES[name].reload is Reload.RESTART
-        ]
-        if self.restart_mode is RestartMode.SIGNAL and restarted:
-            raise UsageError(
-                f"reload {restarted[0]} by a signal (none makes it read its config; SIGHUP ends containerd)",
-                remedy="use --restart-mode auto or systemd",
             )
 
     @property
