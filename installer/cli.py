@@ -144,9 +144,13 @@ def plan(*, json: bool, show_secrets: bool, **values: Any) -> Exit:
     return show_plan(_options(values), show_secrets=show_secrets, as_json=json)
 
 
-@program.command()
-def status() -> None:
+@program.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def status(words: tuple[str, ...]) -> Exit:
     """Tell what is installed, drifted or pending (see status --help)."""
+    from installer.status import main as tell
+
+    return Exit(tell(["status", *words]))
 
 
 @program.command()
