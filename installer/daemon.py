@@ -16,7 +16,7 @@ from installer.decide.errors import (
     StoppedError,
     UndoIncompleteError,
 )
-from installer.decide.options import OnExit, Options
+from installer.decide.options import Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import systemd, waiting
@@ -100,7 +100,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
             write_pid(pidfile, options.pid_file)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             if not installed:
-                undo_follows = options.on_exit is OnExit.UNDO
+                undo_follows = options.on_exit.undoes
                 plan = _install(host, options, ledger, undo_follows=undo_follows)
                 installed = True
                 _publish(host, options, ledger, plan)
@@ -187,7 +187,7 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
 def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     try:
         with internal_errors():
-            undo_follows = options.on_exit is OnExit.UNDO
+            undo_follows = options.on_exit.undoes
             _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
     except StoppedError:
         raise
@@ -199,9 +199,9 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
     """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
-    elif options.on_exit is OnExit.KEEP:
+    elif not options.on_exit.undoes:
         withdraw(host, options, ledger)
-        log.info("everything kept", reason="asked for with --on-exit keep")
+        log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
     elif successor.handed_over(host, options, ledger.held):
         withdraw(host, options, ledger)
         return True

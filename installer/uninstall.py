@@ -13,7 +13,7 @@ from installer import leftovers, signals
 from installer.decide.adopt import adoption
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
-from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.options import Options, RestartMode
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
@@ -83,7 +83,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         if leftovers.any_among(facts):
             leftovers.sweep(host, ((each.name, each.socket) for each in facts.engines))
             facts = probe_undo(host, options, ledger.held)
-        if facts.live and options.in_use is InUse.WAIT:
+        if facts.live and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:

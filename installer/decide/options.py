@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, assert_never
 
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
@@ -36,6 +36,17 @@ class OnExit(StrEnum):
     UNDO = "undo"
     KEEP = "keep"
 
+    @property
+    def undoes(self) -> bool:
+        """Whether the host is as before when ``run`` has ended."""
+        match self:
+            case OnExit.UNDO:
+                return True
+            case OnExit.KEEP:
+                return False
+            case _:
+                assert_never(self)
+
 
 class InUse(StrEnum):
     """What an undo does while containers run on our runtime.
@@ -47,6 +58,28 @@ class InUse(StrEnum):
     WAIT = "wait"
     KEEP = "keep"
     FORCE = "force"
+
+    @property
+    def waits(self) -> bool:
+        """Whether those containers are given time to end."""
+        match self:
+            case InUse.WAIT:
+                return True
+            case InUse.KEEP | InUse.FORCE:
+                return False
+            case _:
+                assert_never(self)
+
+    @property
+    def forces(self) -> bool:
+        """Whether the payload goes although such containers run."""
+        match self:
+            case InUse.FORCE:
+                return True
+            case InUse.WAIT | InUse.KEEP:
+                return False
+            case _:
+                assert_never(self)
 
 
 @dataclass(frozen=True, slots=True)
