@@ -108,20 +108,6 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
-def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
-    """Return why containerd's CRI plugin did not load, in its words; None if it did, or is switched off.
-
-    Raises:
-        NotAnsweringError: nobody answers within ``timeout_s``.
-        InstallerError: it is not containerd.
-    """
-    with _connected(socket_path, timeout_s) as engine:
-        plugins = engine.cri_plugins()
-    if plugins is None:
-        raise InstallerError(f"find containerd on {socket_path}", remedy="check that it is its socket")
-    return _failure(plugins)
-
-
 @dataclass(frozen=True, slots=True)
 class Calls:
     """How to call a method of the RuntimeService, in protobuf's bytes; the seconds that are left."""
