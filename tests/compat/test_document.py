@@ -1,7 +1,6 @@
 """docs/compatibility.md is what compat.toml says, and every defect in it has a test that is there."""
 
 import ast
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from installer.compat_words import Row, rows
 from tests.conftest import defects, differences, named_tests
+from tests.support.golden import golden
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENT = PROJECT / "docs/compatibility.md"
@@ -81,10 +81,7 @@ def rendered() -> str:
 
 
 def test_the_document_says_what_the_data_says() -> None:
-    if os.environ.get("GOLDEN"):
-        DOCUMENT.write_text(rendered())
-
-    assert DOCUMENT.read_text() == rendered()
+    assert golden(DOCUMENT, rendered()) == rendered()
 
 
 def test_every_defect_is_there_once() -> None:

@@ -17,7 +17,7 @@ from installer.demo import CONFIGS, stand_in_payload
 from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, NEVER, Fault, call
-from tests.crash.nodes import tree
+from tests.support.tree import tree
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
 SEED = int(os.environ.get("SEED", "20261121"))

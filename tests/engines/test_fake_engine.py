@@ -12,8 +12,7 @@ from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.test_restart import starts
-from tests.engines.told import sentence
+from tests.engines.told import sentence, starts
 from tests.engines.versions import EngineSet
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()

@@ -12,18 +12,11 @@ from tests.engines.cri import Container, Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence, served, starts
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/other.conf"
 STOPS = 9  # on each of six kinds of nodes
-
-
-def starts(node: Node, unit: str = "containerd") -> int:
-    """Return how often systemd has started a unit since boot."""
-    node.run(["journalctl", "--sync"])
-    lines = node.journal(unit).splitlines()
-    return len([line for line in lines if line.startswith("Started ")])
 
 
 def serve_from(node: Node, config: str, cri: Cri) -> None:
