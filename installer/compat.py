@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     options = options_from(asked)
     refuse_few_files()
     for warning in (*asked.warnings, *_warnings(asked, options)):
-        log.warning("noted", note=warning)
+        log.warning("command line note", note=warning)
     from installer import daemon
 
     return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
@@ -63,11 +63,11 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
     engine = asked["runtime"]
     if asked["set-as-default"] and any(ENGINES[name].finds for name in options.runtimes):
-        yield "--set-as-default is not heeded: start k3s or RKE2 with --default-runtime nvidia for that"
+        yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
-        yield "--ignore-errors is not heeded: an installation is complete or not at all"
+        yield "--ignore-errors is ignored: an installation is complete or not at all"
     if asked["use-legacy-config"] and ENGINES[engine].drop_ins is DropIns.IMPORTED:
-        yield "--use-legacy-config is not heeded: containerd reads default_runtime_name since 1.3"
+        yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
     if asked.given(RESTART):
         yield from _other_way(asked[RESTART].lower(), ENGINES[engine])
     if ENGINES[engine].drop_ins is DropIns.NONE and asked["drop-in-config"]:

@@ -55,7 +55,7 @@ def _refuse_strangers(host: Host, options: Options) -> None:
 
 
 def run(options: Options) -> Exit:
-    """Install, publish readiness, wait for a signal, give everything back."""
+    """Install, publish readiness, wait for a signal, undo."""
     host = Host.under(options.host_root, options.mounts)
     if waiting.succeeds():
         return _carry_on(host, options)
@@ -146,7 +146,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
             "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
         )
     for note in plan.notes:
-        log.info("noted", note=note)
+        log.info("install note", note=note)
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
         ready.withdraw(host, options.ready_file)
@@ -170,7 +170,7 @@ def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
-    """Wait for a stop; on HUP look whether everything is still as wanted.
+    """Wait for a stop; on HUP compare the node with what is wanted, and repair it.
 
     The wait itself is another program image, which comes back to here as a process that was ``woken``.
     """

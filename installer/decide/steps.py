@@ -221,7 +221,7 @@ def describe(step: Step) -> str:
         case RemoveVersion(version):
             return f"remove toolkit {version}"
         case SwitchToolkit(_, after):
-            return f"point toolkit to {after}" if after else "give the name toolkit back"
+            return f"point toolkit to {after}" if after else "point toolkit to what it was before"
         case Reload(engine, present):
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
         case RemoveToolkit():

@@ -220,7 +220,9 @@ def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[]
         if not waiting:
             return
         if time.monotonic() > deadline:
-            log.warning("containers left half-made", engine=name, containers=[each[:12] for each in waiting])
+            log.warning(
+                "containers stuck in CREATED", engine=name, containers=[each[:12] for each in waiting]
+            )
             return
         check()
         time.sleep(SETTLE_POLL_S)

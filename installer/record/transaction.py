@@ -1,4 +1,4 @@
-"""Carry a plan out: the ledger first, then step by step; what fails half way is taken back."""
+"""Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -75,7 +75,7 @@ class Site:
 
 
 def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
-    """Carry ``plan`` out; when a step fails, or ``check`` raises before one, bring back what was before.
+    """Carry ``plan`` out; when a step fails, or ``check`` raises before one, roll back.
 
     Where ``undo_follows``, a stop leaves it as it is: one way back is quicker than two.
 
@@ -257,7 +257,7 @@ def _past(step: ConcreteStep) -> str:
         case MakeDirectory():
             return "directory made"
         case RemoveDirectory():
-            return "directory given back"
+            return "directory removed"
         case FindRuntimes():
             return "runtimes found by the engine"
         case WriteConfig(_, _, _, after):
@@ -291,7 +291,7 @@ def _fields(step: ConcreteStep) -> dict[str, str]:
         case InstallVersion(version) | RemoveVersion(version):
             return {"version": version}
         case SwitchToolkit(_, after):
-            return {"target": after or "as before"}
+            return {"target": after or "previous"}
         case Reload(engine) | FindRuntimes(engine):
             return {"engine": engine}
         case RemoveToolkit() | ProveUnused():

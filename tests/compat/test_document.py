@@ -33,9 +33,9 @@ nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. 
 |---|---|---|---|---|
 """
 MIDDLE = """
-## What comes out right
+## Fixed defects
 
-| defect of NVIDIA's tool | held by |
+| defect of NVIDIA's tool | covered by test |
 |---|---|
 """
 
