@@ -105,7 +105,7 @@ def _files(site: Site) -> dict[str, str]:
 
 
 @ALONE
-def test_uninstall_without_the_ledger_alone_gives_all_back_that_can_be_told(
+def test_uninstall_with_only_the_ledger_lost_restores_all_that_can_be_known(
     site: Site, *, spoilt: bool
 ) -> None:
     before = _files(site)

@@ -28,7 +28,7 @@ def ledger(request: pytest.FixtureRequest) -> Path:
     return LEDGERS / str(request.param)
 
 
-def test_uninstall_gives_everything_back(ledger: Path, tmp_path: Path) -> None:
+def test_uninstall_undoes_everything_that_an_old_ledger_holds(ledger: Path, tmp_path: Path) -> None:
     site = Site(tmp_path)
     shutil.rmtree(site.root)
     shutil.copytree(ledger / "node", site.root, symlinks=True)

@@ -23,7 +23,7 @@ def site(tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=["TERM", "INT", "QUIT"]
 )
-def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
+def test_a_stop_restores_every_byte_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
     before = site.tree()
 
     with site.running() as child:
@@ -37,7 +37,7 @@ def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: sig
     assert site.tree() == before
 
 
-def test_uninstall_takes_back_what_a_killed_run_left(site: Site) -> None:
+def test_uninstall_undoes_what_a_killed_run_left(site: Site) -> None:
     before = site.tree()
     with site.running() as child:
         child.kill()

@@ -274,7 +274,7 @@ def test_a_restart_mode_is_what_an_engine_survives(engine: str, said: str, mode:
         ("crio", "Signal", "crio is restarted by its unit: a signal does not make it read its config"),
     ],
 )
-def test_a_restart_mode_that_is_not_the_one_that_works_is_answered_with_the_one_that_does(
+def test_a_restart_mode_that_does_not_apply_is_answered_by_what_is_done_instead(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str, said: str, told: str
 ) -> None:
     Nvidia(tmp_path, engine).install(RUNTIME_RESTART_MODE=said)
@@ -321,7 +321,7 @@ def test_cdi_is_asked_for_as_nvidias_variables_say(variables: dict[str, str], cd
     assert options.extras.cdi is (cdi is not None)
 
 
-def test_the_program_waits_says_so_and_gives_everything_back(docker: Nvidia) -> None:
+def test_the_program_waits_says_so_and_undoes_everything(docker: Nvidia) -> None:
     docker.config.write_text('{"log-driver": "local"}\n')
     before = docker.tree()
     environment = {

@@ -76,7 +76,7 @@ ACTS: tuple[Act, ...] = (
 
 
 @pytest.mark.parametrize("engine", CONFIG)
-def test_however_a_node_has_lived_only_what_others_did_is_left(
+def test_random_history_then_uninstall_leaves_only_foreign_edits(
     engine: str, tmp_path: Path, covered: Covered
 ) -> None:
     for version in ("one", "two"):

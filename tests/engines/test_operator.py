@@ -189,7 +189,7 @@ THEIRS = {
 }
 
 
-def test_what_nvidias_installer_left_is_adopted_and_taken_back(node: Node) -> None:
+def test_what_nvidias_installer_left_is_adopted_and_undone(node: Node) -> None:
     files, before = snapshot(node), served(node)
     node.run(["mkdir", "-p", f"{INSTALL_DIR}/toolkit"])
     node.run(["sh", "-c", f"cp -r {ARTIFACTS}/usr/bin/. {INSTALL_DIR}/toolkit/"])

@@ -66,7 +66,7 @@ def test_a_config_that_the_unit_names_for_the_next_start_is_not_restarted_into(
     assert snapshot(containerd_node) == files
 
 
-def test_an_edit_of_another_runtime_that_no_start_has_read_yet_holds_nothing_up(
+def test_an_edit_of_another_runtime_that_no_start_has_read_yet_fails_nothing(
     containerd_node: Node, cri: Cri
 ) -> None:
     table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]'
@@ -180,7 +180,7 @@ def test_a_config_that_the_engine_itself_refuses_never_reaches_its_place(
     assert set(cri.status().runtimes) == {"runc"}
 
 
-def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
+def test_a_failed_start_is_rolled_back_and_twenty_more_restart_nothing(
     containerd_node: Node,
 ) -> None:
     # What dies is not the program that has read the config before: the roll-back has to cope.
@@ -214,7 +214,7 @@ def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
     assert snapshot(containerd_node) == files
 
 
-def test_a_start_that_fails_without_a_word_is_not_told_in_those_of_the_process_before(
+def test_a_start_that_fails_without_a_log_line_is_not_explained_by_the_process_before(
     containerd_node: Node, cri: Cri
 ) -> None:
     containerd_node.write(
