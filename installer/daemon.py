@@ -32,7 +32,7 @@ from installer.record.probe import probe_install
 from installer.record.transaction import Site, apply, never_stop
 from installer.record.trial import Trials
 from installer.record.units import buses
-from installer.uninstall import undo, undoing, withdraw
+from installer.uninstall import remove_readiness, undo, undoing
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ def run(options: Options) -> Exit:
         return _carry_on(host, options)
     with internal_errors():
         woken = waiting.woken()
-    # Who comes back from the wait has installed: its host is not as before until all is undone.
+    # A woken process has installed before its wait: its host is not as before until all is undone.
     with undoing() if woken else nullcontext():
         if _run(host, options, woken):
             successor.await_successor(host, options.layout)
@@ -71,7 +71,7 @@ def run(options: Options) -> Exit:
 def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     """Do what ``run`` does; return whether somebody else is to carry the undo on."""
     inherited = woken.fds if woken else ()
-    # Who comes back to undo does not heed a second signal.
+    # A woken process that undoes ignores a second signal.
     check = never_stop if woken else signals.check
     if woken is None:
         _refuse_strangers(host, options)
@@ -109,7 +109,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         log.info("stop requested")
     except InstallerError as error:
         with undoing():
-            withdraw(host, options, ledger)
+            remove_readiness(host, options, ledger)
         if installed:  # and serving: the next run finds it in place, and restarts nothing
             raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
         raise
@@ -149,7 +149,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         log.info("install note", note=note)
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
-        ready.withdraw(host, options.ready_file)
+        ready.remove(host, options.ready_file)
     if plan.steps or plan.settled != ledger.held:
         site = Site(host, options.layout, ledger, options.timeout_s)
         apply(site, plan, signals.check, undo_follows=undo_follows)
@@ -200,10 +200,10 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
     elif not options.on_exit.undoes:
-        withdraw(host, options, ledger)
+        remove_readiness(host, options, ledger)
         log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
     elif successor.handed_over(host, options, ledger.held):
-        withdraw(host, options, ledger)
+        remove_readiness(host, options, ledger)
         return True
     else:
         undo(host, options, ledger, hurried=True)

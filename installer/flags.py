@@ -81,7 +81,7 @@ FLAGS: Final = (
     Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
     Flag("--retry", "Try a plan again although it failed before.", default=False),
-    Flag("--adopt", "Let uninstall take back what NVIDIA's own installer left, too.", default=False),
+    Flag("--adopt", "Let uninstall remove what NVIDIA's own installer left, too.", default=False),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 

@@ -77,7 +77,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
     """
     began = time.monotonic()
     with undoing():
-        withdraw(host, options, ledger)
+        remove_readiness(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
         if leftovers.any_among(facts):
@@ -129,10 +129,10 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     return probe_undo(host, options, ledger.held)
 
 
-def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
+def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
     """Remove readiness file and pidfile, also those of a killed run; the ledger's lock keeps others out."""
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
-        ready.withdraw(host, each.ready_file)
+        ready.remove(host, each.ready_file)
         remove_pidfile(host, each.pid_file)
         host.sweep(each.ready_file)

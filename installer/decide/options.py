@@ -120,7 +120,7 @@ class Options:
     No ``runtimes`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
-    ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo take back what
+    ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
     NVIDIA's own installer left, too.
 
     Raises:

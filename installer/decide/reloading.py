@@ -156,7 +156,7 @@ def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
 def during(held: Holdings, settled: Holdings, steps: Sequence[Step]) -> Holdings:
     """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
 
-    So both are known, and the edits that lead back from either, for somebody may write to it before we end.
+    So both are known, and the edits that undo either, for somebody may write to it before we end.
     """
     if settled == held and not any(isinstance(step, WriteConfig) for step in steps):
         return held

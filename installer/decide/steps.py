@@ -243,9 +243,9 @@ def paths_of(nodes: Iterable[DeviceNode]) -> str:
 
 
 def inverse(step: Step) -> Step | None:
-    """Return the step that takes ``step`` back; None where there is nothing to take back.
+    """Return the step that undoes ``step``; None where there is nothing to undo.
 
-    A reload is taken back by whoever knows what the engine served before.
+    A reload is undone by whoever knows what the engine served before.
     """
     match step:
         case MakeDirectory(path):

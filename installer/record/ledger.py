@@ -40,7 +40,7 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
             remedy="use the version of this program that wrote it; else move it away and run uninstall: that "
-            f"takes back what configs show to be ours, and keeps what it cannot place of {layout.backups}",
+            f"undoes what configs show to be ours, and keeps what it cannot place of {layout.backups}",
         ) from error
 
 

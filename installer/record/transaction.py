@@ -77,11 +77,11 @@ class Site:
 def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
     """Carry ``plan`` out; when a step fails, or ``check`` raises before one, roll back.
 
-    Where ``undo_follows``, a stop leaves it as it is: one way back is quicker than two.
+    Where ``undo_follows``, a stop leaves it as it is: one undo is quicker than a roll-back and an undo.
 
     Raises:
         InstallerError: the host is as it was before.
-        UndoIncompleteError: the host could not be brought back; the ledger is kept.
+        UndoIncompleteError: the roll-back failed; the ledger is kept.
     """
     held = site.ledger.held
     done: list[Step] = []
@@ -125,7 +125,7 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
     if settled is None:
         site.ledger.remove()
     elif settled.empty:
-        # It goes with its last rows when it is let go: bringing a host back takes no space of a full disk.
+        # It is removed with its last rows when it is released: a roll-back takes no space of a full disk.
         site.ledger.held = settled
     else:
         site.ledger.write(settled)
@@ -168,7 +168,7 @@ def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: 
             back = plan_rollback(plan, tuple(done), held, live)
             carry_out(site, back, never_stop)
     except InstallerError as error:
-        with suppress(Exception):  # what was not brought back is told in any case
+        with suppress(Exception):  # what was not rolled back is told in any case
             site.ledger.write(replace(site.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
