@@ -6,6 +6,7 @@ import subprocess
 import pytest
 import yaml
 
+from installer.flags import FLAGS
 from tests.deploy.helm import CHART
 from tests.deploy.rendered import DEPLOY, SCHEMAS, charted, container_of, helm, objects, pod_of, validate
 from tests.deploy.values import START, rows, table
@@ -167,3 +168,11 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
     nested = {"image", "acceptNvidiaVisibleDevices"}
     typed = {f"{name}.{inner}" for name in nested for inner in schema[name]["properties"]}
     assert told == typed | (schema.keys() - nested - {"global"})
+
+
+@pytest.mark.parametrize(("value", "flag"), [("onExit", "--on-exit"), ("runtime", "--runtime")])
+def test_a_value_takes_what_its_flag_takes(value: str, flag: str) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+
+    choices = next(each.choices for each in FLAGS if each.name == flag)
+    assert schema[value]["enum"] == list(choices)
