@@ -170,7 +170,7 @@ def reload(
     began, left_s = time.time(), deadline - time.monotonic()
     before: UnitState | None = None
     if engine.reload is How.HUP:
-        _hang_up(host, facts, socket, left_s)
+        _send_sighup(host, facts, socket, left_s)
     elif facts.unit:
         before = units.restart(host, facts.unit, replace(patience, start_s=left_s))
         if patience.stop_s:
@@ -242,7 +242,7 @@ def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> b
     return engine.reload is not How.HUP or dockerd.reloads_since(socket, since, timeout_s=timeout_s) > 0
 
 
-def _hang_up(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
+def _send_sighup(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
     """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
     engine = ENGINES[facts.name]
     peer = processes.peer_of(socket, greeting=GREETINGS[engine.api], timeout_s=ASK_S)

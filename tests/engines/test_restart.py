@@ -521,7 +521,7 @@ def test_a_hangup_reconciles_and_closed_streams_are_survived(node: Node) -> None
     original = node.read(path)
     node.run(["sh", "-c", f"rm {path}; cp -a /usr/local/nvidia/.toolkit-installer/backups/* {path}"])
 
-    _hang_up(process.signal)
+    _send_sighup(process.signal)
     _until(lambda: ready.exists() and json.loads(ready.read_text()) != first)
 
     assert node.read(path) == original
@@ -532,7 +532,7 @@ def test_a_hangup_reconciles_and_closed_streams_are_survived(node: Node) -> None
     }
 
 
-def _hang_up(send: Callable[..., None]) -> None:
+def _send_sighup(send: Callable[..., None]) -> None:
     import signal
 
     send(signal.SIGHUP)
