@@ -207,10 +207,10 @@ def opened(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
                 ledger.sweep()
                 yield ledger
         finally:
-            _let_go(ledger)
+            _release(ledger)
 
 
-def _let_go(ledger: Ledger) -> None:
+def _release(ledger: Ledger) -> None:
     """Unlock; a ledger that holds nothing leaves no trace.
 
     Raises:
