@@ -91,13 +91,13 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
         view = memoryview(content)
         while view:
             view = view[os.write(fd, view) :]
-        give(fd, meta)
+        apply_metadata(fd, meta)
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def give(fd: int, meta: Meta) -> None:
+def apply_metadata(fd: int, meta: Meta) -> None:
     """Make an open file what ``meta`` says."""
     status = os.fstat(fd)
     uid = status.st_uid if meta.uid is None else meta.uid
