@@ -12,7 +12,7 @@ from installer import signals
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import DropIns, Engine, Reload
+from installer.decide.engines.row import DropIns, Engine, ReloadMethod
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.host.limits import refuse_few_files
@@ -81,9 +81,9 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
 
 def _other_way(mode: str, engine: Engine) -> Iterator[str]:
     """Yield that an engine is reloaded in the one way that works, where another one was asked for."""
-    if mode == "signal" and engine.reload is Reload.RESTART:
+    if mode == "signal" and engine.reload is ReloadMethod.RESTART:
         yield f"{engine.name} is restarted by its unit: a signal does not make it read its config"
-    if mode == "systemd" and engine.reload is Reload.HUP:
+    if mode == "systemd" and engine.reload is ReloadMethod.HUP:
         yield f"{engine.name} gets SIGHUP: a restart by its unit would stop its containers"
 
 

@@ -9,7 +9,7 @@ from installer.decide.effect import Effect, disturbed
 from installer.decide.engine_part import defaults, others
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
@@ -275,7 +275,7 @@ def _revert(
     unread = not writes or restart_mode is RestartMode.NONE
     asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = ENGINES[reload.engine].reload is not How.HUP or facts.held.finished
+    sure = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
     told = found.serving if found is not None and not found.outdated else None
     if reload.present and not reload.demoted:
         # What others say of the same handlers looks alike before and after.

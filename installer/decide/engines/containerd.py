@@ -45,7 +45,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Reload, State
+from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, ReloadMethod, State
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
@@ -282,7 +282,7 @@ CONTAINERD: Final = Engine(
     api=Api.CRI,
     cmdline=CommandLine(config=("--config", "-c")),
     state=State(PurePosixPath("/run/containerd"), "--state", "state"),
-    reload=Reload.RESTART,
+    reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda version: not version or version[0] > 1,
     edits=edits,

@@ -30,7 +30,7 @@ from installer.decide.engines.row import (
     Engine,
     Monitor,
     Question,
-    Reload,
+    ReloadMethod,
     State,
     Telling,
 )
@@ -234,7 +234,7 @@ CRIO: Final = Engine(
         conflicts_as_default=DEFAULT_BY_FLAG,
     ),
     state=State(STATE, monitor=Monitor.CONMON),
-    reload=Reload.RESTART,
+    reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda _: True,
     edits=edits,

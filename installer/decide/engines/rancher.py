@@ -5,7 +5,7 @@ from typing import Final
 
 from installer.decide.effect import Effect
 from installer.decide.engines.model import Decision
-from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Generated, Reload, State
+from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Generated, ReloadMethod, State
 
 
 def _row(name: str, title: str, units: tuple[str, ...]) -> Engine:
@@ -22,7 +22,7 @@ def _row(name: str, title: str, units: tuple[str, ...]) -> Engine:
         api=Api.CRI,
         cmdline=CommandLine(config=("--config", "-c")),
         state=State(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
-        reload=Reload.RESTART,
+        reload=ReloadMethod.RESTART,
         default_key="",
         needs_handler=lambda _: True,
         edits=lambda *_: (Decision((), ("runc", "crun")),),

@@ -14,7 +14,7 @@ from installer.decide.engines.model import ConfigFiles, Decision, Extras, Runtim
 DEFAULT_BY_FLAG: Final = {"--default-runtime": "which its config may not say too"}
 
 
-class Reload(StrEnum):
+class ReloadMethod(StrEnum):
     """How an engine takes up a changed config."""
 
     HUP = "SIGHUP"
@@ -174,7 +174,7 @@ class Engine:
     api: Api
     cmdline: CommandLine
     state: State
-    reload: Reload
+    reload: ReloadMethod
     default_key: str
     needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
