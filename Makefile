@@ -63,8 +63,8 @@ pin:  ## write digests of the bases and sums of NVIDIA's packages, where a regis
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks
 
-golden: .venv/.dev  ## rewrite golden files; read the diff
-	GOLDEN=1 $(BIN)/python -m pytest -q tests/decide
+golden: .venv/.dev  ## rewrite all golden texts, the generated documents included; read the diff
+	GOLDEN=1 $(BIN)/python -m pytest -q tests/decide $$(grep -rl --include='test_*.py' tests.support.golden tests)
 
 help:  ## list targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.rows import Row
 from installer.demo import stand_in_payload
-from tests.test_big_nodes import config, shims
+from tests.support.big import config, shims
 
 PROJECT = Path(__file__).parent.parent
 RUNS = 3

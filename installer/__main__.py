@@ -21,7 +21,7 @@ def main() -> None:
     except SystemExit as end:  # argparse: it has printed its help, or what was wrong
         code = int(end.code or Exit.OK)
     except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
-        # Who comes back from the wait has installed: its host is not as before.
+        # A woken process has installed before its wait: its host is not as before.
         code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
         reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
         sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if woken else 'it again'}\n")

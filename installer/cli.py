@@ -25,7 +25,7 @@ log = structlog.get_logger()
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="node-toolkit-installer", message="%(prog)s %(version)s")
 def program() -> None:
-    """Put the NVIDIA container toolkit on a node, teach its engines to use it, and take it all back."""
+    """Install the NVIDIA container toolkit, configure the node's engines to use it, and undo all of it."""
 
 
 class _Words(click.ParamType[str]):
@@ -87,7 +87,7 @@ def _options(values: dict[str, Any]) -> Options:
 @program.command(cls=Verb)
 @_with_flags
 def run(**values: Any) -> Exit:
-    """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT gives everything back."""
+    """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT undoes everything."""
     from installer import daemon
 
     return daemon.run(_options(values))
@@ -125,7 +125,7 @@ def _next_step(options: Options) -> str:
 @program.command(cls=Verb)
 @_with_flags
 def uninstall(**values: Any) -> Exit:
-    """Give everything back, whoever installed it."""
+    """Undo everything, whoever installed it."""
     from installer.uninstall import uninstall
 
     return uninstall(_options(values))
@@ -148,9 +148,13 @@ def plan(*, json: bool, show_secrets: bool, **values: Any) -> Exit:
     return show_plan(_options(values), show_secrets=show_secrets, as_json=json)
 
 
-@program.command()
-def status() -> None:
+@program.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def status(words: tuple[str, ...]) -> Exit:
     """Tell what is installed, drifted or pending (see status --help)."""
+    from installer.status import main as tell
+
+    return Exit(tell(["status", *words]))
 
 
 @program.command()

@@ -12,7 +12,7 @@ from installer import signals
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import DropIns, Reload
+from installer.decide.engines.row import DropIns, Engine, ReloadMethod
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.host.limits import refuse_few_files
@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     options = options_from(asked)
     refuse_few_files()
     for warning in (*asked.warnings, *_warnings(asked, options)):
-        log.warning("noted", note=warning)
+        log.warning("command line note", note=warning)
     from installer import daemon
 
     return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
@@ -63,17 +63,13 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
     engine = asked["runtime"]
     if asked["set-as-default"] and any(ENGINES[name].finds for name in options.runtimes):
-        yield "--set-as-default is not heeded: start k3s or RKE2 with --default-runtime nvidia for that"
+        yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
-        yield "--ignore-errors is not heeded: an installation is complete or not at all"
+        yield "--ignore-errors is ignored: an installation is complete or not at all"
     if asked["use-legacy-config"] and ENGINES[engine].drop_ins is DropIns.IMPORTED:
-        yield "--use-legacy-config is not heeded: containerd reads default_runtime_name since 1.3"
-    if (
-        asked.given(RESTART)
-        and asked[RESTART].lower() == "signal"
-        and ENGINES[engine].reload is not Reload.HUP
-    ):
-        yield f"{engine} is restarted by its unit: a signal does not make it read its config"
+        yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
+    if asked.given(RESTART):
+        yield from _other_way(asked[RESTART].lower(), ENGINES[engine])
     if ENGINES[engine].drop_ins is DropIns.NONE and asked["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
     if asked["config-mode"] == "hook" and ENGINES[engine].hook_dir:
@@ -81,6 +77,14 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
     for name in ("config", "socket"):
         if asked.given(name) and not asked[name]:
             yield f"{asked.said[name].by} is empty: the usual path is taken"
+
+
+def _other_way(mode: str, engine: Engine) -> Iterator[str]:
+    """Yield that an engine is reloaded in the one way that works, where another one was asked for."""
+    if mode == "signal" and engine.reload is ReloadMethod.RESTART:
+        yield f"{engine.name} is restarted by its unit: a signal does not make it read its config"
+    if mode == "systemd" and engine.reload is ReloadMethod.HUP:
+        yield f"{engine.name} gets SIGHUP: a restart by its unit would stop its containers"
 
 
 def _usage() -> str:

@@ -32,8 +32,7 @@ RESTART: Final = "restart-mode"
 HIGHEST_NRI_INDEX: Final = 99
 SOURCE: Final = re.compile(r"command|file(=.+)?")
 # Vendor and class of a CDI device (CDI specification 0.8, "kind").
-# One letter alone is allowed there, and ends engines that read it: their check looks behind it (seen with
-# dockerd 28.5.2 and containerd 2.1.9).
+# One letter alone is allowed there, and ends engines that read it (engine-facts.md#cdi-kind-of-one-letter).
 KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]")
 
 
@@ -267,5 +266,4 @@ def _hook(asked: Asked, view: _View) -> PurePosixPath | None:
 
 
 def _restart_mode(asked: Asked) -> RestartMode:
-    said = asked[RESTART].lower()
-    return RestartMode.AUTO if said == "signal" else RestartMode(said)
+    return RestartMode.NONE if asked[RESTART].lower() == "none" else RestartMode.AUTO

@@ -1,6 +1,7 @@
-"""NVIDIA's command line and environment, read as NVIDIA's tool reads them (compat.md 1), from compat.toml.
+"""NVIDIA's command line and environment, from compat.toml, read as NVIDIA's tool reads them.
 
-Click has another grammar: here an empty variable counts, a bool takes no word, long names take one dash.
+Click has another grammar: here an empty variable counts, a bool takes no word, long names take one dash
+(compatibility.md#grammar).
 """
 
 import shlex
@@ -18,7 +19,9 @@ DATA: Final = "compat.toml"
 TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 ENGINE_OF: Final = {"DOCKER": "docker", "CONTAINERD": "containerd", "CRIO": "crio"}
-OWN_ENGINE_ONLY: Final = frozenset({"config", "socket"})  # another's path cannot be meant (compat.md D38)
+OWN_ENGINE_ONLY: Final = frozenset(
+    {"config", "socket"}
+)  # another's path cannot be meant (compatibility.md#d38)
 OLD_WORDS: Final = ("toolkit-args", "runtime-args")
 # Set by the GPU Operator and by images, and of no concern to the installer.
 FOREIGN: Final = frozenset(
@@ -120,7 +123,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
         old = old.then(_Line.of(_split(name, text), row.short.get(engine, {})))
     said = {row.name: _resolved(row, engine, line, old, environment) for row in rows()}
     warnings = [*_hidden(said, environment), *_misspelt(environment)]
-    # What follows a flag that takes no word, as in --no-runtime-config false (compat.md 1).
+    # What follows a flag that takes no word, as in --no-runtime-config false (compatibility.md#grammar).
     bools = [word for word in line.rest if word in TRUE | FALSE]
     warnings += [f"the argument {word} is ignored" for word in bools]
     directory = _directory([word for word in line.rest if word not in bools])

@@ -16,7 +16,7 @@ from installer.decide.errors import (
     StoppedError,
     UndoIncompleteError,
 )
-from installer.decide.options import OnExit, Options
+from installer.decide.options import Options
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import systemd, waiting
@@ -32,7 +32,7 @@ from installer.record.probe import probe_install
 from installer.record.transaction import Site, apply, never_stop
 from installer.record.trial import Trials
 from installer.record.units import buses
-from installer.uninstall import undo, undoing, withdraw
+from installer.uninstall import remove_readiness, undo, undoing
 
 log = structlog.get_logger()
 
@@ -55,13 +55,13 @@ def _refuse_strangers(host: Host, options: Options) -> None:
 
 
 def run(options: Options) -> Exit:
-    """Install, publish readiness, wait for a signal, give everything back."""
+    """Install, publish readiness, wait for a signal, undo."""
     host = Host.under(options.host_root, options.mounts)
     if waiting.succeeds():
         return _carry_on(host, options)
     with internal_errors():
         woken = waiting.woken()
-    # Who comes back from the wait has installed: its host is not as before until all is undone.
+    # A woken process has installed before its wait: its host is not as before until all is undone.
     with undoing() if woken else nullcontext():
         if _run(host, options, woken):
             successor.await_successor(host, options.layout)
@@ -71,7 +71,7 @@ def run(options: Options) -> Exit:
 def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     """Do what ``run`` does; return whether somebody else is to carry the undo on."""
     inherited = woken.fds if woken else ()
-    # Who comes back to undo does not heed a second signal.
+    # A woken process that undoes ignores a second signal.
     check = never_stop if woken else signals.check
     if woken is None:
         _refuse_strangers(host, options)
@@ -100,7 +100,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
             write_pid(pidfile, options.pid_file)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             if not installed:
-                undo_follows = options.on_exit is OnExit.UNDO
+                undo_follows = options.on_exit.undoes
                 plan = _install(host, options, ledger, undo_follows=undo_follows)
                 installed = True
                 _publish(host, options, ledger, plan)
@@ -109,7 +109,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         log.info("stop requested")
     except InstallerError as error:
         with undoing():
-            withdraw(host, options, ledger)
+            remove_readiness(host, options, ledger)
         if installed:  # and serving: the next run finds it in place, and restarts nothing
             raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
         raise
@@ -146,10 +146,10 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
             "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
         )
     for note in plan.notes:
-        log.info("noted", note=note)
+        log.info("install note", note=note)
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
-        ready.withdraw(host, options.ready_file)
+        ready.remove(host, options.ready_file)
     if plan.steps or plan.settled != ledger.held:
         site = Site(host, options.layout, ledger, options.timeout_s)
         apply(site, plan, signals.check, undo_follows=undo_follows)
@@ -170,7 +170,7 @@ def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
 
 
 def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
-    """Wait for a stop; on HUP look whether everything is still as wanted.
+    """Wait for a stop; on HUP compare the node with what is wanted, and repair it.
 
     The wait itself is another program image, which comes back to here as a process that was ``woken``.
     """
@@ -187,7 +187,7 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
 def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     try:
         with internal_errors():
-            undo_follows = options.on_exit is OnExit.UNDO
+            undo_follows = options.on_exit.undoes
             _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
     except StoppedError:
         raise
@@ -199,11 +199,11 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
     """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
-    elif options.on_exit is OnExit.KEEP:
-        withdraw(host, options, ledger)
-        log.info("everything kept", reason="asked for with --on-exit keep")
+    elif not options.on_exit.undoes:
+        remove_readiness(host, options, ledger)
+        log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
     elif successor.handed_over(host, options, ledger.held):
-        withdraw(host, options, ledger)
+        remove_readiness(host, options, ledger)
         return True
     else:
         undo(host, options, ledger, hurried=True)

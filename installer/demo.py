@@ -97,7 +97,7 @@ def demo() -> Exit:
         with _running(arguments) as child:
             _tree(root)
             _call("status", arguments[:2])
-            _title("SIGTERM: everything goes back")
+            _title("SIGTERM: everything is undone")
             child.send_signal(signal.SIGTERM)
             code = child.wait(WAIT_S)
         return _verdict(before, _hashes(root), code)

@@ -61,7 +61,10 @@ FLAGS: Final = (
     Flag("--socket", "The engine's socket, as this process sees it.", (), metavar="[ENGINE=]PATH"),
     Flag("--crio-hook", "Write CRI-O's OCI hook instead of runtimes.", default=False),
     Flag(
-        "--restart-mode", "How an engine is brought to read its config.", "auto", tuple(map(str, RestartMode))
+        "--restart-mode",
+        "Whether an engine is brought to read its config; none configures it unproven.",
+        "auto",
+        tuple(map(str, RestartMode)),
     ),
     Flag(
         "--accept-nvidia-visible-devices-envvar-when-unprivileged",
@@ -78,7 +81,7 @@ FLAGS: Final = (
     Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
     Flag("--retry", "Try a plan again although it failed before.", default=False),
-    Flag("--adopt", "Let uninstall take back what NVIDIA's own installer left, too.", default=False),
+    Flag("--adopt", "Let uninstall remove what NVIDIA's own installer left, too.", default=False),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 

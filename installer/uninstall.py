@@ -13,7 +13,7 @@ from installer import leftovers, signals
 from installer.decide.adopt import adoption
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
-from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.options import Options, RestartMode
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
@@ -34,7 +34,7 @@ IN_USE_POLL_S: Final = 0.1
 
 
 def uninstall(options: Options) -> Exit:
-    """Give back whatever the ledger holds, whoever wrote it."""
+    """Undo whatever the ledger holds, whoever wrote it."""
     try:
         with internal_errors():
             _uninstall(Host.under(options.host_root, options.mounts), options)
@@ -56,7 +56,7 @@ def _uninstall(host: Host, options: Options) -> None:
 
 
 def _undo_adopted(host: Host, options: Options) -> None:
-    """Take back what NVIDIA's own installer left, as if it were ours."""
+    """Undo what NVIDIA's own installer left, as if it were ours."""
     adopted = adoption(probe_adoption(host, options), options)
     for runtime in adopted.left:
         log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
@@ -77,17 +77,17 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
     """
     began = time.monotonic()
     with undoing():
-        withdraw(host, options, ledger)
+        remove_readiness(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
         if leftovers.any_among(facts):
             leftovers.sweep(host, ((each.name, each.socket) for each in facts.engines))
             facts = probe_undo(host, options, ledger.held)
-        if facts.live and options.in_use is InUse.WAIT:
+        if facts.live and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
-            log.warning("noted", note=note)
+            log.warning("undo note", note=note)
         for obstacle in plan.obstacles:
             raise obstacle
         left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
@@ -100,7 +100,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         )
     for need in plan.needed:
         raise UndoIncompleteError(need.problem, remedy=need.remedy)
-    log.info("everything given back", steps=len(plan.steps))
+    log.info("undo complete", steps=len(plan.steps))
 
 
 @contextmanager
@@ -129,10 +129,10 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
     return probe_undo(host, options, ledger.held)
 
 
-def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
-    """Take readiness and pidfile back, also those of a killed run; the ledger's lock keeps others out."""
+def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
+    """Remove readiness file and pidfile, also those of a killed run; the ledger's lock keeps others out."""
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
-        ready.withdraw(host, each.ready_file)
+        ready.remove(host, each.ready_file)
         remove_pidfile(host, each.pid_file)
         host.sweep(each.ready_file)

@@ -35,3 +35,11 @@ def commands() -> list[Command]:
 def starting(*words: str) -> list[Command]:
     """Return the commands that begin with one of ``words``, ``sudo`` aside."""
     return [each for each in commands() if each.text.removeprefix("sudo ").startswith(words)]
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the names that a link into ``document`` may end in: its titles, and what it names itself."""
+    text = document.read_text()
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    named = set(re.findall(r'<a id="([\w-]+)"></a>', text))
+    return named | {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

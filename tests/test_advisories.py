@@ -6,7 +6,7 @@ import pytest
 
 from installer.decide.advisories import advice
 from installer.host.artifacts import asked_version
-from tests.test_verbs import Site
+from tests.support.site import Site
 
 PROGRAM = "usr/local/sbin/nvidia-ctk"
 # As nvidia-ctk 1.17.4 says it.

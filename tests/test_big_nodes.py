@@ -11,12 +11,12 @@ import pytest
 
 from installer.decide.edits import Syntax, Want, apply, parse, undo
 from installer.decide.edits.depth import is_deep
-from installer.host.containers import TASKS, of_shims
+from installer.host.containers import of_shims
 from installer.host.files import Host
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
-from tests.test_verbs import PROJECT, Site, sentence
+from tests.support.big import OURS, config, shims
+from tests.support.site import PROJECT, Site, sentence
 
-OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 RUNTIMES = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
 WANTS = [
     Want((*RUNTIMES, name, *key), value)
@@ -27,25 +27,6 @@ WANTS = [
         (("options", "SystemdCgroup"), True),
     )
 ]
-
-
-def config(size_bytes: int) -> str:
-    """Return a config.toml of that size: the mirrors of many registries, as a large platform's has them."""
-    head = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n'
-    mirror = (
-        '\n[plugins."io.containerd.grpc.v1.cri".registry.mirrors."registry-{0}.example.com"]\n'
-        '  # the one of building {0}\n  endpoint = ["https://mirror-{0}.example.com", "https://other-{0}.example.com"]\n'
-    )
-    return head + "".join(mirror.format(number) for number in range(size_bytes // 210))
-
-
-def shims(root: Path, count: int) -> None:
-    """Make the bundles of ``count`` containers, the last of which runs on ours."""
-    for number in range(count):
-        bundle = root / "run/containerd" / TASKS / "k8s.io" / f"{number:064x}"
-        bundle.mkdir(parents=True)
-        binary = str(OURS) if number == count - 1 else "/usr/bin/runc"
-        (bundle / "options.json").write_text(json.dumps({"binary_name": binary, "systemd_cgroup": True}))
 
 
 def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:

@@ -169,3 +169,13 @@ def test_a_shell_can_complete_the_words(shell: str) -> None:
 
     assert "toolkit-installer" in _call(_TOOLKIT_INSTALLER_COMPLETE=f"{shell}_source").stdout
     assert "uninstall" in _call(**completing, **words).stdout
+
+
+@pytest.mark.parametrize("words", [("status",), ("--", "status"), ("--", "status", "--json")])
+def test_the_status_is_told_however_the_verb_is_reached(host: dict[str, str], words: tuple[str, ...]) -> None:
+    assert _call("install", **host).returncode == 0
+
+    done = _call(*words, **host)
+
+    assert done.returncode == 0
+    assert "/etc/docker/daemon.json" in done.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from installer.demo import CONFIGS, demo, stand_in_payload
 from tests.deploy.rendered import by_name, charted, kubectl, kustomized
-from tests.documents import CHART, DOCUMENTS, PROJECT, Command, commands, starting
+from tests.documents import CHART, DOCUMENTS, PROJECT, Command, anchors, commands, starting
 
 # Run somewhere else, by a test that reads them from the document as well.
 ELSEWHERE = {
@@ -186,9 +186,4 @@ def test_a_link_leads_somewhere(document: str) -> None:
             path, _, anchor = target.partition("#")
             file = (PROJECT / document).parent / path if path else PROJECT / document
             assert file.exists(), target
-            assert not anchor or anchor in _anchors(file), target
-
-
-def _anchors(file: Path) -> set[str]:
-    titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert not anchor or anchor in anchors(file), target

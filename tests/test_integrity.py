@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.test_locks import NOBODY, locking, only_as_root
-from tests.test_verbs import LEDGER, PROJECT, Site, sentence, waits
+from tests.support.neighbours import NOBODY, locking, only_as_root
+from tests.support.site import LEDGER, PROJECT, Site, sentence, waits
 
 TOOLKIT = "usr/local/nvidia/toolkit"
 HOME = "usr/local/nvidia/.toolkit-installer"

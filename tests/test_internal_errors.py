@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verbs import LEDGER, PIDFILE, PROJECT, Site, waits
-from tests.test_waiting import until_it_sleeps
+from tests.support.site import LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.support.waiting import until_it_sleeps
 
 SECRET = "hunter2"  # noqa: S105 - nobody's
 MISTAKE = f'\n\ndef {{}}(*_, **__):\n    raise KeyError("{SECRET}")\n'

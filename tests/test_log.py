@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.test_verbs import PROJECT, Site
+from tests.support.site import PROJECT, Site
 
 TALK = """
 import structlog

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from installer.demo import CONFIGS
-from tests.test_verbs import DAEMON_JSON, LEDGER, PIDFILE, Site, sentence
+from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, Site, sentence
 
 HOME = "usr/local/nvidia/.toolkit-installer"
 PLACE = "/opt/gpu/nvidia"
@@ -105,7 +105,7 @@ def _files(site: Site) -> dict[str, str]:
 
 
 @ALONE
-def test_uninstall_without_the_ledger_alone_gives_all_back_that_can_be_told(
+def test_uninstall_with_only_the_ledger_lost_restores_all_that_can_be_known(
     site: Site, *, spoilt: bool
 ) -> None:
     before = _files(site)

@@ -16,8 +16,8 @@ from installer.decide.toolkit import Copy
 from installer.host.digests import digest_of
 from installer.host.files import Host
 from installer.host.trees import install_tree
-from tests.host.test_locks import NOBODY, locking, only_as_root
-from tests.test_verbs import DAEMON_JSON, PIDFILE, Site, sentence
+from tests.support.neighbours import NOBODY, locking, only_as_root
+from tests.support.site import DAEMON_JSON, PIDFILE, Site, sentence
 
 HOME = "usr/local/nvidia/.toolkit-installer"
 

@@ -24,8 +24,8 @@ from installer.host.waiting import LOCKS, WOKEN_BY
 from installer.record.cmdline import overruling, path_of
 from installer.record.engines import numbers
 from installer.record.hints import without_cri
-from tests.test_verbs import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
-from tests.test_waiting import until_it_sleeps
+from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
+from tests.support.waiting import until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"
 

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from installer.record.rows_json import VERSION, dumps, loads
-from tests.test_verbs import LEDGER, Site, sentence
+from tests.support.site import LEDGER, Site, sentence
+from tests.support.tree import Aspect, tree
 
 LEDGERS = Path(__file__).parent / "golden/ledgers"
 
 
-def _tree(root: Path) -> dict[str, bytes | str]:
-    files = (path for path in sorted(root.rglob("*")) if path.is_symlink() or not path.is_dir())
+def _tree(root: Path) -> dict[str, str]:
+    """Return the files alone, without their modes: git keeps no more of a golden directory."""
+    found = tree(root, Aspect.CONTENT)
     return {
-        str(path.relative_to(root)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
-        for path in files
+        path: what for path, what in found.items() if (root / path).is_symlink() or not (root / path).is_dir()
     }
 
 
@@ -27,7 +28,7 @@ def ledger(request: pytest.FixtureRequest) -> Path:
     return LEDGERS / str(request.param)
 
 
-def test_uninstall_gives_everything_back(ledger: Path, tmp_path: Path) -> None:
+def test_uninstall_undoes_everything_that_an_old_ledger_holds(ledger: Path, tmp_path: Path) -> None:
     site = Site(tmp_path)
     shutil.rmtree(site.root)
     shutil.copytree(ledger / "node", site.root, symlinks=True)

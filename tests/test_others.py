@@ -11,7 +11,8 @@ import pytest
 from installer.decide.steps import WriteConfig, inverse
 from installer.host.files import Host
 from installer.record.write import write_config
-from tests.test_verbs import DAEMON_JSON, Site
+from tests.support.site import DAEMON_JSON, Site
+from tests.support.tree import USUAL, Aspect, tree
 
 CONTAINERD = "etc/containerd/config.toml"
 DROP_INS = "etc/crio/crio.conf.d"
@@ -67,18 +68,8 @@ ACTS: dict[str, Act] = {
 }
 
 
-def _tree(root: Path) -> dict[str, object]:
-    return {str(path.relative_to(root)): _is(path) for path in sorted(root.rglob("*"))}
-
-
-def _is(path: Path) -> object:
-    status = path.lstat()
-    xattrs = {
-        name: os.getxattr(path, name, follow_symlinks=False)
-        for name in os.listxattr(path, follow_symlinks=False)
-    }
-    content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""  # noqa: PTH115
-    return f"{status.st_mode:o}", status.st_uid, status.st_gid, xattrs, content
+def _state(root: Path) -> dict[str, str]:
+    return tree(root, USUAL | Aspect.OWNER | Aspect.XATTRS)
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ def test_what_somebody_does_meanwhile_is_all_that_is_left(site: Site, act: str) 
 
     assert done.returncode == 0, done.stderr
     ACTS[act](untouched)
-    assert _tree(site.root) == _tree(untouched)
+    assert _state(site.root) == _state(untouched)
 
 
 def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Site) -> None:
@@ -129,7 +120,7 @@ def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
         drop_ins = site.root / "opt/crio/crio.conf.d"
     drop_ins.mkdir(parents=True)
     (site.root / "srv").mkdir()
-    untouched = _tree(site.root)
+    untouched = _state(site.root)
     assert site.call("install").returncode == 0
     (ours,) = drop_ins.iterdir()
     ours.rename(site.root / "srv/x.conf")
@@ -138,7 +129,7 @@ def test_a_file_of_ours_that_was_moved_and_linked_to_goes_with_the_link(
     done = site.call("uninstall")
 
     assert done.returncode == 0, done.stderr
-    assert _tree(site.root) == untouched
+    assert _state(site.root) == untouched
 
 
 @pytest.mark.parametrize("moved", ["usr/local/nvidia", "usr/local", "etc/crio/crio.conf.d"])
@@ -149,7 +140,7 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
     (site.root / "srv").mkdir()
     if there:
         (site.root / moved).mkdir(parents=True)
-    before = _tree(site.root)
+    before = _state(site.root)
     assert site.call("install").returncode == 0
     (site.root / moved).rename(site.root / "srv/moved")
     (site.root / moved).symlink_to("/srv/moved")
@@ -157,7 +148,7 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
     done = site.call("uninstall")
 
     assert done.returncode == 0, done.stderr
-    left = _tree(site.root)
+    left = _state(site.root)
     if there:  # what somebody has made of his own directory stays
         assert list((site.root / "srv/moved").iterdir()) == []
         left[moved] = before[moved]
@@ -172,7 +163,7 @@ def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(site: Site
     (site.root / "etc/crio").mkdir(parents=True, exist_ok=True)
     (site.root / "srv/x.conf").write_text("[crio]\n")
     (site.root / "etc/crio/mine.conf").symlink_to(link)
-    before = _tree(site.root)
+    before = _state(site.root)
     step = WriteConfig("crio", path, host.read(path), None, link)
 
     write_config(host, step)
@@ -182,7 +173,7 @@ def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(site: Site
     back = inverse(step)
     assert isinstance(back, WriteConfig)
     write_config(host, back)
-    assert _tree(site.root) == before
+    assert _state(site.root) == before
 
 
 @pytest.mark.parametrize(

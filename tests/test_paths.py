@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verbs import DAEMON_JSON, Site, sentence
+from tests.support.site import DAEMON_JSON, Site, sentence
 
 LONG = "x" * 300
 ALMOST = "x" * 250  # a name that is fine, but not with what we put around it while we write

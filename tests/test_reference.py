@@ -1,11 +1,14 @@
 """The reference tells every flag, and what it promises about them is so; every refusal of the gate is told."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from installer.cli import program
+from installer.decide.engines import ENGINES
 from installer.decide.errors import UsageError
 from installer.flags import FLAGS, Flag, options_from
 
@@ -25,6 +28,36 @@ def test_a_flag_its_variable_and_its_meaning_are_in_the_reference(flag: Flag) ->
 
     assert f"`{flag.variable}`" in row
     assert flag.help in row
+    assert f"One of {', '.join(flag.choices)}." in row or not flag.choices
+
+
+def test_each_verb_is_in_the_reference() -> None:
+    told = {
+        line.split("`")[1]
+        for line in REFERENCE.partition("## Exit codes")[0].splitlines()
+        if line[:3] == "| `"
+    }
+
+    assert told == program.commands.keys()
+
+
+def test_what_an_engine_gets_beyond_the_timeout_is_in_the_reference() -> None:
+    row = next(line for line in REFERENCE.splitlines() if line.startswith("| `--timeout`"))
+
+    for engine in ENGINES.values():
+        if engine.generated is not None:
+            assert engine.title in row
+            assert f"{engine.generated.start_s:g} at least" in row
+
+
+def test_each_engine_is_in_the_table_of_what_is_supported() -> None:
+    rows = (DECIDE.parents[1] / "README.md").read_text().partition("## Support")[2]
+
+    assert [
+        engine.title
+        for engine in ENGINES.values()
+        if not re.search(rf"^\|.*\b{engine.title}\b", rows, re.MULTILINE)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -38,9 +71,6 @@ def test_a_flag_its_variable_and_its_meaning_are_in_the_reference(flag: Flag) ->
         ),
         pytest.param({"install_dir": "/"}, "install into /", id="the root"),
         pytest.param({"install_dir": "a/b"}, "use the path a/b", id="a relative path"),
-        pytest.param(
-            {"runtime": ["containerd"], "restart_mode": "signal"}, "by a signal", id="a signal for containerd"
-        ),
         pytest.param(
             {"host_root": "/host", "runtime": ["docker"], "config": ["/etc/x"]},
             "outside the host's root",

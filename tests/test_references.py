@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verbs import DAEMON_JSON, Site, sentence
+from tests.support.site import DAEMON_JSON, Site, sentence
 
 TOOLKIT = "usr/local/nvidia/toolkit"
 PROGRAM = f"/{TOOLKIT}/nvidia-container-runtime"

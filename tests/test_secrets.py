@@ -6,7 +6,7 @@ import pytest
 
 from installer.demo import CONFIGS
 from tests.crash.strace import log_calls
-from tests.test_verbs import DAEMON_JSON, Site
+from tests.support.site import DAEMON_JSON, Site
 
 SECRET = "hunter2"  # noqa: S105 - nobody's
 CONTAINERD = "etc/containerd/config.toml"

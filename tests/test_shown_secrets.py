@@ -16,7 +16,7 @@ from installer.decide.edits.secrets import MASK
 from installer.decide.inode import File
 from installer.show import diff
 from tests.decide.edits.texts import json_texts, toml_texts
-from tests.test_verbs import DAEMON_JSON, Site
+from tests.support.site import DAEMON_JSON, Site
 
 S = "hunter2"  # nobody's
 

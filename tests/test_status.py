@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_verbs import DAEMON_JSON, LEDGER, Site
+from tests.support.site import DAEMON_JSON, LEDGER, Site
 
 CONTAINERD = "etc/containerd/config.toml"
 CRIO = "etc/crio/crio.conf.d"

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from tests.test_verbs import PROJECT, Site
+from tests.support.site import PROJECT, Site
 
 PYTHON = [sys.executable, "-m"]
 OURS, COMPAT = [*PYTHON, "installer"], [*PYTHON, "installer.compat"]

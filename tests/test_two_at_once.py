@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verbs import PIDFILE, PROJECT, Site, sentence
+from tests.support.site import PIDFILE, PROJECT, Site, sentence
 
 
 @pytest.fixture

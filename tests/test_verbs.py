@@ -1,90 +1,18 @@
 """The verbs as people call them: the real program as a child process, a host below tmp_path."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from installer.demo import CONFIGS, stand_in_payload
-
-PROJECT = Path(__file__).parent.parent
-ENGINES = ("--runtime", "docker", "--runtime", "containerd", "--runtime", "crio", "--restart-mode", "none")
-DAEMON_JSON = "etc/docker/daemon.json"
-LEDGER = "usr/local/nvidia/.toolkit-installer/ledger"
-PIDFILE = "run/nvidia/toolkit/toolkit.pid"
-
-
-class Site:
-    """A host below ``root`` and the payload for it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.root = directory / "node"
-        self.source = directory / "artifacts"
-        for name, text in CONFIGS.items():
-            (self.root / name).parent.mkdir(parents=True)
-            (self.root / name).write_text(text)
-        stand_in_payload(self.source)
-
-    def command(self, verb: str, *more: str) -> list[str]:
-        where = ["--host-root", str(self.root), "--toolkit-source", str(self.source)]
-        return [sys.executable, "-m", "installer", verb, *where, *ENGINES, *more]
-
-    def call(
-        self, verb: str, *more: str, env: dict[str, str] | None = None
-    ) -> "subprocess.CompletedProcess[str]":
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)} | (env or {})
-        command = self.command(verb, *more)
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=environment
-        )
-
-    def status(self, *more: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "installer", "status", "--host-root", str(self.root), *more]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
-
-    @contextmanager
-    def running(self, *more: str) -> Iterator["subprocess.Popen[str]"]:
-        """Start ``run`` and yield it once it waits."""
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        with subprocess.Popen(
-            self.command("run", *more), stderr=subprocess.PIPE, text=True, env=environment
-        ) as child:
-            try:
-                assert child.stderr is not None
-                waits(child)
-                yield child
-            finally:
-                child.kill()
-
-    def tree(self, *, times: bool = False) -> dict[str, str]:
-        """Return what each path is; with ``times`` also its inode and the time of its last change."""
-        return {str(path.relative_to(self.root)): _is(path, times=times) for path in self.root.rglob("*")}
-
-
-def waits(child: "subprocess.Popen[str]") -> None:
-    assert child.stderr is not None
-    assert any("waiting for a signal" in line for line in child.stderr), child.wait(10)
-
-
-def _is(path: Path, *, times: bool) -> str:
-    status = path.lstat()
-    content = str(path.readlink()) if path.is_symlink() else path.read_bytes().hex() if path.is_file() else ""
-    moment = f" {status.st_ino} {status.st_mtime_ns}" if times else ""
-    return f"{status.st_mode:o} {content}{moment}"
-
-
-def sentence(done: "subprocess.CompletedProcess[str]") -> str:
-    said = json.loads(done.stderr.splitlines()[-1])
-    return f"cannot {said['problem']}; {said['remedy']}"
+from installer.demo import CONFIGS
+from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
 
 
 @pytest.fixture
@@ -95,7 +23,7 @@ def site(tmp_path: Path) -> Site:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=["TERM", "INT", "QUIT"]
 )
-def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
+def test_a_stop_restores_every_byte_and_leaves_nothing(site: Site, number: signal.Signals) -> None:
     before = site.tree()
 
     with site.running() as child:
@@ -109,7 +37,7 @@ def test_a_stop_gives_every_byte_back_and_leaves_nothing(site: Site, number: sig
     assert site.tree() == before
 
 
-def test_uninstall_takes_back_what_a_killed_run_left(site: Site) -> None:
+def test_uninstall_undoes_what_a_killed_run_left(site: Site) -> None:
     before = site.tree()
     with site.running() as child:
         child.kill()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_verbs import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, Site, waits
+from tests.support.waiting import command_line, until_it_sleeps
 
 ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
 
@@ -18,10 +19,6 @@ ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-def _command_line(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
 
 
 def _open_files(pid: int) -> list[Path]:
@@ -32,23 +29,11 @@ def _open_files(pid: int) -> list[Path]:
     return found
 
 
-def _asleep(pid: int) -> bool:
-    """Tell whether the interpreter has come to its wait: only there it sleeps with its script closed."""
-    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
-
-
-def until_it_sleeps(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while "waiter.py" not in "".join(_command_line(pid)) or not _asleep(pid):
-        assert time.monotonic() < deadline, _command_line(pid)
-        time.sleep(0.01)
-
-
 def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site: Site) -> None:
     with site.running() as child:
         until_it_sleeps(child.pid)
 
-        words = _command_line(child.pid)
+        words = command_line(child.pid)
         held = _open_files(child.pid)
         maps = Path(f"/proc/{child.pid}/maps").read_text()
         other = site.call("install")

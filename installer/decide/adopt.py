@@ -1,4 +1,4 @@
-"""What NVIDIA's own installer left on a node, as rows of a ledger: so an undo takes it back like our own."""
+"""What NVIDIA's own installer left on a node, as rows of a ledger: so an undo removes it like our own."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +26,7 @@ OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The rows, and for the owner a line for each thing that they take back; ``left`` is others'."""
+    """The rows, and for the owner a line for each thing that they remove; ``left`` is others'."""
 
     held: Holdings
     found: tuple[str, ...]

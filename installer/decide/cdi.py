@@ -69,7 +69,7 @@ def _with_text(row: ConfigRow, text: File | None) -> ConfigRow:
 
 
 def give_back(row: ConfigRow, facts: Facts) -> CdiPart:
-    """Return how what was in the specification's place comes back."""
+    """Return the step that restores what was in the specification's place."""
     was, now = pristine(row.path, facts).file, facts.contents[row.path]
     writes = (WriteConfig(OWNER, row.path, now, was, facts.relinked.get(row.path, "")),) if was != now else ()
     return CdiPart((), writes, (row,), (), (was,) if was else ())

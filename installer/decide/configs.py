@@ -1,4 +1,4 @@
-"""One config: what it would be without us, what it should be with us, and the row that leads back."""
+"""One config: what it would be without us, what it should be with us, and the row by which it is undone."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -9,12 +9,12 @@ from installer.decide.effect import Effect, disturbed
 from installer.decide.engine_part import defaults, others
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.needed import default_of_others, needed_next
-from installer.decide.options import InUse, Options, RestartMode
+from installer.decide.options import Options, RestartMode
 from installer.decide.reloading import stale_runtimes, take_up
 from installer.decide.rows import ConfigRow, EngineRow, Saved
 from installer.decide.steps import Reload, Step, WriteConfig
@@ -69,7 +69,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     names = frozenset(name for name, _ in row.runtimes)
     used = any(container.engine == row.name for container in facts.live)
     version = found.version if found else None
-    stays = used and (options.in_use is not InUse.FORCE or ENGINES[row.name].needs_handler(version))
+    stays = used and (not options.in_use.forces or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
     attempt = _attempt(row, found, facts, (groups | names) - {DEFAULT} if stays else frozenset())
     needed = needed_next(found, names - attempt.kept)
@@ -275,7 +275,7 @@ def _revert(
     unread = not writes or restart_mode is RestartMode.NONE
     asleep = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = ENGINES[reload.engine].reload is not How.HUP or facts.held.finished
+    sure = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
     told = found.serving if found is not None and not found.outdated else None
     if reload.present and not reload.demoted:
         # What others say of the same handlers looks alike before and after.

@@ -19,7 +19,8 @@ NAMED: Final = 8
 class Container:
     """A container whose runtime is ours; ``name`` is what its owner calls it.
 
-    It can only be stopped and removed while the binary it was started by is there (engines.md 10).
+    It can only be stopped and removed while the binary it was started by is there
+    (engine-facts.md#removed-program).
     """
 
     engine: str

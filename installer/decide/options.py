@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, assert_never
 
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
-from installer.decide.engines.row import Reload
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 from installer.decide.toolkit_config import ToolkitConfig
@@ -21,14 +20,13 @@ LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
 
 
 class RestartMode(StrEnum):
-    """How an engine is brought to read its config again.
+    """Whether an engine is brought to read its config again, each in the one way that works.
 
-    ``signal`` means ``auto`` for containerd and CRI-O: no signal reloads them (engines.md 1, 11).
+    That is SIGHUP for Docker. No signal reloads containerd or CRI-O, so their unit is restarted
+    (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     """
 
     AUTO = "auto"
-    SIGNAL = "signal"
-    SYSTEMD = "systemd"
     NONE = "none"
 
 
@@ -37,6 +35,17 @@ class OnExit(StrEnum):
 
     UNDO = "undo"
     KEEP = "keep"
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the host is as before when ``run`` has ended."""
+        match self:
+            case OnExit.UNDO:
+                return True
+            case OnExit.KEEP:
+                return False
+            case _:
+                assert_never(self)
 
 
 class InUse(StrEnum):
@@ -49,6 +58,28 @@ class InUse(StrEnum):
     WAIT = "wait"
     KEEP = "keep"
     FORCE = "force"
+
+    @property
+    def waits(self) -> bool:
+        """Whether those containers are given time to end."""
+        match self:
+            case InUse.WAIT:
+                return True
+            case InUse.KEEP | InUse.FORCE:
+                return False
+            case _:
+                assert_never(self)
+
+    @property
+    def forces(self) -> bool:
+        """Whether the payload goes although such containers run."""
+        match self:
+            case InUse.FORCE:
+                return True
+            case InUse.WAIT | InUse.KEEP:
+                return False
+            case _:
+                assert_never(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +120,7 @@ class Options:
     No ``runtimes`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
-    ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo take back what
+    ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
     NVIDIA's own installer left, too.
 
     Raises:
@@ -137,17 +168,6 @@ class Options:
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
-            )
-        self._refuse_signal()
-
-    def _refuse_signal(self) -> None:
-        restarted = [
-            name for name in self.runtimes if name != AUTO and ENGINES[name].reload is Reload.RESTART
-        ]
-        if self.restart_mode is RestartMode.SIGNAL and restarted:
-            raise UsageError(
-                f"reload {restarted[0]} by a signal (none makes it read its config; SIGHUP ends containerd)",
-                remedy="use --restart-mode auto or systemd",
             )
 
     @property

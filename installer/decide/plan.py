@@ -13,7 +13,7 @@ from installer.decide.effect import flat
 from installer.decide.engine_part import EnginePart, install_engine, texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.inode import File
@@ -58,7 +58,7 @@ class Plan:
 
 
 def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
-    """Return the three runtimes as NVIDIA writes them (compat.md 3).
+    """Return the three runtimes as NVIDIA writes them (engine-facts.md#nvidia-runtimes).
 
     A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
     """
@@ -153,7 +153,7 @@ def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
     for engine in facts.engines:
         files = [pristine(path, facts).file for path in engine.files]
         texts = [file.digest if file else "" for file in files]
-        serves = _served(engine) if ENGINES[engine.name].reload is How.RESTART else ()
+        serves = _served(engine) if ENGINES[engine.name].reload is ReloadMethod.RESTART else ()
         engines.append(
             (engine.name, engine.version, engine.build, engine.unit, engine.config, serves, *texts)
         )

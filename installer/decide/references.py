@@ -49,7 +49,7 @@ def _ignored(
     """Return the files that may go on naming programs of the toolkit when that has gone.
 
     NVIDIA's installer leaves such a drop-in at its end. CRI-O leaves a runtime out whose program is not
-    there, and starts, unless it is the default (cri-o pkg/config: "Runtime handler is being ignored").
+    there, and starts, unless it is the default (engine-facts.md#crio-absent-program).
     """
     if engine.named is None:
         return ()

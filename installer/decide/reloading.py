@@ -11,7 +11,7 @@ from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.containerd_effect import CDI
 from installer.decide.engines.docker_reload import effect, explicit, forgotten, route, told_otherwise
 from installer.decide.engines.model import Extras, RuntimeEntry
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, Holdings, Saved
@@ -26,7 +26,7 @@ def take_up(
     One that is restarted has what its files say. One that is signalled keeps what its files do not say any
     more, and may die of a file that a start would take: it is led there by way of another text.
     """
-    if ENGINES[reload.engine].reload is not How.HUP:
+    if ENGINES[reload.engine].reload is not ReloadMethod.HUP:
         return [*(step for step in writes if step.before != step.after), reload]
     last = {step.path: step for step in writes}
     steps: list[Step] = []
@@ -50,7 +50,7 @@ def writes_for(
 ) -> tuple[WriteConfig, ...]:
     """Return what an engine's configs take; one that is signalled may need a text in between."""
     found = tuple(change.step for change in changes if change.step is not None)
-    if found or ENGINES[engine.name].reload is not How.HUP:
+    if found or ENGINES[engine.name].reload is not ReloadMethod.HUP:
         return found
     now = contents[engine.config]
     return (WriteConfig(engine.name, engine.config, now, now),)
@@ -81,7 +81,7 @@ def unwanted_defaults(
     dockerd keeps a default that its file does not name any more, and tells so; an engine that is restarted
     has what its files say.
     """
-    if ENGINES[engine.name].reload is not How.HUP:
+    if ENGINES[engine.name].reload is not ReloadMethod.HUP:
         return frozenset()
     named = {effect(step.after, step.path, engine.version, engine.flags).default for step in writes}
     return frozenset(entry.name for entry in entries if entry.name not in named)
@@ -94,7 +94,7 @@ def stale(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """
     names = frozenset(entry.name for entry in entries)
     for engine in facts.engines:
-        if ENGINES[engine.name].reload is not How.HUP or engine.serving is None:
+        if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
             continue
         held = (row for row in facts.held.engines if row.name == engine.name)
         ours = names | {name for row in held for name, _ in row.runtimes}
@@ -120,7 +120,7 @@ def stale_runtimes(engine: EngineFacts, wanted: Effect | None, ours: Collection[
     Its next start, or a reload of ours, brings into force what the files say. Nothing is said where only the
     texts tell what that is: an engine serves more than its texts.
     """
-    by_signal = ENGINES[engine.name].reload is How.HUP
+    by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest):
         return
     found = told_otherwise(engine.serving, wanted) if by_signal else _not_shown(engine.serving, wanted)
@@ -153,7 +153,7 @@ def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
     """
     if told and engine.serving is not None and engine.serving.cdi is None:
         return f"{CDI} in {engine.config} has no effect, for this {engine.name} has no CDI"
-    if ENGINES[engine.name].reload is not How.HUP:
+    if ENGINES[engine.name].reload is not ReloadMethod.HUP:
         return ""
     return docker.pending(engine.config, extras, engine.serving)
 
@@ -161,7 +161,7 @@ def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
 def during(held: Holdings, settled: Holdings, steps: Sequence[Step]) -> Holdings:
     """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
 
-    So both are known, and the edits that lead back from either, for somebody may write to it before we end.
+    So both are known, and the edits that undo either, for somebody may write to it before we end.
     """
     if settled == held and not any(isinstance(step, WriteConfig) for step in steps):
         return held

@@ -109,7 +109,7 @@ class Holdings:
     and beside it stood the file of its readiness.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
-    not give everything back, "" after an install.
+    not undo everything, "" after an install.
     """
 
     directories: tuple[PurePosixPath, ...] = ()

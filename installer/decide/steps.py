@@ -221,7 +221,7 @@ def describe(step: Step) -> str:
         case RemoveVersion(version):
             return f"remove toolkit {version}"
         case SwitchToolkit(_, after):
-            return f"point toolkit to {after}" if after else "give the name toolkit back"
+            return f"point toolkit to {after}" if after else "point toolkit to what it was before"
         case Reload(engine, present):
             return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
         case RemoveToolkit():
@@ -243,9 +243,9 @@ def paths_of(nodes: Iterable[DeviceNode]) -> str:
 
 
 def inverse(step: Step) -> Step | None:
-    """Return the step that takes ``step`` back; None where there is nothing to take back.
+    """Return the step that undoes ``step``; None where there is nothing to undo.
 
-    A reload is taken back by whoever knows what the engine served before.
+    A reload is undone by whoever knows what the engine served before.
     """
     match step:
         case MakeDirectory(path):

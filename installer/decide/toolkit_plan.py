@@ -10,7 +10,7 @@ from installer.decide.facts import Facts
 from installer.decide.inode import Entry, Kind
 from installer.decide.integrity import access_flaw, damage, manifest
 from installer.decide.layout import HOME
-from installer.decide.options import InUse, Options
+from installer.decide.options import Options
 from installer.decide.rows import ToolkitRow
 from installer.decide.steps import InstallVersion, RemoveToolkit, RemoveVersion, Step, SwitchToolkit
 from installer.decide.toolkit import (
@@ -124,7 +124,7 @@ def plan_removal(
     row = facts.held.toolkit
     now = standing(facts)
     if facts.live and row is not None:
-        if options.in_use is InUse.FORCE:
+        if options.in_use.forces:
             return _stand_ins(facts, row, now)
         return row, [], []
     steps: list[Step] = []

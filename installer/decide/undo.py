@@ -9,7 +9,7 @@ from installer.decide.engine_part import texts_alone
 from installer.decide.engine_undo import UndoPart, undo_engine
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.options import Options, RestartMode
@@ -140,7 +140,7 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError
         )
         for engine in facts.engines
         if engine.name in held
-        and ENGINES[engine.name].reload is How.HUP
+        and ENGINES[engine.name].reload is ReloadMethod.HUP
         and engine.serving is None
         and not engine.stopped
     ]

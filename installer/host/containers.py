@@ -36,7 +36,7 @@ def of_shims(
     """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
 
     ``states`` says to which engine a directory belongs, but for a namespace that is of another alone.
-    A shim records the path in its bundle (engines.md 10; containerd 1.6 to 2.1, dockerd 20.10 to 28.5).
+    A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
     """
     known = Known(host, binaries)
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
@@ -65,10 +65,10 @@ def of_crio(
 ) -> Iterator[Container]:
     """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
 
-    CRI-O finds the runtime by the handler of the container's sandbox. CRI does not tell that one
-    (ListPodSandbox leaves runtime_handler empty: internal/lib/sandbox/builder.go of cri-o), and a restarted
-    CRI-O reads it where we do, in the annotations of the sandbox (internal/lib/container_server.go). A
-    sandbox without one takes the default of the moment, so none of ours once that is another.
+    CRI-O finds the runtime by the handler of the container's sandbox. CRI does not tell that one, and a
+    restarted CRI-O reads it where we do, in the annotations of the sandbox
+    (engine-facts.md#crio-sandbox-handler). A sandbox without one takes the default of the moment, so none of
+    ours once that is another.
     A pod can overwrite the annotation: what conmon was started with tells of ours whatever it says.
     """
     known = Known(host, binaries)

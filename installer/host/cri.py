@@ -58,7 +58,7 @@ class CriStatus:
 def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
     """Ask the engine what it serves.
 
-    CRI-O answers rightly only if it was not reloaded since its start (cri-o issue 10202).
+    CRI-O answers rightly only if it was not reloaded since its start (engine-facts.md#crio-reload).
 
     Raises:
         NotAnsweringError: nobody answers within ``timeout_s``.
@@ -106,20 +106,6 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
         answer = engine.cri("ListPodSandbox", b"")
     with _understood(socket_path):
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
-
-
-def plugin_failure(socket_path: Path, *, timeout_s: float) -> str | None:
-    """Return why containerd's CRI plugin did not load, in its words; None if it did, or is switched off.
-
-    Raises:
-        NotAnsweringError: nobody answers within ``timeout_s``.
-        InstallerError: it is not containerd.
-    """
-    with _connected(socket_path, timeout_s) as engine:
-        plugins = engine.cri_plugins()
-    if plugins is None:
-        raise InstallerError(f"find containerd on {socket_path}", remedy="check that it is its socket")
-    return _failure(plugins)
 
 
 @dataclass(frozen=True, slots=True)

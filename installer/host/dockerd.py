@@ -92,7 +92,7 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
     """Return how many reloads dockerd has completed since ``moment_s``, in seconds of the wall clock.
 
     A reload is asynchronous, and one that fails is only in dockerd's log; each that succeeds is an
-    event (seen with 20.10.24, 26.1.5 and 28.5.2).
+    event (engine-facts.md#dockerd-reload-event).
 
     Raises:
         InstallerError: as ``info``.

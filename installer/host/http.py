@@ -1,7 +1,7 @@
 """One GET over a unix socket, within one deadline and one size, whatever the other side sends.
 
-In HTTP/1.0, which dockerd and CRI-O answer without chunks and then close (seen with dockerd 20.10.24, 26.1.5,
-28.5.2 and CRI-O 1.37).
+In HTTP/1.0, which dockerd and CRI-O answer without chunks and then close
+(engine-facts.md#http-1-0).
 """
 
 import errno

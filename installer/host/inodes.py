@@ -91,13 +91,13 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
         view = memoryview(content)
         while view:
             view = view[os.write(fd, view) :]
-        give(fd, meta)
+        apply_metadata(fd, meta)
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def give(fd: int, meta: Meta) -> None:
+def apply_metadata(fd: int, meta: Meta) -> None:
     """Make an open file what ``meta`` says."""
     status = os.fstat(fd)
     uid = status.st_uid if meta.uid is None else meta.uid
@@ -169,7 +169,7 @@ def staged_name(here: Path) -> Path:
     """Return the name under which the next content of ``here`` is written.
 
     It is fixed, so that the next run sweeps it, and stays out of every ``*.d``:
-    CRI-O parses each file below crio.conf.d whatever its name (cri-o pkg/config/config.go:1075).
+    CRI-O parses each file below crio.conf.d whatever its name (engine-facts.md#crio-drop-ins).
     """
     directory = here.parent
     name = f".{here.name}{STAGED}"

@@ -127,11 +127,6 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
         ) from error
 
 
-def is_running(pid: int, started: float, *, proc: Path = _PROC) -> bool:
-    """Tell whether the process that began at ``started`` (as in Peer) still runs; a zombie does not."""
-    return started_of(pid, proc) == started
-
-
 def listening(process: Path) -> frozenset[str]:
     """Return the paths of the unix sockets that a process, a directory of /proc, listens on.
 

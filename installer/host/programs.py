@@ -2,15 +2,22 @@
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-ENVIRONMENT: Final = {
+from installer.decide.errors import InstallerError
+
+ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
 UNSTARTED: Final = range(125, 128)  # chroot(1): it failed itself; the program cannot be started; is not there
+
+
+class LateError(InstallerError):
+    """A program of the host's did not come to its end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,24 @@ def run_in(
 
     It inherits ``fds``.
     """
+    with suppress(LateError):
+        return run_in_time(root, words, timeout_s=timeout_s, environment=environment, fds=fds)
+    return None
+
+
+def run_in_time(
+    root: Path,
+    words: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] = ENVIRONMENT,
+    fds: Sequence[int] = (),
+) -> Ran | None:
+    """Run a program as ``run_in`` does.
+
+    Raises:
+        LateError: it was started, and had not come to its end after ``timeout_s``.
+    """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
     ran = _ran(command, "", timeout_s, environment, fds)
     if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
@@ -49,7 +74,9 @@ def run_in(
 
 def run_here(program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float) -> Ran | None:
     """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``."""
-    return _ran([str(program), *words], text, timeout_s)
+    with suppress(LateError):
+        return _ran([str(program), *words], text, timeout_s)
+    return None
 
 
 def _ran(
@@ -70,6 +97,10 @@ def _ran(
             pass_fds=fds,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired as error:
+        raise LateError(
+            f"run {command[0]} within {timeout_s:g} s", remedy="run it by hand on the node"
+        ) from error
+    except OSError:
         return None
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))

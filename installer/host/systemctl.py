@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from installer.decide.errors import InstallerError
-from installer.host.programs import Ran, run_in
+from installer.decide.errors import InstallerError, PendingError
+from installer.host.programs import LateError, Ran, run_in_time
 from installer.host.systemd import NoBusError, UnitState
 
 # Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
@@ -19,6 +19,7 @@ def restart(root: Path, unit: str, *, timeout_s: float) -> None:
 
     Raises:
         NoBusError: systemd cannot be reached this way either; nothing was done.
+        PendingError: systemctl did not come back in time; what it was told to do goes on.
         InstallerError: it failed.
     """
     _systemctl(root, ["reset-failed", unit], timeout_s)
@@ -78,7 +79,13 @@ def _systemctl(root: Path, words: list[str], timeout_s: float) -> Ran:
 
 
 def _run(root: Path, words: list[str], timeout_s: float) -> Ran:
-    done = run_in(root, words, timeout_s=timeout_s)
+    try:
+        done = run_in_time(root, words, timeout_s=timeout_s)
+    except LateError as error:
+        raise PendingError(
+            f"run {' '.join(words)} within {timeout_s:g} s (systemd still works on it, or hangs)",
+            remedy="see systemctl list-jobs on the node, then run again",
+        ) from error
     if done is None or (done.returncode and any(text in done.stderr for text in UNREACHABLE)):
         reason = done.last_line if done else "the host's systemctl cannot be run"
         raise NoBusError(

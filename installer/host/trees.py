@@ -17,8 +17,8 @@ from installer.host.digests import digest_of
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
+    apply_metadata,
     exchange_names,
-    give,
     label_of,
     translated,
     write_synced,
@@ -209,7 +209,7 @@ def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> N
             if step == 0:
                 break
             done += step
-        give(writer.fileno(), meta)
+        apply_metadata(writer.fileno(), meta)
         os.fsync(writer.fileno())
     if done != size_bytes or source.stat().st_size != size_bytes:
         raise OSError(None, f"{source} changed while it was copied")

@@ -1,4 +1,7 @@
-"""The payload's own nvidia-ctk makes device nodes and the CDI specification (compat.md 2, "CDI")."""
+"""The payload's own nvidia-ctk makes device nodes and the CDI specification.
+
+Both are then those of NVIDIA's installer (engine-facts.md#nvidia-ctk-cdi).
+"""
 
 from pathlib import PurePosixPath
 from typing import Final

@@ -59,8 +59,8 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
 def _stays(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a name is there without a text as well, and is no file then.
 
-    As containerd 1.6, 1.7 and 2.1 have it: a device reads as empty, anything else that is no file is fatal.
-    So it is for CRI-O (cri-o pkg/config/config.go: UpdateFromDropInFile).
+    A device reads as empty, anything else that is no file is fatal (engine-facts.md#containerd-config-kinds,
+    engine-facts.md#crio-drop-ins).
     """
     if host.link_target(path) is None and host.kind(path) is Kind.FILE:
         return False

@@ -11,8 +11,7 @@ import structlog
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Api, Engine
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import Api, Engine, ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, RestartMode
@@ -106,7 +105,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
     """Return why an engine could not be reloaded, before anything is changed; None where it could."""
-    by_signal = ENGINES[facts.name].reload is How.HUP
+    by_signal = ENGINES[facts.name].reload is ReloadMethod.HUP
     if by_signal and facts.pid is not None:
         return None
     if not facts.unit:
@@ -139,7 +138,7 @@ def unit_obstacles(
 
 
 def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
-    verb = "reload" if ENGINES[facts.name].reload is How.HUP else "restart"
+    verb = "reload" if ENGINES[facts.name].reload is ReloadMethod.HUP else "restart"
     if facts.pid is not None:
         remedy: str = Remedy(
             "run it as a systemd service, or configure it unproven with ", Option("restart-mode", "none")
@@ -164,13 +163,13 @@ def reload(
     socket = host.here(facts.socket)
     timeout_s = max(patience.start_s, engine.generated.start_s if engine.generated else 0)
     deadline = time.monotonic() + timeout_s
-    if engine.reload is How.RESTART:
+    if engine.reload is ReloadMethod.RESTART:
         _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
     gate()
     began, left_s = time.time(), deadline - time.monotonic()
     before: UnitState | None = None
-    if engine.reload is How.HUP:
-        _hang_up(host, facts, socket, left_s)
+    if engine.reload is ReloadMethod.HUP:
+        _send_sighup(host, facts, socket, left_s)
     elif facts.unit:
         before = units.restart(host, facts.unit, replace(patience, start_s=left_s))
         if patience.stop_s:
@@ -183,7 +182,7 @@ def reload(
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
         if served and _taken_up(engine, socket, began, left_s):
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
-            last = engine.reload is How.RESTART or time.monotonic() > deadline
+            last = engine.reload is ReloadMethod.RESTART or time.monotonic() > deadline
             if not _disturbed(facts, step, answer, raises=last):
                 return
         check()  # before anything is called a failure: the question may have lasted until the deadline
@@ -220,7 +219,9 @@ def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[]
         if not waiting:
             return
         if time.monotonic() > deadline:
-            log.warning("containers left half-made", engine=name, containers=[each[:12] for each in waiting])
+            log.warning(
+                "containers stuck in CREATED", engine=name, containers=[each[:12] for each in waiting]
+            )
             return
         check()
         time.sleep(SETTLE_POLL_S)
@@ -228,19 +229,21 @@ def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[]
 
 def _hopeless(host: Host, facts: EngineFacts, answer: Answer) -> bool:
     """Tell whether waiting longer cannot help: CRI did not load, or the engine's process has ended."""
-    restarted = ENGINES[facts.name].reload is How.RESTART
+    restarted = ENGINES[facts.name].reload is ReloadMethod.RESTART
     return restarted and (answer.failed or (answer.stopped and bool(units.died(host, facts.unit))))
 
 
 def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> bool:
     """Tell whether the answer is that of the reloaded engine: a signal is obeyed some time later.
 
-    An engine that has nothing of ours yet would otherwise prove to have let go of it.
+    An engine that has nothing of ours yet would otherwise seem to have finished its reload.
     """
-    return engine.reload is not How.HUP or dockerd.reloads_since(socket, since, timeout_s=timeout_s) > 0
+    return (
+        engine.reload is not ReloadMethod.HUP or dockerd.reloads_since(socket, since, timeout_s=timeout_s) > 0
+    )
 
 
-def _hang_up(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
+def _send_sighup(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
     """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
     engine = ENGINES[facts.name]
     peer = processes.peer_of(socket, greeting=GREETINGS[engine.api], timeout_s=ASK_S)

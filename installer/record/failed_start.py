@@ -19,7 +19,7 @@ ROOT: Final = PurePosixPath("/")
 ITS_PROCESS: Final = "its process"
 EXITED, KILLED, DUMPED = 1, 2, 3  # waitid(2): si_code
 MAIN: Final = ("ExecMainStartTimestamp", "ExecMainCode", "ExecMainStatus")
-GRAVE: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
+SEVERITY_MARKERS: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
 
 def why_not_started(
@@ -65,7 +65,7 @@ def _last_words(host: Host, unit: str, since_s: float, before: UnitState | None)
     # With --since and without --reverse, --lines are the first ones (systemd 252).
     ran = run_in(root, [*words, "--quiet", "--reverse", f"--lines={LAST_LINES}"], timeout_s=SYNC_S)
     lines = list(_messages(ran.stdout if ran else "", before))
-    for mark in GRAVE:
+    for mark in SEVERITY_MARKERS:
         for line in lines:
             if mark in line.lower():
                 return line[:300]
@@ -82,7 +82,7 @@ def _messages(journal: str, before: UnitState | None) -> Iterator[str]:
             # What is no UTF-8 comes as an array of its bytes.
             text = bytes(said).decode(errors="replace") if isinstance(said, list) else str(said or "")
             # Remarks of systemd's own, as of an optional program that is missing, name a place in its code.
-            remark = "CODE_FILE" in told and not any(mark in text.lower() for mark in GRAVE)
+            remark = "CODE_FILE" in told and not any(mark in text.lower() for mark in SEVERITY_MARKERS)
             if text.strip() and not remark and not any(told.get(name) == value for name, value in stale):
                 yield text.strip()
 

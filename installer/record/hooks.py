@@ -39,7 +39,7 @@ def await_created(host: Host, facts: EngineFacts, layout: Layout, check: Callabl
     state = facts.state or ENGINES[facts.name].state.usual
     while waiting := tuple(being_made(host, state, layout.toolkit)):
         if time.monotonic() > deadline:
-            log.warning("containers stuck while they were made", containers=[each[:12] for each in waiting])
+            log.warning("containers stuck in CREATED", containers=[each[:12] for each in waiting])
             return
         check()
         time.sleep(CREATED_POLL_S)

@@ -40,7 +40,7 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
         raise InstallerError(
             f"understand the ledger {layout.ledger} ({error})",
             remedy="use the version of this program that wrote it; else move it away and run uninstall: that "
-            f"takes back what configs show to be ours, and keeps what it cannot place of {layout.backups}",
+            f"undoes what configs show to be ours, and keeps what it cannot place of {layout.backups}",
         ) from error
 
 
@@ -207,10 +207,10 @@ def opened(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
                 ledger.sweep()
                 yield ledger
         finally:
-            _let_go(ledger)
+            _release(ledger)
 
 
-def _let_go(ledger: Ledger) -> None:
+def _release(ledger: Ledger) -> None:
     """Unlock; a ledger that holds nothing leaves no trace.
 
     Raises:

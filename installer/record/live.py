@@ -41,7 +41,7 @@ def live_containers(
 ) -> tuple[Container, ...]:
     """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
 
-    An engine that has been given back may still run some: a forced undo leaves them links.
+    An engine that has been undone may still run some: a forced undo leaves them links.
     Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
     """
     if held.toolkit is None:

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, Places
@@ -37,7 +37,7 @@ def located(
         found = ask(engine, host.here(socket), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(facts, socket=socket, unit=row.unit), found
-    if answer.stopped and engine.reload is How.RESTART:
+    if answer.stopped and engine.reload is ReloadMethod.RESTART:
         resting, crashing = units.at_rest(host, row.unit), units.crashes(host, row.unit)
         return replace(facts, crashing=crashing and not resting), replace(answer, stopped=resting)
     return facts, answer

@@ -120,7 +120,7 @@ def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:
 def lost(host: Host, options: Options) -> Adopted | None:
     """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
 
-    A real directory at the toolkit's name is NVIDIA's, and only taken back with ``--adopt``.
+    A real directory at the toolkit's name is NVIDIA's, and only removed with ``--adopt``.
 
     Raises:
         InstallerError: a config that names us cannot be read.

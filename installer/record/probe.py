@@ -6,8 +6,7 @@ from pathlib import PurePosixPath
 
 from installer.decide.configs import text_of
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import Engine, ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
@@ -129,7 +128,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         engine = ENGINES[row.name]
         paths = tuple(config.path for config in held.configs if config.engine == row.name)
         found = EngineFacts(row.name, engine.config, engine.drop_in, None, (), row.socket, row.unit)
-        if engine.reload is How.RESTART and not held.finished:
+        if engine.reload is ReloadMethod.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
         found, answer = located(host, found, _ask(host, engine, found, options), row, options)

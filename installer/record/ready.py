@@ -31,7 +31,7 @@ def publish(host: Host, path: PurePosixPath, held: Holdings) -> None:
     host.replace(path, File(text.encode() + b"\n"))
 
 
-def withdraw(host: Host, path: PurePosixPath) -> None:
+def remove(host: Host, path: PurePosixPath) -> None:
     """Say that nothing is proven any more; a file of somebody else's with that name stays."""
     if _is_ours(host, path):
         host.remove(path)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Reload as How
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import ConflictError, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.steps import Step, WriteConfig
@@ -30,7 +30,7 @@ def refuse_changed(
     except InstallerError as error:
         broken = error.problem
     if broken:
-        verb = "reload" if ENGINES[engine.name].reload is How.HUP else "restart"
+        verb = "reload" if ENGINES[engine.name].reload is ReloadMethod.HUP else "restart"
         raise ConflictError(
             f"{verb} {engine.name} ({broken})",
             remedy=f"look at what has just been written to the config of {engine.name}, then run again",
@@ -55,7 +55,7 @@ def _broken(host: Host, engine: EngineFacts, expected: Mapping[PurePosixPath, st
     if not changed:
         return ""
     names = ", ".join(map(str, changed))
-    if ENGINES[engine.name].reload is How.HUP:
+    if ENGINES[engine.name].reload is ReloadMethod.HUP:
         return f"somebody else has just written {names}"
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest:

@@ -78,7 +78,7 @@ def await_successor(host: Host, layout: Layout) -> None:
 
 
 def ledger_of_predecessor(host: Host, layout: Layout) -> Ledger:
-    """Open the ledger that a container lets go in this moment.
+    """Open the ledger that a container is about to release.
 
     Raises:
         LockedError: somebody else has it.

@@ -1,4 +1,4 @@
-"""Carry a plan out: the ledger first, then step by step; what fails half way is taken back."""
+"""Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -75,13 +75,13 @@ class Site:
 
 
 def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
-    """Carry ``plan`` out; when a step fails, or ``check`` raises before one, bring back what was before.
+    """Carry ``plan`` out; when a step fails, or ``check`` raises before one, roll back.
 
-    Where ``undo_follows``, a stop leaves it as it is: one way back is quicker than two.
+    Where ``undo_follows``, a stop leaves it as it is: one undo is quicker than a roll-back and an undo.
 
     Raises:
         InstallerError: the host is as it was before.
-        UndoIncompleteError: the host could not be brought back; the ledger is kept.
+        UndoIncompleteError: the roll-back failed; the ledger is kept.
     """
     held = site.ledger.held
     done: list[Step] = []
@@ -125,7 +125,7 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
     if settled is None:
         site.ledger.remove()
     elif settled.empty:
-        # It goes with its last rows when it is let go: bringing a host back takes no space of a full disk.
+        # It is removed with its last rows when it is released: a roll-back takes no space of a full disk.
         site.ledger.held = settled
     else:
         site.ledger.write(settled)
@@ -168,7 +168,7 @@ def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: 
             back = plan_rollback(plan, tuple(done), held, live)
             carry_out(site, back, never_stop)
     except InstallerError as error:
-        with suppress(Exception):  # what was not brought back is told in any case
+        with suppress(Exception):  # what was not rolled back is told in any case
             site.ledger.write(replace(site.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
@@ -257,7 +257,7 @@ def _past(step: ConcreteStep) -> str:
         case MakeDirectory():
             return "directory made"
         case RemoveDirectory():
-            return "directory given back"
+            return "directory removed"
         case FindRuntimes():
             return "runtimes found by the engine"
         case WriteConfig(_, _, _, after):
@@ -291,7 +291,7 @@ def _fields(step: ConcreteStep) -> dict[str, str]:
         case InstallVersion(version) | RemoveVersion(version):
             return {"version": version}
         case SwitchToolkit(_, after):
-            return {"target": after or "as before"}
+            return {"target": after or "previous"}
         case Reload(engine) | FindRuntimes(engine):
             return {"engine": engine}
         case RemoveToolkit() | ProveUnused():

@@ -9,6 +9,7 @@ from installer import compat
 from installer.decide.options import Options, RestartMode
 from installer.demo import stand_in_payload
 from installer.uninstall import uninstall
+from tests.support.tree import tree
 
 CONFIG = {
     "docker": "etc/docker/daemon.json",
@@ -52,10 +53,7 @@ class Nvidia:
 
     def tree(self) -> dict[str, str]:
         """Return what each path of the node is."""
-        return {
-            str(path.relative_to(self.root)): f"{path.lstat().st_mode:o} {_holds(path)}"
-            for path in self.root.rglob("*")
-        }
+        return tree(self.root)
 
     def runtimes(self) -> dict[str, Any]:
         """Return the runtimes that the engine is told of, in its config or in our drop-in."""
@@ -77,9 +75,3 @@ class Nvidia:
         """Return what the toolkit's own config.toml says."""
         path = self.root / f"{TOOLKIT[1:]}/.config/nvidia-container-runtime/config.toml"
         return tomllib.loads(path.read_text())
-
-
-def _holds(path: Path) -> str:
-    if path.is_symlink():
-        return str(path.readlink())
-    return path.read_bytes().hex() if path.is_file() else ""

@@ -1,4 +1,4 @@
-"""What NVIDIA's tool gets wrong, from the inputs on which it was seen (compat.md, defects D1 to D39)."""
+"""What NVIDIA's tool gets wrong, from the inputs on which it was seen (compatibility.md#d1 and on)."""
 
 import json
 import os

@@ -1,7 +1,6 @@
 """docs/compatibility.md is what compat.toml says, and every defect in it has a test that is there."""
 
 import ast
-import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from installer.compat_words import Row, rows
 from tests.conftest import defects, differences, named_tests
+from tests.support.golden import golden
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENT = PROJECT / "docs/compatibility.md"
@@ -18,7 +18,9 @@ HEAD = """\
 
 `nvidia-toolkit` and `nvidia-ctk-installer` take the command line and the environment of NVIDIA's
 nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. This file is made from
-`installer/compat.toml`; `GOLDEN=1 make unit` writes it anew.
+`installer/compat.toml`; `make golden` rewrites it.
+
+## Grammar
 
 - `--x=v`, `--x v`, `-x=v` are the same. A bool takes no following word. The command line beats the environment.
 - Of the variables the first one that is set counts, even when it is empty. Bools: 1 t T TRUE true True, 0 f F FALSE false False.
@@ -31,9 +33,9 @@ nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. 
 |---|---|---|---|---|
 """
 MIDDLE = """
-## What comes out right
+## Fixed defects
 
-| defect of NVIDIA's tool | held by |
+| defect of NVIDIA's tool | covered by test |
 |---|---|
 """
 
@@ -62,7 +64,8 @@ def _default(row: Row) -> str:
 
 def _defect_line(defect: dict[str, Any]) -> str:
     held = ", ".join(f"`{name.rpartition('::')[2]}`" for name in defect.get("tests", ())) or defect["why"]
-    return f"| {defect['id']}: {defect['what']} | {held} |\n"
+    anchor = f'<a id="{defect["id"].lower()}"></a>'
+    return f"| {anchor}{defect['id']}: {defect['what']} | {held} |\n"
 
 
 def _difference_line(row: dict[str, Any]) -> str:
@@ -78,10 +81,7 @@ def rendered() -> str:
 
 
 def test_the_document_says_what_the_data_says() -> None:
-    if os.environ.get("GOLDEN"):
-        DOCUMENT.write_text(rendered())
-
-    assert DOCUMENT.read_text() == rendered()
+    assert golden(DOCUMENT, rendered()) == rendered()
 
 
 def test_every_defect_is_there_once() -> None:

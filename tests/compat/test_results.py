@@ -251,12 +251,36 @@ def test_the_operators_places_are_the_hosts_where_no_root_is_mounted() -> None:
         ("docker", "signal", RestartMode.AUTO),
         ("containerd", "signal", RestartMode.AUTO),
         ("crio", "signal", RestartMode.AUTO),
-        ("containerd", "systemd", RestartMode.SYSTEMD),
+        ("containerd", "systemd", RestartMode.AUTO),
+        ("docker", "systemd", RestartMode.AUTO),
         ("docker", "NONE", RestartMode.NONE),
     ],
 )
 def test_a_restart_mode_is_what_an_engine_survives(engine: str, said: str, mode: RestartMode) -> None:
     assert _options(RUNTIME=engine, RUNTIME_RESTART_MODE=said).restart_mode is mode
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "told"),
+    [
+        ("docker", "signal", ""),
+        ("docker", "systemd", "docker gets SIGHUP: a restart by its unit would stop its containers"),
+        (
+            "containerd",
+            "signal",
+            "containerd is restarted by its unit: a signal does not make it read its config",
+        ),
+        ("containerd", "systemd", ""),
+        ("crio", "Signal", "crio is restarted by its unit: a signal does not make it read its config"),
+    ],
+)
+def test_a_restart_mode_that_does_not_apply_is_answered_by_what_is_done_instead(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str, said: str, told: str
+) -> None:
+    Nvidia(tmp_path, engine).install(RUNTIME_RESTART_MODE=said)
+
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["note"] for line in lines if line["level"] == "warning"] == [told] * bool(told)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +321,7 @@ def test_cdi_is_asked_for_as_nvidias_variables_say(variables: dict[str, str], cd
     assert options.extras.cdi is (cdi is not None)
 
 
-def test_the_program_waits_says_so_and_gives_everything_back(docker: Nvidia) -> None:
+def test_the_program_waits_says_so_and_undoes_everything(docker: Nvidia) -> None:
     docker.config.write_text('{"log-driver": "local"}\n')
     before = docker.tree()
     environment = {

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from installer.decide.options import Options, RestartMode
 from installer.demo import CONFIGS, stand_in_payload
 from installer.uninstall import uninstall
 from tests.crash.faults import KILLED, Fault, Verb, call, effects
+from tests.support.tree import tree
 
 INSTALL_DIR = "usr/local/nvidia"
 LEDGER = f"{INSTALL_DIR}/.toolkit-installer/ledger"
@@ -109,16 +111,6 @@ def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
     shutil.rmtree(directory)
 
 
-def tree(root: Path) -> dict[str, str]:
-    """Return what each path below ``root`` is."""
-    return {str(path.relative_to(root)): what(path) for path in sorted(root.rglob("*"))}
-
-
-def what(path: Path) -> str:
-    content = str(path.readlink()) if path.is_symlink() else path.read_bytes().hex() if path.is_file() else ""
-    return f"{path.lstat().st_mode:o} {content}"
-
-
 def assert_works(ward: Ward) -> None:
     """Each config parses and names only binaries that are there; the payload is whole or absent."""
     root, toolkit = ward.root, ward.root / INSTALL_DIR / "toolkit"
@@ -159,3 +151,11 @@ def assert_goes_back(ward: Ward) -> None:
     """One uninstall restores what was before us."""
     assert call(uninstall, ward.options()) == 0
     assert tree(ward.root) == ward.untouched()
+
+
+def command(nodes: Ward, scene: Scene) -> list[str]:
+    """Return what a shell would be told to play the scene."""
+    where = ["--host-root", str(nodes.root), "--toolkit-source", str(nodes.directory / scene.source)]
+    engines = [word for name in nodes.engines for word in ("--runtime", name)]
+    how = [*where, *engines, "--restart-mode", "none", "--set-as-default"]
+    return [sys.executable, "-m", "installer", scene.verb.__name__, *how]

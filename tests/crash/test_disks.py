@@ -8,7 +8,8 @@ import pytest
 
 from tests.crash.conftest import Covered
 from tests.crash.faults import BUG, Fault
-from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_works, tree
+from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_works
+from tests.support.tree import tree
 
 STRIDE = 8 * int(os.environ.get("CRASH_STRIDE", "15")) - 7
 

@@ -3,16 +3,11 @@
 What then stands must work, and go back or go on.
 """
 
-import os
-
 import pytest
 
 from tests.crash.conftest import Covered
-from tests.crash.faults import KILLED, Fault
+from tests.crash.faults import KILLED, STRIDE, Fault
 from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_goes_on, assert_works
-
-# Each point is a few forks; a run that has hours may take every one of them.
-STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))
 
 
 @pytest.mark.parametrize("scene", SCENES)

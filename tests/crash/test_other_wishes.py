@@ -8,9 +8,9 @@ import pytest
 from installer import daemon
 from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
-from tests.crash.faults import KILLED, Fault, call, effects
-from tests.crash.nodes import DAEMON_JSON, SCENES, Ward, tree, what
-from tests.crash.test_kills import STRIDE
+from tests.crash.faults import KILLED, STRIDE, Fault, call, effects
+from tests.crash.nodes import DAEMON_JSON, SCENES, Ward
+from tests.support.tree import described, tree
 
 CONTAINERD = "etc/containerd/config.toml"
 EDITS: dict[str, tuple[str, Callable[[str], str]]] = {
@@ -39,6 +39,6 @@ def test_an_edit_between_two_runs_of_which_one_was_killed_hides_none_of_our_keys
 
         original = nodes.directory / "untouched" / path
         assert config.read_text() == edit(original.read_text()), point
-        left = tree(nodes.root) | {path: what(original)}
+        left = tree(nodes.root) | {path: described(original)}
         assert left == nodes.untouched(), point
     covered("killed, then edited by somebody", engines, len(points), total)

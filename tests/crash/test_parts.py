@@ -28,7 +28,8 @@ from installer.record import transaction
 from installer.uninstall import uninstall
 from tests.crash import faults
 from tests.crash.faults import Fault, effects
-from tests.crash.nodes import LEDGER, tree
+from tests.crash.nodes import LEDGER
+from tests.support.tree import tree
 
 CONFIG = {"docker": "etc/docker/daemon.json", "containerd": "etc/containerd/config.toml"}
 KIND = "management.nvidia.com/gpu"

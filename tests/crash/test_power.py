@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.crash.conftest import Covered
-from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_goes_on, assert_works, tree
+from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_goes_on, assert_works, command
 from tests.crash.power import Disk, Inodes
 from tests.crash.strace import log_calls
-from tests.crash.test_system_calls import command
+from tests.support.tree import tree
 
 STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))
 MOST = 1000 if STRIDE == 1 else 64  # what may stand there after one moment

@@ -17,7 +17,7 @@ from installer.demo import CONFIGS, stand_in_payload
 from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, NEVER, Fault, call
-from tests.crash.nodes import tree
+from tests.support.tree import tree
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
 SEED = int(os.environ.get("SEED", "20261121"))
@@ -76,7 +76,7 @@ ACTS: tuple[Act, ...] = (
 
 
 @pytest.mark.parametrize("engine", CONFIG)
-def test_however_a_node_has_lived_only_what_others_did_is_left(
+def test_random_history_then_uninstall_leaves_only_foreign_edits(
     engine: str, tmp_path: Path, covered: Covered
 ) -> None:
     for version in ("one", "two"):

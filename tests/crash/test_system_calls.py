@@ -1,25 +1,16 @@
 """The real program is killed as it enters each system call that would change something."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.crash.conftest import Covered
-from tests.crash.nodes import SCENES, Scene, Ward, assert_goes_back, assert_goes_on, assert_works
+from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_goes_on, assert_works, command
 from tests.crash.strace import kill_at, kill_points, log_calls
 
 # Each point is the start of a program; a run that has hours may take every one of them.
 STRIDE = 2 * int(os.environ.get("CRASH_STRIDE", "15")) - 1
-
-
-def command(nodes: Ward, scene: Scene) -> list[str]:
-    """Return what a shell would be told to play the scene."""
-    where = ["--host-root", str(nodes.root), "--toolkit-source", str(nodes.directory / scene.source)]
-    engines = [word for name in nodes.engines for word in ("--runtime", name)]
-    how = [*where, *engines, "--restart-mode", "none", "--set-as-default"]
-    return [sys.executable, "-m", "installer", scene.verb.__name__, *how]
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -1,6 +1,5 @@
 """Golden cases: a host's configs before, what an install makes of them, and back again."""
 
-import os
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -20,9 +19,9 @@ from installer.decide.steps import WriteConfig
 from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact
 from installer.flags import DEFAULT_HOOK
 from installer.record.engines import numbers
+from tests.support.golden import REWRITE, golden
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-REWRITE = "GOLDEN" in os.environ
 HEAD = b"\x7fELF\x02\x01" + bytes(12) + (62).to_bytes(2, "little")
 Disk = dict[PurePosixPath, File | None]
 
@@ -159,10 +158,7 @@ def expected(case: Case, folder: str, found: Disk) -> Disk:
 
 def sentence(case: Case, said: str) -> str:
     """Return the golden sentence of a refusal."""
-    path = case.path / "refused.txt"
-    if REWRITE:
-        path.write_text(f"{said}\n")
-    return path.read_text().rstrip("\n")
+    return golden(case.path / "refused.txt", f"{said}\n").rstrip("\n")
 
 
 def shape(case: Case) -> tuple[Any, ...]:

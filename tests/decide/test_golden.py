@@ -57,7 +57,7 @@ def test_a_second_install_changes_nothing(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=_name)
-def test_an_undo_gives_every_byte_back(case: Case) -> None:
+def test_an_undo_restores_every_byte(case: Case) -> None:
     plan, after = installed(case, case.before, Holdings())
     assert plan.settled is not None
 
@@ -80,7 +80,7 @@ def test_the_edits_alone_lead_back_without_a_saved_copy(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in ACCEPTED if case.engine == "docker"], ids=_name)
-def test_docker_forgets_by_way_of_a_reviewed_text_and_ends_as_before(case: Case) -> None:
+def test_docker_undo_writes_a_reviewed_intermediate_text_and_ends_as_before(case: Case) -> None:
     plan, after = installed(case, case.before, Holdings())
     assert plan.settled is not None
     facts = undo_facts(case, after, plan.settled)

@@ -44,7 +44,7 @@ def _undone(case: Case, *, finished: bool) -> list[Reload]:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_what_the_file_says_once_it_is_given_back_may_stay(case: Case, *, finished: bool) -> None:
+def test_what_the_restored_file_says_may_stay(case: Case, *, finished: bool) -> None:
     (reload,) = _undone(case, finished=finished)
 
     assert [(entry.name, entry.binary) for entry in reload.present] == [("nvidia", PurePosixPath(NVIDIA))]

@@ -1,6 +1,5 @@
-"""The texts we install, as files to read: `GOLDEN=1 pytest` rewrites them."""
+"""The texts we install, as files to read: `make golden` rewrites them."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -8,6 +7,7 @@ import pytest
 
 from installer.decide.toolkit import CONFIG, REQUIRED, Artifact, PayloadFile, Text, payload
 from installer.decide.toolkit_config import ToolkitConfig, render_config
+from tests.support.golden import golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "toolkit"
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
@@ -69,13 +69,9 @@ def texts() -> Mapping[str, str]:
 
 @pytest.mark.parametrize("name", sorted(texts()))
 def test_the_text_is_the_golden_one(name: str) -> None:
-    golden = GOLDEN / name
-
     text = texts()[name]
 
-    if os.environ.get("GOLDEN"):
-        golden.write_text(text)
-    assert text == golden.read_text()
+    assert text == golden(GOLDEN / name, text)
 
 
 def test_every_golden_file_has_its_text() -> None:

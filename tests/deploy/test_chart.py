@@ -1,15 +1,16 @@
 """The chart as people expect of one: checked, documented, and refusing what makes no sense."""
 
 import json
-import os
 import subprocess
 
 import pytest
 import yaml
 
+from installer.flags import FLAGS
 from tests.deploy.helm import CHART
 from tests.deploy.rendered import DEPLOY, SCHEMAS, charted, container_of, helm, objects, pod_of, validate
 from tests.deploy.values import START, rows, table
+from tests.support.golden import golden
 
 SHA = "sha256:" + "ab" * 32
 TERM = (
@@ -159,12 +160,19 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
     text = readme.read_text()
     before, _, rest = text.partition(START)
     after = rest.partition("\n\n")[2]
-    if os.environ.get("GOLDEN"):
-        readme.write_text(f"{before}{table()}\n{after}" if after else before + table())
+    whole = f"{before}{table()}\n{after}" if after else before + table()
 
-    assert table() in readme.read_text()
+    assert table() in golden(readme, whole)
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
     told = {path for path, _, _ in rows()}
     nested = {"image", "acceptNvidiaVisibleDevices"}
     typed = {f"{name}.{inner}" for name in nested for inner in schema[name]["properties"]}
     assert told == typed | (schema.keys() - nested - {"global"})
+
+
+@pytest.mark.parametrize(("value", "flag"), [("onExit", "--on-exit"), ("runtime", "--runtime")])
+def test_a_value_takes_what_its_flag_takes(value: str, flag: str) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+
+    choices = next(each.choices for each in FLAGS if each.name == flag)
+    assert schema[value]["enum"] == list(choices)

@@ -12,6 +12,8 @@ import pytest
 from installer.decide.doctor import CHECKS
 from installer.decide.doctor.document import document
 from tests.doctor import golden
+from tests.support.golden import golden as golden_text
+from tests.support.tree import Aspect, tree
 
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs/doctor.md"
@@ -61,14 +63,11 @@ def test_json_has_every_check_with_a_remedy_where_one_is_needed(root: Path) -> N
 
 
 def test_it_changes_nothing(root: Path) -> None:
-    def tree() -> dict[str, tuple[int, int, int]]:
-        found = {str(path): path.lstat() for path in root.rglob("*")}
-        return {path: (each.st_ino, each.st_mtime_ns, each.st_mode) for path, each in found.items()}
+    before = tree(root, Aspect.MODE | Aspect.TIMES)
 
-    before = tree()
     call(root)
 
-    assert tree() == before
+    assert tree(root, Aspect.MODE | Aspect.TIMES) == before
 
 
 def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> None:
@@ -102,7 +101,4 @@ def test_a_link_that_a_stranger_could_have_placed_is_a_bad_line_and_the_rest_is_
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    if os.environ.get("GOLDEN"):
-        PAGE.write_text(document())
-
-    assert PAGE.read_text() == document()
+    assert golden_text(PAGE, document()) == document()

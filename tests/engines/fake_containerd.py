@@ -23,7 +23,6 @@ CONFIG = "/etc/containerd/config.toml"
 PLUGIN = "io.containerd.grpc.v1.cri"
 PR_SET_NAME = 15
 SLOW_S = 3.0
-HALF_MADE_S = 2.0
 
 
 def number(field: int, value: int) -> bytes:

@@ -1,8 +1,8 @@
 """A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
 
 It does not start with our runtime where there is /run/fake/die. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
-reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has (cri-o
-issue 10202). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
+reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has
+(engine-facts.md#crio-reload). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
 A container is a directory below the state with ``userdata/pidfile``; StopContainer ends that process.
 """
 
@@ -51,7 +51,7 @@ def text(field: int, value: bytes | str) -> bytes:
 def merged() -> dict[str, Any]:
     """Return the config that the files have in force: by key, a runtime as a whole."""
     config = tomllib.loads(DEFAULTS.read_text())
-    # A root file that is not there is passed over (internal/criocli/criocli.go), a drop-in is not: of a link
+    # A root file that is not there is passed over (engine-facts.md#crio-flags), a drop-in is not: of a link
     # to nowhere the read fails, of one to a directory too, for filepath.Walk does not follow it.
     found = sorted(path for path in DROP_INS.rglob("*") if path.is_symlink() or not path.is_dir())
     for path in (*([CONFIG] if CONFIG.exists() else ()), *found):
@@ -60,7 +60,7 @@ def merged() -> dict[str, Any]:
         except OSError as error:
             raise ValueError(f"walk path: open {path}: {error.strerror}") from error
     runtime = config["crio"]["runtime"]
-    if FLAG in sys.argv:  # wins over the files (cri-o internal/criocli/criocli.go: mergeConfig)
+    if FLAG in sys.argv:  # wins over the files (engine-facts.md#crio-flags)
         runtime["default_runtime"] = sys.argv[sys.argv.index(FLAG) + 1]
     if runtime["default_runtime"] not in runtime["runtimes"]:
         raise ValueError(f'default_runtime set to "{runtime["default_runtime"]}", but not defined')

@@ -132,7 +132,7 @@ def test_a_pod_that_undoes_the_crio_it_runs_under_ends_at_once_and_all_is_undone
     assert process.wait() == 0, process.log
     assert took_s < 5
     assert longest() < 3
-    assert "everything given back" in crio.journal("toolkit-installer-undo")
+    assert "undo complete" in crio.journal("toolkit-installer-undo")
     assert starts(crio) == count + 2
     assert snapshot(crio) == files
     assert not (crio.root / "run/nvidia/toolkit/ready").exists()
@@ -196,7 +196,7 @@ def test_what_a_reload_has_hidden_is_undone_by_a_restart(crio: Node) -> None:
     assert starts(crio) == count + 1
 
 
-def test_the_last_words_are_those_of_the_process_that_did_not_start(crio: Node) -> None:
+def test_the_reason_of_a_failed_start_is_that_of_the_process_that_did_not_start(crio: Node) -> None:
     crio.write("/run/fake/die", "")
 
     done = crio.installer("install", *ASKED)

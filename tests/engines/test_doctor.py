@@ -9,10 +9,10 @@ import pytest
 from tests.engines.configs import CONTAINERD, DOCKER, base_configs
 from tests.engines.cri import CONTAINER, NODE, Cri
 from tests.engines.images import IMAGE
+from tests.engines.inside import MOUNTS
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.test_inside import MOUNTS
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"

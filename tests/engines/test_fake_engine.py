@@ -12,8 +12,7 @@ from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.test_restart import starts
-from tests.engines.told import sentence
+from tests.engines.told import sentence, starts
 from tests.engines.versions import EngineSet
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
@@ -83,7 +82,7 @@ def faked(fake_node: Node) -> Iterator[Node]:
         pytest.param("cri-down", "the stars are wrong", 2, id="its CRI did not load"),
     ],
 )
-def test_an_engine_that_goes_wrong_is_brought_back_and_left_alone_from_then_on(
+def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(
     faked: Node, behaviour: str, words: str, restarts: int
 ) -> None:
     files, count = snapshot(faked), starts(faked)
@@ -200,7 +199,7 @@ def test_a_container_that_is_being_started_is_waited_for_before_a_restart(faked:
     assert starts(faked) == count + 1
 
 
-def test_a_container_that_stays_half_made_is_named_and_not_waited_for_for_ever(faked: Node) -> None:
+def test_a_container_that_stays_in_state_created_is_named_and_the_wait_has_an_end(faked: Node) -> None:
     faked.write("/run/fake/starting", "")
 
     done = faked.installer(*INSTALL)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines.conftest import missing, must_run
 from tests.engines.told import sentence
-from tests.test_verbs import DAEMON_JSON, Site
+from tests.support.site import DAEMON_JSON, Site
 
 CONTAINERD = "etc/containerd/config.toml"
 DROP_IN = "etc/crio/crio.conf.d/99-nvidia.toml"

@@ -55,7 +55,7 @@ def test_containerd_reads_our_runtime_out_of_each_golden_config(containerd_node:
     assert mine
 
 
-def test_dockerd_accepts_each_golden_config_and_the_text_on_the_way_back(docker_node: Node) -> None:
+def test_dockerd_accepts_each_golden_config_and_the_intermediate_text_of_its_undo(docker_node: Node) -> None:
     if str(docker_node.docker_version).startswith("20."):
         unknown = docker_node.run(["dockerd", "--validate"], check=False)
         assert "unknown flag: --validate" in unknown.stderr  # the one that cannot be asked

@@ -1,41 +1,18 @@
 """The installer in a container of the engine that it restarts or signals: it lives, and gives everything back."""
 
-from contextlib import suppress
-from pathlib import Path
-
 import pytest
 
-from tests.engines.cri import CONTAINER, NODE, Cri, CriError
+from tests.engines.cri import CONTAINER, NODE, Cri
 from tests.engines.images import IMAGE
+from tests.engines.inside import GRACE_S, LOG, MOUNTS, OURS, stop
+from tests.engines.live import start
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
-from tests.engines.test_live import start
 from tests.engines.told import served
 
-PROJECT = str(Path(__file__).parent.parent.parent)
-# The test image is a busybox: the node's own Python and the project come in as mounts.
-MOUNTS = {
-    "/host": "/",
-    "/usr": "/usr",
-    "/lib": "/usr/lib",
-    "/lib64": "/usr/lib64",
-    PROJECT: PROJECT,
-    ARTIFACTS: ARTIFACTS,
-}
 RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", "--toolkit-source", ARTIFACTS)
-LOG = "installer.log"
-GRACE_S = 30
-OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-
-
-def stop(cri: Cri, container: str) -> None:
-    """Stop a container as the kubelet does: its call ends with the containerd that took it, so it asks again."""
-    with suppress(CriError):
-        cri.stop_container(container, GRACE_S)
-    cri.wait()
-    cri.stop_container(container, GRACE_S)
 
 
 @pytest.mark.parametrize("pid", [NODE, CONTAINER], ids=["hostPID", "without hostPID"])

@@ -2,7 +2,7 @@
 
 It looks for the toolkit and writes the whole config of its containerd anew.
 
-From pkg/agent/containerd of k3s: runtimes.go (where it looks), config_linux.go (what it writes).
+Where it looks and what it writes: engine-facts.md#k3s-start.
 """
 
 from collections.abc import Iterator

@@ -35,7 +35,7 @@ def _run_through_us(node: Node) -> str:
     return said
 
 
-def test_run_serves_our_runtime_and_a_stop_gives_everything_back(node: Node) -> None:
+def test_run_serves_our_runtime_and_a_stop_undoes_everything(node: Node) -> None:
     files, before = snapshot(node), served(node)
 
     process = node.start_installer("run", *SOURCE, "--set-as-default")
@@ -100,7 +100,7 @@ def test_an_upgrade_of_the_payload_restarts_nothing(node: Node) -> None:
     assert snapshot(node) == files
 
 
-def test_a_stop_in_the_middle_of_an_install_gives_everything_back(node: Node) -> None:
+def test_a_stop_in_the_middle_of_an_install_rolls_everything_back(node: Node) -> None:
     files, before = snapshot(node), served(node)
 
     for event in ("toolkit installed", "toolkit switched", "config written"):
@@ -146,7 +146,7 @@ def test_a_default_that_was_not_ours_comes_back(docker_node: Node) -> None:
     assert docker_node.read(DOCKER) == text
 
 
-def test_a_containerd_that_does_not_serve_us_is_brought_back(containerd_node: Node, cri: Cri) -> None:
+def test_an_install_repairs_a_containerd_that_does_not_serve_us(containerd_node: Node, cri: Cri) -> None:
     files = snapshot(containerd_node)
     _freeze(containerd_node, cri)
     files |= {path: text for path, text in snapshot(containerd_node).items() if "frozen" in path}
@@ -238,7 +238,7 @@ def test_a_containerd_outside_systemd_is_refused_and_no_second_one_is_started(
     other.wait()
 
 
-def test_uninstall_brings_back_a_cri_that_our_config_took_down(containerd_node: Node, cri: Cri) -> None:
+def test_uninstall_restores_a_cri_that_our_config_took_down(containerd_node: Node, cri: Cri) -> None:
     files = snapshot(containerd_node)
     containerd_node.installer("install", *SOURCE, check=True)
     config = containerd_node.read("/etc/containerd/config.toml")

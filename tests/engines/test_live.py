@@ -1,12 +1,11 @@
 """Containers that run on our runtime: they can be used, stopped and removed whatever an undo is told to do."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
-from tests.engines.cri import Pod
 from tests.engines.images import ARCHIVE, IMAGE
+from tests.engines.live import start
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import DOCKER_DEFAULTS
@@ -15,43 +14,6 @@ from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-
-
-@dataclass
-class Live:
-    """A container that was started through the handler nvidia, and what its owner does with it."""
-
-    node: Node
-    id: str
-    name: str
-    pod: Pod | None = None
-
-    def exec(self) -> str:
-        if self.pod is None:
-            return self.node.run(["docker", "exec", self.id, "echo", "alive"]).stdout
-        return self.node.cri.exec(self.id, "echo", "alive").stdout
-
-    def stop(self) -> None:
-        if self.pod is None:
-            self.node.run(["docker", "stop", "--time", "1", self.id])
-        else:
-            self.node.cri.stop_container(self.id)
-
-    def remove(self) -> None:
-        if self.pod is None:
-            self.node.run(["docker", "rm", self.id])
-        else:
-            self.node.cri.remove_container(self.id)
-            self.node.cri.remove_pod(self.pod)
-
-
-def start(node: Node, handler: str = "nvidia") -> Live:
-    if node.engine == "docker":
-        runtime = ("--runtime", handler) if handler else ()
-        command = ["docker", "run", "--detach", "--net", "none", "--name", "trainer", *runtime, IMAGE]
-        return Live(node, node.run(command).stdout.strip(), "trainer")
-    pod = node.cri.run_pod(handler, "trainer")
-    return Live(node, node.cri.start_container(pod), "default/trainer", pod)
 
 
 @pytest.mark.parametrize("in_use", ["keep", "wait", "force"])

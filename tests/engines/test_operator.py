@@ -7,92 +7,19 @@ import pytest
 
 from tests.engines.cri import NODE, Cri
 from tests.engines.images import IMAGE
+from tests.engines.inside import GRACE_S, LOG, OURS, stop
+from tests.engines.live import start
 from tests.engines.nodes import PYTHON, Node
+from tests.engines.operator import CDI, COMMON, ENGINES, INSTALL_DIR, MOUNTS, PLACES
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
-from tests.engines.test_inside import GRACE_S, LOG, OURS, PROJECT, stop
-from tests.engines.test_live import start
 from tests.engines.told import served
 
-INSTALL_DIR = "/usr/local/nvidia"
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 COMMAND = (PYTHON, "-m", "installer.compat")
-# What the operator mounts (object_controls.go, 0500_daemonset.yaml), and the image: a Python and the project.
-MOUNTS = {
-    "/host": "/",
-    "/usr": "/usr",
-    "/lib": "/usr/lib",
-    "/lib64": "/usr/lib64",
-    PROJECT: PROJECT,
-    "/artifacts/deb": ARTIFACTS,
-    INSTALL_DIR: INSTALL_DIR,
-    "/run/nvidia/toolkit": "/run/nvidia/toolkit",
-    "/run/nvidia/validations": "/run/nvidia/validations",
-    "/driver-root": "/run/nvidia/driver",
-    "/var/run/cdi": "/var/run/cdi",
-}
-PLACES = {
-    "containerd": {
-        "/runtime/config-dir": "/etc/containerd",
-        "/runtime/config-dir.d": "/etc/containerd/conf.d",
-        "/runtime/sock-dir": "/run/containerd",
-    },
-    "docker": {"/runtime/config-dir": "/etc/docker", "/runtime/sock-dir": "/var/run"},
-    "crio": {
-        "/runtime/config-dir": "/etc/crio",
-        "/runtime/config-dir.d": "/etc/crio/crio.conf.d",
-        "/runtime/sock-dir": "/var/run/crio",
-    },
-}
 # hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.
 KUBELETS = [*MOUNTS.values(), *PLACES["containerd"].values(), "/etc/docker", "/run/nvidia/driver/dev"]
-COMMON = {
-    "ROOT": INSTALL_DIR,
-    "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
-    "NVIDIA_VISIBLE_DEVICES": "void",
-    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
-    "NRI_NAMESPACE": "gpu-operator",
-    "IS_HOST_DRIVER": "false",
-    "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
-    "DRIVER_ROOT_CTR_PATH": "/driver-root",
-    "NVIDIA_DEV_ROOT": "/run/nvidia/driver",
-    "DEV_ROOT_CTR_PATH": "/driver-root",
-    "foo": "bar",
-}
-ENGINES = {
-    "containerd": {
-        "RUNTIME": "containerd",
-        "CONTAINERD_RUNTIME_CLASS": "nvidia",
-        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
-        "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
-        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
-        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
-        "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
-    },
-    "docker": {
-        "RUNTIME": "docker",
-        "RUNTIME_CONFIG": "/runtime/config-dir/daemon.json",
-        "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
-        "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
-    },
-    "crio": {
-        "RUNTIME": "crio",
-        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
-        "CRIO_CONFIG": "/runtime/config-dir/config.toml",
-        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.conf",
-        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/crio/crio.conf.d/99-nvidia.conf",
-        "RUNTIME_SOCKET": "/runtime/sock-dir/crio.sock",
-    },
-}
-CDI = {
-    "CDI_ENABLED": "true",
-    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
-    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
-    "CRIO_CONFIG_MODE": "config",
-}
 
 
 def _kubelet(node: Node) -> dict[str, str]:
@@ -244,7 +171,7 @@ def test_what_fails_ahead_of_or_behind_the_device_nodes_leaves_none_of_them(
     assert served(node) == before
 
 
-# As NVIDIA's tool leaves a node (compat.md 2 and 3): its directory, its runtimes, itself the default.
+# As NVIDIA's tool leaves a node (engine-facts.md#nvidia-directory, #nvidia-runtimes), itself the default.
 THEIRS = {
     "docker": """{
     "default-runtime": "nvidia",
@@ -262,7 +189,7 @@ THEIRS = {
 }
 
 
-def test_what_nvidias_installer_left_is_adopted_and_taken_back(node: Node) -> None:
+def test_what_nvidias_installer_left_is_adopted_and_undone(node: Node) -> None:
     files, before = snapshot(node), served(node)
     node.run(["mkdir", "-p", f"{INSTALL_DIR}/toolkit"])
     node.run(["sh", "-c", f"cp -r {ARTIFACTS}/usr/bin/. {INSTALL_DIR}/toolkit/"])

@@ -19,6 +19,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import Roots
 from tests.engines.told import sentence, served
 from tests.engines.versions import BASE
+from tests.support.tree import tree
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 WORDS = "Podman answers on {}, and reads no daemon.json"
@@ -46,7 +47,7 @@ class Machine:
         )
 
     def files(self) -> set[str]:
-        return {str(path.relative_to(self.root)) for path in self.root.rglob("*")} - {"run/log"}
+        return tree(self.root).keys() - {"run/log"}
 
 
 @pytest.fixture

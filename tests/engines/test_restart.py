@@ -12,18 +12,11 @@ from tests.engines.cri import Container, Cri
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import sentence, served, starts
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/other.conf"
 STOPS = 9  # on each of six kinds of nodes
-
-
-def starts(node: Node, unit: str = "containerd") -> int:
-    """Return how often systemd has started a unit since boot."""
-    node.run(["journalctl", "--sync"])
-    lines = node.journal(unit).splitlines()
-    return len([line for line in lines if line.startswith("Started ")])
 
 
 def serve_from(node: Node, config: str, cri: Cri) -> None:
@@ -73,7 +66,7 @@ def test_a_config_that_the_unit_names_for_the_next_start_is_not_restarted_into(
     assert snapshot(containerd_node) == files
 
 
-def test_an_edit_of_another_runtime_that_no_start_has_read_yet_holds_nothing_up(
+def test_an_edit_of_another_runtime_that_no_start_has_read_yet_fails_nothing(
     containerd_node: Node, cri: Cri
 ) -> None:
     table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]'
@@ -187,7 +180,7 @@ def test_a_config_that_the_engine_itself_refuses_never_reaches_its_place(
     assert set(cri.status().runtimes) == {"runc"}
 
 
-def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
+def test_a_failed_start_is_rolled_back_and_twenty_more_restart_nothing(
     containerd_node: Node,
 ) -> None:
     # What dies is not the program that has read the config before: the roll-back has to cope.
@@ -221,7 +214,7 @@ def test_a_failed_start_is_taken_back_and_twenty_more_restart_nothing(
     assert snapshot(containerd_node) == files
 
 
-def test_a_start_that_fails_without_a_word_is_not_told_in_those_of_the_process_before(
+def test_a_start_that_fails_without_a_log_line_is_not_explained_by_the_process_before(
     containerd_node: Node, cri: Cri
 ) -> None:
     containerd_node.write(
@@ -528,7 +521,7 @@ def test_a_hangup_reconciles_and_closed_streams_are_survived(node: Node) -> None
     original = node.read(path)
     node.run(["sh", "-c", f"rm {path}; cp -a /usr/local/nvidia/.toolkit-installer/backups/* {path}"])
 
-    _hang_up(process.signal)
+    _send_sighup(process.signal)
     _until(lambda: ready.exists() and json.loads(ready.read_text()) != first)
 
     assert node.read(path) == original
@@ -539,7 +532,7 @@ def test_a_hangup_reconciles_and_closed_streams_are_survived(node: Node) -> None
     }
 
 
-def _hang_up(send: Callable[..., None]) -> None:
+def _send_sighup(send: Callable[..., None]) -> None:
     import signal
 
     send(signal.SIGHUP)

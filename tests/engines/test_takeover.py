@@ -60,7 +60,7 @@ def variables(node: Node) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
-def test_what_nvidias_killed_pod_left_is_taken_over_and_given_back(node: Node, *, default: bool) -> None:
+def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, default: bool) -> None:
     leave_what_nvidias_pod_leaves(node, default=default)
     files, before = snapshot(node), served(node)
     assert BINARIES.keys() <= before[0]

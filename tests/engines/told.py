@@ -20,3 +20,10 @@ def sentence(stderr: str) -> str:
     """Return the error in which a run of the installer ended."""
     said = json.loads(stderr.splitlines()[-1])
     return f"cannot {said['problem']}; {said['remedy']}"
+
+
+def starts(node: Node, unit: str = "containerd") -> int:
+    """Return how often systemd has started a unit since boot."""
+    node.run(["journalctl", "--sync"])
+    lines = node.journal(unit).splitlines()
+    return len([line for line in lines if line.startswith("Started ")])

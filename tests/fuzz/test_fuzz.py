@@ -40,7 +40,7 @@ from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
 from installer.host.lock_table import is_held_pidfile, lock_holder
 from installer.host.locks import lock_pidfile, remove_pidfile
-from installer.host.processes import is_running, unit_in
+from installer.host.processes import started_of, unit_in
 from installer.host.waiting import LOCKS, WOKEN_BY, woken
 from installer.record.cmdline import overruling, path_of, state_of, value_of
 from installer.record.hints import is_suse
@@ -131,7 +131,7 @@ def _proc(directory: Path) -> Reader:
 
     def read(content: bytes) -> object:
         (directory / "7/stat").write_bytes(content)
-        return is_running(7, 1.0, proc=directory), unit_in(content.decode(errors="surrogateescape"))
+        return started_of(7, directory), unit_in(content.decode(errors="surrogateescape"))
 
     return read
 

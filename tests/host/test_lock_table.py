@@ -6,7 +6,7 @@ import pytest
 
 from installer.decide.errors import InstallerError
 from installer.host.lock_table import is_held_pidfile, lock_holder, root_holds
-from installer.host.processes import is_running
+from installer.host.processes import started_of
 
 
 def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
         nobody = lock_holder(tmp_path / "other")
 
     assert pid == os.getpid()
-    assert is_running(pid, started)
+    assert started_of(pid, Path("/proc")) == started
     assert nobody is None
 
 

@@ -15,6 +15,7 @@ from installer.decide.errors import InstallerError, LockedError, StoppedError
 from installer.host.files import Host
 from installer.host.locks import lock_directory, lock_pidfile, remove_pidfile, write_pid
 from installer.host.trees import create_tree
+from tests.support.neighbours import NOBODY, locking, only_as_root
 
 HOME = PurePosixPath("/home")
 PIDFILE = PurePosixPath("/toolkit.pid")
@@ -74,33 +75,6 @@ def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path
 
     assert (tmp_path / "toolkit.pid").read_text() == f"{os.getpid()}\n"
     lock.release()
-
-
-LOCKER = """
-import fcntl, os, sys, time
-fd = os.open(sys.argv[1], os.O_RDONLY)
-os.setresuid(*[int(sys.argv[2])] * 3)
-fcntl.flock(fd, fcntl.LOCK_EX)
-print("locked", flush=True)
-time.sleep(60)
-"""
-
-
-@contextmanager
-def locking(path: Path, uid: int) -> Iterator[None]:
-    """Let a process of ``uid`` hold a lock on what it may read, as 0.1.0 did, and as anybody can."""
-    command = [sys.executable, "-I", "-S", "-c", LOCKER, str(path), str(uid)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as locker:
-        assert locker.stdout is not None
-        assert locker.stdout.readline() == "locked\n"
-        try:
-            yield
-        finally:
-            locker.kill()
-
-
-NOBODY = 65534
-only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 
 
 @only_as_root

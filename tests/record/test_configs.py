@@ -105,7 +105,7 @@ def read_by_crio(root: Path) -> tuple[EngineFacts, str]:
 def test_a_drop_in_that_is_no_file_keeps_crio_from_starting(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As cri-o's pkg/config/config.go has it: UpdateFromPath walks with filepath.Walk, and reads each name."""
+    """As CRI-O walks it, and reads each name (engine-facts.md#crio-drop-ins)."""
     (tmp_path / "etc/containerd").mkdir(parents=True)
     (tmp_path / "etc/crio/crio.conf.d/below").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "etc/crio/crio.conf.d/below")  # the name of a socket is short

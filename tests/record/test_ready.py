@@ -17,7 +17,7 @@ def test_readiness_is_published_and_withdrawn(tmp_path: Path) -> None:
     ready.publish(host, READY, Holdings())
     ready.refuse_foreign(host, READY)
     assert ready.is_ready(host, READY)
-    ready.withdraw(host, READY)
+    ready.remove(host, READY)
 
     assert not (tmp_path / "ready").exists()
 
@@ -31,7 +31,7 @@ def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str
 
     with pytest.raises(InstallerError, match="publish readiness in /ready"):
         ready.refuse_foreign(host, READY)
-    ready.withdraw(host, READY)
+    ready.remove(host, READY)
 
     assert not ready.is_ready(host, READY)
     assert (tmp_path / "ready").read_text() == text
@@ -43,6 +43,6 @@ def test_a_link_is_not_from_us(tmp_path: Path) -> None:
 
     with pytest.raises(InstallerError, match="publish readiness in /ready"):
         ready.refuse_foreign(host, READY)
-    ready.withdraw(host, READY)
+    ready.remove(host, READY)
 
     assert (tmp_path / "ready").is_symlink()

@@ -12,7 +12,7 @@ from installer.host.files import Host
 from installer.record.ledger import Ledger
 from installer.record.probe import probe_install
 from installer.record.transaction import Site, apply, never_stop
-from tests.test_verbs import DAEMON_JSON
+from tests.support.site import DAEMON_JSON
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def test_where_a_program_is_for_another_machine_the_texts_tell(tmp_path: Path) -
     assert engine.effect("version = 2\n").default == "runc"
 
 
-def test_a_program_of_another_name_is_not_given_words_it_may_take_differently(tmp_path: Path) -> None:
+def test_a_program_of_another_name_is_not_run_for_it_may_parse_arguments_differently(tmp_path: Path) -> None:
     engine = Engine(tmp_path, "containerd", "etc/config.toml")
     engine.program = engine.program.rename(tmp_path / "k3s")
 

@@ -2,7 +2,7 @@
 
 A config is text. A ``Want`` says what a key should hold; ``apply`` edits the
 spans of the text that this takes and returns what it did as ``Edit`` rows, which
-``undo`` takes back, also after others have edited the text.
+``undo`` reverts, also after others have edited the text.
 """
 
 from installer.decide.edits.change import apply, holds, parse, undo, unheld

@@ -1,4 +1,4 @@
-"""Make edits, take them back, and let no text out that differs in anything else."""
+"""Make edits, undo them, and return no text that differs in anything else."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -59,7 +59,7 @@ def holds(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> boo
 
 
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
-    """Return ``text`` with ``edits`` taken back, and those whose key holds something else by now.
+    """Return ``text`` with ``edits`` undone, and those whose key holds something else by now.
 
     A key that is gone or back at what it was is as it should be. A container that
     others have put something into stays. A deleted key comes back at the end of
@@ -74,7 +74,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
         backwards = list(reversed(edits))
         backwards.sort(key=lambda edit: -len(edit.key))
         left = tuple(edit for edit in backwards if not _take_back(draft, edit))
-        # Of two that were made of one key the one that stands there is taken back, and the key is well then.
+        # Of two edits of one key the one that is in force is undone; then the key is right.
         left = tuple(edit for edit in left if not _take_back(draft, edit))
     return draft.finished(edits), left
 

@@ -45,7 +45,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Reload, State
+from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, ReloadMethod, State
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
@@ -138,8 +138,9 @@ def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles
 
 
 def _needs_runc(config: Config) -> bool:
-    """Tell whether naming a runtime takes the built-in runc away and CRI down (engines.md 2, case P).
+    """Tell whether naming a runtime takes the built-in runc away and CRI down.
 
+    That is so for containerd 1.x (engine-facts.md#containerd-built-in-runc).
     A file that names runtimes and another default has lost it already, and does without.
     """
     named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
@@ -281,7 +282,7 @@ CONTAINERD: Final = Engine(
     api=Api.CRI,
     cmdline=CommandLine(config=("--config", "-c")),
     state=State(PurePosixPath("/run/containerd"), "--state", "state"),
-    reload=Reload.RESTART,
+    reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda version: not version or version[0] > 1,
     edits=edits,

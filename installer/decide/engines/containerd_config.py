@@ -13,7 +13,7 @@ V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 DEFAULT: Final = "default_runtime_name"
 OLD_DEFAULT: Final = "default"  # what a full one of these is called:
 OLD_TABLE: Final = "default_runtime"
-NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engines.md, design consequences 2)
+NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engine-facts.md#containerd-schemas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def understood(files: ConfigFiles, *, plugin: str = "", without_version: int = 1
         newer = schema_of(files.drop_in, drop_in, schema)
         schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), files.drop_in) else schema)
     plugins = table(tree, ("plugins",), path)
-    # containerd 2.x takes the ids of a version 2 file as they are (engines.md 3).
+    # containerd 2.x takes the ids of a version 2 file as they are (engine-facts.md#containerd-schemas).
     new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(files) != 1
     plugin = plugin or (V3_PLUGIN if new_id else {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN))
     key = ("plugins", plugin, "containerd")
@@ -101,7 +101,7 @@ def own_import(drop_in: PurePosixPath) -> PurePosixPath:
     """Return the import for a drop-in of ours, to be taken with or without the file.
 
     Not *.toml: files that nobody imported so far must stay dormant. Not the bare name: an import of a missing
-    file is fatal (engines.md, case L1).
+    file is fatal (engine-facts.md#containerd-imports).
     """
     return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
 

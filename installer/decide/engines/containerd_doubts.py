@@ -59,7 +59,8 @@ def doubts(
     for path, tree in config.imported.items():
         version = schema_of(path, tree, config.schema)
         if config.merges and version > config.schema:
-            # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start (engines.md 2).
+            # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start
+            # (engine-facts.md#containerd-imports).
             yield InstallerError(
                 f"configure containerd in {config.path} ({path} is imported and has schema {version}, "
                 f"the root file {config.schema})",

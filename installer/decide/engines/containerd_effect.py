@@ -58,7 +58,8 @@ def _dumped(said: str) -> Effect:
 def effect_of(dump: Tree) -> Effect:
     """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there.
 
-    It does not say whether CRI loads: for that a default runtime has to be defined (seen with 1.6, 1.7, 2.1).
+    It does not say whether CRI loads: for that a default runtime has to be defined
+    (engine-facts.md#containerd-imports).
     """
     plugins = table(dump, ("plugins",), PRINTED)
     # 2.x prints the new id whatever the files say; what the old one still holds there is not about runtimes.

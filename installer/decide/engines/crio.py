@@ -30,7 +30,7 @@ from installer.decide.engines.row import (
     Engine,
     Monitor,
     Question,
-    Reload,
+    ReloadMethod,
     State,
     Telling,
 )
@@ -41,7 +41,7 @@ RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
 DEFAULT: Final = "default_runtime"
 BUILT_IN: Final = ("crun", "runc")  # the default of a CRI-O without a config: crun since 1.31
 CRUN_SINCE: Final = (1, 31)
-# The first two are ours to say; the others would overrule our path (cri-o pkg/config/config.go).
+# The first two are ours to say; the others would overrule our path (engine-facts.md#crio-runtime-keys).
 PLATFORM_PATHS: Final = "platform_runtime_paths"
 INHERIT: Final = "inherit_default_runtime"
 NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS, INHERIT})
@@ -178,7 +178,7 @@ def _low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Value]:
 
 def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
     for other, tree in files.trees.items():
-        # The root file is read first, the others in the order of a walk (engines.md 11).
+        # The root file is read first, the others in the order of a walk (engine-facts.md#crio-drop-ins).
         if other in {files.config, path} or (path != files.config and other < path):
             continue
         later = table(tree, RUNTIME, other)
@@ -227,14 +227,14 @@ CRIO: Final = Engine(
     cmdline=CommandLine(
         config=CONFIG_FLAGS,
         drop_ins=DROP_IN_FLAGS,
-        # cri-o internal/criocli/criocli.go
+        # engine-facts.md#crio-flags
         telling=Telling(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
         ),
         conflicts_as_default=DEFAULT_BY_FLAG,
     ),
     state=State(STATE, monitor=Monitor.CONMON),
-    reload=Reload.RESTART,
+    reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda _: True,
     edits=edits,

@@ -28,7 +28,7 @@ from installer.decide.engines.row import (
     DropIns,
     Engine,
     Question,
-    Reload,
+    ReloadMethod,
     State,
     Telling,
 )
@@ -178,7 +178,7 @@ DOCKER: Final = Engine(
         "containerd/daemon",
         namespace="moby",
     ),
-    reload=Reload.HUP,
+    reload=ReloadMethod.HUP,
     default_key=DEFAULT,
     needs_handler=lambda _: False,
     edits=edits,

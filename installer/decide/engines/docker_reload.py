@@ -4,7 +4,7 @@ A start takes the file alone. A SIGHUP lays it over what dockerd has: a key that
 so a removed key is sticky; and each release has texts that it refuses, or dies of, depending on what it has.
 A default that it was told by a flag may not stand in the file as well: it neither starts nor reloads. The
 runtimes of flags join those of the file at a start; a SIGHUP with a file that names any takes them away.
-Measured with dockerd 20.10.24, 26.1.5 and 28.5.2; tests/engines/test_docker_reload.py asks them again.
+The releases that this was measured with: engine-facts.md#dockerd-reload.
 """
 
 from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ OUR_BINARIES: Final = frozenset(
     for mode in ("", ".cdi", ".legacy", ".experimental")  # the last is that of 2021
     for real in ("", ".real")
 )
-# A VM or a user-space kernel cannot start a container for our runtime (compat.md D33), nor can a shim.
+# A VM or a user-space kernel cannot start a container for our runtime, nor can a shim (compatibility.md#d33).
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
@@ -102,7 +102,7 @@ class Decision:
 def is_ours(binary: Value) -> bool:
     """Tell whether ``binary`` is a runtime of this toolkit, whatever the name it is configured under.
 
-    Ours as its own low-level runtime would exec itself for ever (compat.md D1).
+    Ours as its own low-level runtime would exec itself for ever (compatibility.md#d1).
     """
     return isinstance(binary, str) and PurePosixPath(binary).name in OUR_BINARIES
 
@@ -172,7 +172,7 @@ def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
     """Raise where a custom runtime name would replace a runtime that is not NVIDIA's.
 
     Raises:
-        InstallerError: always in that case (compat.md D34).
+        InstallerError: always in that case (compatibility.md#d34).
     """
     if name in STANDARD_NAMES or not binary or is_ours(binary):
         return

@@ -5,7 +5,7 @@ from typing import Final
 
 from installer.decide.effect import Effect
 from installer.decide.engines.model import Decision
-from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Generated, Reload, State
+from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, Generated, ReloadMethod, State
 
 
 def _row(name: str, title: str, units: tuple[str, ...]) -> Engine:
@@ -22,12 +22,12 @@ def _row(name: str, title: str, units: tuple[str, ...]) -> Engine:
         api=Api.CRI,
         cmdline=CommandLine(config=("--config", "-c")),
         state=State(PurePosixPath("/run/k3s/containerd"), "--state", "state"),
-        reload=Reload.RESTART,
+        reload=ReloadMethod.RESTART,
         default_key="",
         needs_handler=lambda _: True,
         edits=lambda *_: (Decision((), ("runc", "crun")),),
         effect=lambda _: Effect({}, ""),
-        # pkg/agent/containerd/runtimes.go of k3s, which RKE2 is built on
+        # engine-facts.md#k3s-start
         generated=Generated("nvidia", units, start_s=120.0, marks=("/rancher/", "/k3s/")),
     )
 

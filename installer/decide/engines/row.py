@@ -14,7 +14,7 @@ from installer.decide.engines.model import ConfigFiles, Decision, Extras, Runtim
 DEFAULT_BY_FLAG: Final = {"--default-runtime": "which its config may not say too"}
 
 
-class Reload(StrEnum):
+class ReloadMethod(StrEnum):
     """How an engine takes up a changed config."""
 
     HUP = "SIGHUP"
@@ -143,12 +143,12 @@ class Engine:
 
     ``title`` is how a sentence calls it. ``default_key`` is the last part of the key that names its default
     runtime. ``needs_handler`` tells for a version whether a container cannot be used any more once its
-    handler is not configured: containerd 2.x then refuses exec, CRI-O even stop and remove (engines.md 10,
-    11).
+    handler is not configured: containerd 2.x then refuses exec, CRI-O even stop and remove
+    (engine-facts.md#removed-handler).
 
     ``hook_dir`` is where it looks for OCI hooks, None where it has none. ``uses`` is the engine that runs its
     containers for it. ``says_unserved`` tells that a reload changes what it says and not what it serves
-    (cri-o issue 10202).
+    (engine-facts.md#crio-reload).
 
     ``named`` returns the runtimes, with their programs, and the default that files name, for an engine that
     starts without a runtime whose program is not there, unless that is the default.
@@ -174,7 +174,7 @@ class Engine:
     api: Api
     cmdline: CommandLine
     state: State
-    reload: Reload
+    reload: ReloadMethod
     default_key: str
     needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]

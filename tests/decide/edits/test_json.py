@@ -122,7 +122,7 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
         ),
     ],
 )
-def test_a_want_is_written_like_its_neighbours_and_taken_back(
+def test_a_want_is_written_like_its_neighbours_and_undone(
     text: str, wants: list[Want], expected: str
 ) -> None:
     new, edits = changed(text, wants)
@@ -153,7 +153,7 @@ def test_each_created_container_is_an_edit() -> None:
         pytest.param("", [Want(("b",), ABSENT)], id="nothing in nothing"),
     ],
 )
-def test_what_holds_already_takes_no_edit(text: str, wants: list[Want]) -> None:
+def test_a_key_that_is_already_right_causes_no_edit(text: str, wants: list[Want]) -> None:
     assert changed(text, wants) == (text, ())
 
 
@@ -297,7 +297,7 @@ OURS = changed('{\n  "a": 1\n}\n', [PATH, DEFAULT])
         ),
     ],
 )
-def test_undo_takes_back_only_what_is_still_ours(now: str, back: str, left: list[tuple[str, ...]]) -> None:
+def test_undo_removes_only_what_is_still_ours(now: str, back: str, left: list[tuple[str, ...]]) -> None:
     text, remaining = undone(now, OURS[1])
 
     assert text == back

@@ -130,7 +130,7 @@ def undone(text: str, edits: Sequence[Edit]) -> tuple[str, tuple[Edit, ...]]:
         ),
     ],
 )
-def test_a_want_is_written_where_toml_allows_it_and_taken_back(
+def test_a_want_is_written_where_toml_allows_it_and_undone(
     text: str, wants: list[Want], expected: str
 ) -> None:
     new, edits = changed(text, wants)
@@ -249,7 +249,7 @@ def test_a_header_for_a_table_that_was_only_named_is_an_edit_once() -> None:
         pytest.param("a = [1]", [Want(("a", "b"), ABSENT), Want(("c",), ABSENT)], id="absent already"),
     ],
 )
-def test_what_holds_already_takes_no_edit(text: str, wants: list[Want]) -> None:
+def test_a_key_that_is_already_right_causes_no_edit(text: str, wants: list[Want]) -> None:
     assert changed(text, wants) == (text, ())
 
 
@@ -359,7 +359,7 @@ OURS = changed("x = 1\n\n[z]\n", [TYPE, BINARY, DEFAULT])
         pytest.param({"x = 1\n\n[z]\n": ""}, "\n", [], id="all else taken out"),
     ],
 )
-def test_undo_takes_back_only_what_is_still_ours(
+def test_undo_removes_only_what_is_still_ours(
     edit: dict[str, str], back: str | None, left: list[tuple[str, ...]]
 ) -> None:
     now = OURS[0]
@@ -373,7 +373,7 @@ def test_undo_takes_back_only_what_is_still_ours(
     assert undone(text, OURS[1]) == (text, remaining)
 
 
-def test_undo_finds_its_keys_in_other_clothes() -> None:
+def test_undo_finds_keys_after_reformatting() -> None:
     theirs = (
         "x = 1\nplugins.\"io.containerd.grpc.v1.cri\".containerd = { default_runtime_name = 'nvidia', "
         'runtimes = { runc = {}, nvidia = { options = { BinaryName = "/x" }, runtime_type = "io" } } }\n[z]\n'

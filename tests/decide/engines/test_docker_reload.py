@@ -38,7 +38,7 @@ def has(default: str, *names: str) -> Effect:
         ),
     ],
 )
-def test_on_the_way_back_the_file_says(before: str, middle: Value) -> None:
+def test_the_intermediate_text_of_an_undo_says(before: str, middle: Value) -> None:
     wants = intermediate(parse(before, Syntax.JSON, name=""))
 
     text, _ = apply(before, wants, Syntax.JSON, name="")
@@ -70,7 +70,7 @@ def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, undefined: 
 
 
 @pytest.mark.parametrize("version", [OLD, NEW], ids=["20.10", "28"])
-def test_a_map_without_the_live_default_is_never_what_dockerd_is_told(version: tuple[int, ...]) -> None:
+def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, ...]) -> None:
     target = File(b'{"runtimes": {"gpu": {"path": "/b/gpu"}}}')
     live = has("nvidia", "nvidia")
 
@@ -86,14 +86,14 @@ def test_a_map_without_the_live_default_is_never_what_dockerd_is_told(version: t
     assert last == target
 
 
-def test_a_text_that_leads_there_by_itself_is_the_whole_route() -> None:
+def test_a_text_that_is_safe_by_itself_needs_no_intermediate_one() -> None:
     target = File(b'{"runtimes": {"nvidia": {"path": "/b/nvidia"}}}')
 
     assert route(has("runc"), target, PATH, OLD) == (target,)
     assert len(route(None, target, PATH, OLD)) > 1
 
 
-def test_what_dockerd_would_die_of_is_refused_before_it_is_told() -> None:
+def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:
     target = File(b'{"default-runtime": "io.containerd.runc.v2", "runtimes": {"a": {"path": "/b/a"}}}')
 
     with pytest.raises(InstallerError, match="dockerd would die of it"):

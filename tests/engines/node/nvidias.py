@@ -9,8 +9,8 @@ import tomlkit
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.cri import NODE, Container, Mount
 from tests.engines.nodes import Node
+from tests.engines.operator import CDI, COMMON, ENGINES, INSTALL_DIR, MOUNTS, PLACES
 from tests.engines.payload import ARTIFACTS, EXECUTABLES, LIBRARIES
-from tests.engines.test_operator import CDI, COMMON, ENGINES, INSTALL_DIR, MOUNTS, PLACES
 
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 PIDFILE = "/run/nvidia/toolkit/toolkit.pid"

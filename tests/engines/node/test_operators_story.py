@@ -8,8 +8,8 @@ import pytest
 from tests.engines.cri import Container
 from tests.engines.node.kubelet import Running, start
 from tests.engines.node.nvidias import PIDFILE, SPECIFICATION, leave, pod_of_the_operator, prepare
+from tests.engines.node.pods import OURS, trains
 from tests.engines.node.story import Story
-from tests.engines.node.test_story import OURS, trains
 from tests.engines.nodes import Node
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot

@@ -7,8 +7,8 @@ import pytest
 from tests.deploy.rendered import container_of, kustomized
 from tests.engines.configs import CONTAINERD
 from tests.engines.node.kubelet import apply, problem
+from tests.engines.node.pods import TAG, becomes_ready, daemon_set, on_disk
 from tests.engines.node.story import Story
-from tests.engines.node.test_story import TAG, becomes_ready, daemon_set, on_disk
 from tests.engines.nodes import Node
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot

@@ -2,36 +2,18 @@
 
 from collections.abc import Callable
 
-from tests.deploy.rendered import Manifest, kustomized, pod_of
-from tests.engines.node.kubelet import Running, apply, probe
+from tests.deploy.rendered import kustomized, pod_of
+from tests.engines.live import start
+from tests.engines.node.kubelet import apply, probe
+from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
-from tests.engines.test_live import start
 from tests.engines.told import served
 
-OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-TAG, NEXT = "0.1.0", "next"
-POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
+NEXT = "next"
 READY = "run/nvidia/toolkit/ready"
-
-
-def daemon_set(policy: str) -> Manifest:
-    """Return the pod of the overlay for mixed clusters; the policy is the one thing that the components change."""
-    pod = pod_of(kustomized("overlays/auto"))
-    (container,) = pod["containers"]
-    env = [{**each, "value": policy} if each["name"] == POLICY else each for each in container["env"]]
-    return {**pod, "containers": [{**container, "env": env}]}
-
-
-def becomes_ready(pod: Running, manifest: Manifest) -> None:
-    until(lambda: _ready(pod, manifest), pod.log)
-
-
-def _ready(pod: Running, manifest: Manifest) -> bool:
-    assert pod.runs(), pod.log()
-    return probe(pod, manifest, "readinessProbe") == 0
 
 
 def payload(node: Node) -> str:
@@ -39,19 +21,6 @@ def payload(node: Node) -> str:
     runtime = node.root / "usr/local/nvidia"
     link = runtime / "toolkit"
     return (runtime / link.readlink() / "nvidia-container-runtime.real").read_bytes().split()[-1].decode()
-
-
-def on_disk(files: dict[str, str]) -> dict[str, str]:
-    """Return the files without those that a boot begins anew with."""
-    return {path: what for path, what in files.items() if not path.startswith("/run/")}
-
-
-def trains(node: Node, story: Story) -> None:
-    live = start(node)
-    assert live.exec() == "alive\n"
-    live.stop()
-    live.remove()
-    story.tell("a container ran through the handler nvidia")
 
 
 def test_with_the_policy_undo_a_pod_leaves_no_trace(node: Node, tell: Callable[[Node], Story]) -> None:

@@ -1,0 +1,42 @@
+"""The DaemonSet's pod with the built image, and what it does to its node."""
+
+from tests.deploy.rendered import Manifest, kustomized, pod_of
+from tests.engines.live import start
+from tests.engines.node.kubelet import Running, probe
+from tests.engines.node.story import Story
+from tests.engines.nodes import Node
+from tests.engines.running import until
+
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+TAG = "0.1.0"
+POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
+
+
+def daemon_set(policy: str) -> Manifest:
+    """Return the pod of the overlay for mixed clusters; the policy is the one thing that the components change."""
+    pod = pod_of(kustomized("overlays/auto"))
+    (container,) = pod["containers"]
+    env = [{**each, "value": policy} if each["name"] == POLICY else each for each in container["env"]]
+    return {**pod, "containers": [{**container, "env": env}]}
+
+
+def becomes_ready(pod: Running, manifest: Manifest) -> None:
+    until(lambda: _ready(pod, manifest), pod.log)
+
+
+def _ready(pod: Running, manifest: Manifest) -> bool:
+    assert pod.runs(), pod.log()
+    return probe(pod, manifest, "readinessProbe") == 0
+
+
+def on_disk(files: dict[str, str]) -> dict[str, str]:
+    """Return the files without those that a boot begins anew with."""
+    return {path: what for path, what in files.items() if not path.startswith("/run/")}
+
+
+def trains(node: Node, story: Story) -> None:
+    live = start(node)
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    story.tell("a container ran through the handler nvidia")

@@ -1,0 +1,79 @@
+"""The GPU Operator's toolkit DaemonSet as of today: its variables and its mounts."""
+
+from tests.engines.inside import PROJECT
+from tests.engines.payload import ARTIFACTS
+
+INSTALL_DIR = "/usr/local/nvidia"
+# What the operator mounts (object_controls.go, 0500_daemonset.yaml), and the image: a Python and the project.
+MOUNTS = {
+    "/host": "/",
+    "/usr": "/usr",
+    "/lib": "/usr/lib",
+    "/lib64": "/usr/lib64",
+    PROJECT: PROJECT,
+    "/artifacts/deb": ARTIFACTS,
+    INSTALL_DIR: INSTALL_DIR,
+    "/run/nvidia/toolkit": "/run/nvidia/toolkit",
+    "/run/nvidia/validations": "/run/nvidia/validations",
+    "/driver-root": "/run/nvidia/driver",
+    "/var/run/cdi": "/var/run/cdi",
+}
+PLACES = {
+    "containerd": {
+        "/runtime/config-dir": "/etc/containerd",
+        "/runtime/config-dir.d": "/etc/containerd/conf.d",
+        "/runtime/sock-dir": "/run/containerd",
+    },
+    "docker": {"/runtime/config-dir": "/etc/docker", "/runtime/sock-dir": "/var/run"},
+    "crio": {
+        "/runtime/config-dir": "/etc/crio",
+        "/runtime/config-dir.d": "/etc/crio/crio.conf.d",
+        "/runtime/sock-dir": "/var/run/crio",
+    },
+}
+COMMON = {
+    "ROOT": INSTALL_DIR,
+    "TOOLKIT_PID_FILE": "/run/nvidia/toolkit/toolkit.pid",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
+    "NRI_NAMESPACE": "gpu-operator",
+    "IS_HOST_DRIVER": "false",
+    "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    "DRIVER_ROOT_CTR_PATH": "/driver-root",
+    "NVIDIA_DEV_ROOT": "/run/nvidia/driver",
+    "DEV_ROOT_CTR_PATH": "/driver-root",
+    "foo": "bar",
+}
+ENGINES = {
+    "containerd": {
+        "RUNTIME": "containerd",
+        "CONTAINERD_RUNTIME_CLASS": "nvidia",
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock",
+        "CONTAINERD_SOCKET": "/runtime/sock-dir/containerd.sock",
+    },
+    "docker": {
+        "RUNTIME": "docker",
+        "RUNTIME_CONFIG": "/runtime/config-dir/daemon.json",
+        "DOCKER_CONFIG": "/runtime/config-dir/daemon.json",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/docker.sock",
+        "DOCKER_SOCKET": "/runtime/sock-dir/docker.sock",
+    },
+    "crio": {
+        "RUNTIME": "crio",
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "CRIO_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.conf",
+        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/crio/crio.conf.d/99-nvidia.conf",
+        "RUNTIME_SOCKET": "/runtime/sock-dir/crio.sock",
+    },
+}
+CDI = {
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "CRIO_CONFIG_MODE": "config",
+}

@@ -1,0 +1,50 @@
+"""systemd by the host's systemctl: what is said where that is slow, and where systemd is not there."""
+
+from pathlib import Path
+
+import pytest
+
+from installer.decide.errors import PendingError
+from installer.host import programs, systemctl
+from installer.host.systemd import NoBusError
+
+UNIT = "containerd.service"
+# Of systemd 252, where nothing has booted it.
+UNBOOTED = "System has not been booted with systemd as init system (PID 1). Can't operate."
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where the program that is called as systemctl has to be written."""
+    monkeypatch.setitem(programs.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path / "systemctl"
+
+
+def _written(program: Path, script: str) -> None:
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_a_slow_systemctl_is_told_as_slow_not_as_a_systemd_that_cannot_be_reached(program: Path) -> None:
+    _written(program, '[ "$1" = reset-failed ] || exec sleep 60')
+
+    with pytest.raises(
+        PendingError, match=rf"^cannot run systemctl restart {UNIT} within 0\.3 s \(systemd still"
+    ):
+        systemctl.restart(Path("/"), UNIT, timeout_s=0.3)
+    with pytest.raises(PendingError, match=r"systemctl show .* within 0\.3 s"):
+        systemctl.state(Path("/"), UNIT, timeout_s=0.3)
+
+
+def test_a_systemd_that_is_not_there_cannot_be_reached(program: Path) -> None:
+    _written(program, f'echo "{UNBOOTED}" >&2; exit 1')
+
+    with pytest.raises(NoBusError, match="has not been booted"):
+        systemctl.state(Path("/"), UNIT, timeout_s=5)
+
+
+def test_a_host_without_systemctl_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(programs.ENVIRONMENT, "PATH", str(tmp_path))
+
+    with pytest.raises(NoBusError, match="the host's systemctl cannot be run"):
+        systemctl.state(Path("/"), UNIT, timeout_s=5)

@@ -1,0 +1,20 @@
+"""A ``run`` that waits, seen from outside."""
+
+import time
+from pathlib import Path
+
+
+def command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+
+
+def _asleep(pid: int) -> bool:
+    """Tell whether the interpreter has come to its wait: only there it sleeps with its script closed."""
+    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+def until_it_sleeps(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while "waiter.py" not in "".join(command_line(pid)) or not _asleep(pid):
+        assert time.monotonic() < deadline, command_line(pid)
+        time.sleep(0.01)

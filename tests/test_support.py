@@ -1,0 +1,23 @@
+"""What tests share is in modules of its own, so that one file of tests can be run, moved or removed alone."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+MODULES = sorted(path for top in ("tests", "benchmarks") for path in (PROJECT / top).rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_nothing_is_imported_from_a_module_of_tests(module: Path) -> None:
+    tree = ast.parse(module.read_text())
+
+    named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert [name for name in named if name.rpartition(".")[2].startswith("test_")] == []
+
+
+def test_each_golden_text_is_one_that_make_golden_rewrites() -> None:
+    asking = [path for path in MODULES if '"GOLDEN"' in path.read_text() and path != Path(__file__)]
+
+    assert [str(path.relative_to(PROJECT)) for path in asking] == ["tests/support/golden.py"]
