@@ -111,7 +111,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         with undoing():
             withdraw(host, options, ledger)
         if installed:  # and serving: the next run finds it in place, and restarts nothing
-            raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+            raise UndoIncompleteError.because(error) from error
         raise
 
 
@@ -192,7 +192,7 @@ def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     except StoppedError:
         raise
     except InstallerError as error:
-        log.warning("not reconciled", problem=error.problem, remedy=error.remedy)
+        log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
 def _stop(host: Host, options: Options, ledger: Ledger) -> bool:

@@ -80,7 +80,9 @@ def document_of(plan: Plan, *, show_secrets: bool = False) -> dict[str, Any]:
         "steps": [describe(step) for step in plan.steps],
         "configs": configs,
         "notes": list(plan.notes),
-        "obstacles": [{"problem": each.problem, "remedy": each.remedy} for each in plan.obstacles],
+        "obstacles": [
+            {"code": each.code, "problem": each.problem, "remedy": each.remedy} for each in plan.obstacles
+        ],
         "unproven": list(plan.unproven),
     }
 

@@ -39,7 +39,7 @@ def uninstall(options: Options) -> Exit:
         with internal_errors():
             _uninstall(Host.under(options.host_root, options.mounts), options)
     except InternalError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+        raise UndoIncompleteError.because(error) from error
     return Exit.OK
 
 
@@ -97,9 +97,10 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
             remedy="run uninstall again when that has ended",
+            code="in-use",
         )
     for need in plan.needed:
-        raise UndoIncompleteError(need.problem, remedy=need.remedy)
+        raise UndoIncompleteError.because(need)
     log.info("everything given back", steps=len(plan.steps))
 
 
@@ -112,7 +113,7 @@ def undoing() -> Iterator[None]:
     except (UndoIncompleteError, LockedError):
         raise
     except InstallerError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+        raise UndoIncompleteError.because(error) from error
 
 
 def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:

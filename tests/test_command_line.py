@@ -100,6 +100,16 @@ def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
     assert any("edit /etc/docker/daemon.json" in step for step in plan["steps"])
 
 
+def test_an_obstacle_is_told_to_programs_by_its_code(host: dict[str, str]) -> None:
+    proven = host | {"TOOLKIT_INSTALLER_RESTART_MODE": "auto"}
+
+    (obstacle,) = _told("plan", _call("plan", "--json", **proven).stdout)["obstacles"]
+    failed = json.loads(_call("install", **proven).stderr.splitlines()[-1])
+
+    assert obstacle["code"] == "engine-not-proven"
+    assert {name: failed[name] for name in obstacle} == obstacle
+
+
 def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> None:
     assert _call("install", **host).returncode == 0
 

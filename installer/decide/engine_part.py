@@ -111,6 +111,7 @@ def install_engine(
         raise InstallerError(
             f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
             remedy="correct that config, then run again",
+            code="config-refused",
         )
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
@@ -144,6 +145,7 @@ def _refusal(chosen: "_Chosen", wrong: Iterable[str]) -> InstallerError:
     return InstallerError(
         f"configure {name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
         remedy="correct the config that it has now, then run again",
+        code="config-disturbs-others",
     )
 
 

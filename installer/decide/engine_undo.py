@@ -192,6 +192,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         needed[DEFAULT] = InstallerError(
             f"make {after.undefined} the default runtime of {engine.name} again (nobody defines it any more)",
             remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
+            code="runtime-needed",
         )
         return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
     theirs_alone = DEFAULT not in groups and attempt.edited
@@ -205,6 +206,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     raise InstallerError(
         f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
         remedy=f"correct that config, then {TRY_AGAIN}",
+        code="config-disturbs-others",
     )
 
 
@@ -229,6 +231,7 @@ def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None)
         raise InstallerError(
             f"undo our edits for {engine.name} (it would not come up again with the config it has: {reason})",
             remedy=f"correct that config, then {TRY_AGAIN}",
+            code="config-refused",
         )
 
 

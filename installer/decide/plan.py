@@ -182,13 +182,15 @@ def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[Insta
     if not held.finished and held.toolkit is not None:
         return (
             UndoIncompleteError(
-                problem, remedy="run toolkit-installer uninstall: the roll-back of it did not end well"
+                problem,
+                remedy="run toolkit-installer uninstall: the roll-back of it did not end well",
+                code="failed-before",
             ),
         )
     remedy = Remedy(
         "change the config, the payload, the engine or the options, or try once more with ", Option("retry")
     )
-    return (InstallerError(problem, remedy=remedy),)
+    return (InstallerError(problem, remedy=remedy, code="failed-before"),)
 
 
 def _low_level(parts: Iterable[EnginePart], facts: Facts, options: Options) -> tuple[str, ...]:
@@ -207,7 +209,9 @@ def _needed(facts: Facts, entries: tuple[RuntimeEntry, ...]) -> tuple[InstallerE
             if name not in names and used:
                 problem = f"take the runtime {name} away from {row.name} (it runs {names_of(used)})"
                 return (
-                    InstallerError(problem, remedy=Remedy("stop them first, or keep ", NAME, " as it was")),
+                    InstallerError(
+                        problem, remedy=Remedy("stop them first, or keep ", NAME, " as it was"), code="in-use"
+                    ),
                 )
     return ()
 
@@ -220,13 +224,23 @@ def _not_found_there(engines: Iterable[EngineFacts], options: Options) -> Iterat
             problem = (
                 f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)"
             )
-            yield InstallerError(problem, remedy=Remedy("leave ", Option("install-dir"), " as it is"))
+            yield InstallerError(
+                problem,
+                remedy=Remedy("leave ", Option("install-dir"), " as it is"),
+                code="engine-generates-config",
+            )
         if finds and options.runtime_name != finds:
             problem = f"name the runtime {options.runtime_name} ({engine.name} names it {finds} by itself)"
-            yield InstallerError(problem, remedy=Remedy("leave ", NAME, " as it is"))
+            yield InstallerError(
+                problem, remedy=Remedy("leave ", NAME, " as it is"), code="engine-generates-config"
+            )
         if finds and options.set_as_default:
             problem = f"make the runtime the default of {engine.name} (it writes its config itself)"
-            yield InstallerError(problem, remedy=f"start {engine.name} with --default-runtime {finds}")
+            yield InstallerError(
+                problem,
+                remedy=f"start {engine.name} with --default-runtime {finds}",
+                code="engine-generates-config",
+            )
 
 
 def _directories(
@@ -250,6 +264,7 @@ def _silent(
                 ", or configure it unproven with ",
                 UNPROVEN,
             ),
+            code="engine-not-proven",
         )
         for engine in engines
         if engine.serving is None and engine.hook is None and engine.name not in healed

@@ -38,7 +38,9 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
         named = next(_newly_named(path, texts[path], facts, layout), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
-            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
+            yield InstallerError(
+                problem, remedy=f"correct that file, then {TRY_AGAIN}", code="toolkit-needed"
+            )
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
     yield from _handed(facts, layout)
 
@@ -89,7 +91,9 @@ def _handed(facts: Facts, layout: Layout) -> Iterator[InstallerError]:
         named = next((value for value in values if facts.leads_into(value, layout)), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
-            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
+            yield InstallerError(
+                problem, remedy=f"correct that file, then {TRY_AGAIN}", code="toolkit-needed"
+            )
 
 
 def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator[InstallerError]:
@@ -104,6 +108,7 @@ def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator
                 yield InstallerError(
                     f"remove the toolkit ({started}, which starts {_told(binary, facts)})",
                     remedy=f"start {engine.name} without that flag, then {TRY_AGAIN}",
+                    code="toolkit-needed",
                 )
         binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
         for name, binary in binaries.items():
@@ -111,6 +116,7 @@ def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator
                 yield InstallerError(
                     f"remove the toolkit ({engine.name} serves {name}, which starts {_told(binary, facts)})",
                     remedy=f"take it out of the config of {engine.name}, restart that, then {TRY_AGAIN}",
+                    code="toolkit-needed",
                 )
 
 

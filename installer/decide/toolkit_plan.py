@@ -141,6 +141,7 @@ def plan_removal(
                 InstallerError(
                     "give the toolkit directory of another installer back (something else has its name)",
                     remedy=f"move it away, then {TRY_AGAIN}",
+                    code="name-taken",
                 )
             )
     versions = sorted(facts.toolkit.versions)
@@ -155,7 +156,15 @@ def _stand_ins(
         return row, [], []
     if facts.low_level is None:
         problem = "leave a low-level runtime in the place of ours (neither runc nor crun was found)"
-        return row, [], [InstallerError(problem, remedy=Remedy("use ", Option("in-use", "keep")))]
+        return (
+            row,
+            [],
+            [
+                InstallerError(
+                    problem, remedy=Remedy("use ", Option("in-use", "keep")), code="no-low-level-runtime"
+                )
+            ],
+        )
     names = sorted({container.binary.name for container in facts.live})
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links), SwitchToolkit(now, f"{VERSIONS}{STAND_IN}")]
@@ -208,6 +217,7 @@ def _no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> 
             f"install into {options.install_dir} ({_size(facts.free_bytes)} are free, "
             f"two payloads take {_size(need)})",
             remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
+            code="no-space",
         ),
     )
 

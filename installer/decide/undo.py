@@ -117,6 +117,7 @@ def _lost(facts: Facts, options: Options) -> Iterator[InstallerError]:
             yield InstallerError(
                 f"give {row.path} back (its saved copy {copy} is missing or damaged)",
                 remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
+                code="backup-lost",
             )
 
 
@@ -137,6 +138,7 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError
         InstallerError(
             f"prove that {engine.name} has let go of our runtimes ({engine.silence})",
             remedy=f"make it answer, then {TRY_AGAIN}",
+            code="engine-not-proven",
         )
         for engine in facts.engines
         if engine.name in held
@@ -163,6 +165,7 @@ def _defaults_of_others(facts: Facts) -> Iterator[InstallerError]:
             yield InstallerError(
                 f"take the toolkit away from {row.name} (its default runtime is {serving.default})",
                 remedy=f"start {row.name} without --default-runtime, then {TRY_AGAIN}",
+                code="runtime-needed",
             )
 
 

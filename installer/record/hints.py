@@ -44,6 +44,7 @@ def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iter
             yield InstallerError(
                 f"install into {options.install_dir} (the toolkit in {place} is still in use)",
                 remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
+                code="installed-elsewhere",
             )
 
 
@@ -113,6 +114,7 @@ def refuse_unknown(host: Host, facts: EngineFacts) -> None:
         raise InstallerError(
             f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
             remedy=Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2"),
+            code="engine-unknown",
         )
 
 
@@ -129,4 +131,5 @@ def refuse_generated(facts: EngineFacts) -> None:
             remedy=f"run toolkit-installer with {flags}"
             if served
             else f"configure the runtime as {whose} documents it; it is not supported here yet",
+            code="engine-generates-config",
         )

@@ -72,11 +72,13 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
         raise InstallerError(
             f"find an installation in {options.install_dir} ({configs} names the one in {found[0]})",
             remedy=Remedy("name that one: ", Option("install-dir", str(found[0]))),
+            code="installed-elsewhere",
         )
     if len(found) > 1:
         raise InstallerError(
             f"tell which installation is meant ({' and '.join(map(str, found))} are in use)",
             remedy=Remedy("name one: ", Option("install-dir", str(found[0]))),
+            code="installed-elsewhere",
         )
     if not found:
         return options
