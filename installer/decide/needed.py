@@ -2,7 +2,7 @@
 
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.toolkit_plan import TRY_AGAIN
+from installer.decide.part import TRY_AGAIN
 
 
 def needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, InstallerError]:

@@ -6,10 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from installer.decide.cdi import OWNER
 from installer.decide.configs import tree_of
 from installer.decide.effect import BINARY_NAMES, flat
-from installer.decide.engine_undo import UndoPart
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
@@ -17,12 +15,13 @@ from installer.decide.facts import Facts
 from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.options import Options
+from installer.decide.part import TRY_AGAIN, Part
+from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import ConfigRow
 from installer.decide.steps import Reload, WriteConfig
-from installer.decide.toolkit_plan import TRY_AGAIN
 
 
-def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
+def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
     """Yield what else starts a program of the toolkit, which outlives every reference to it.
 
     A file may name what it named before us.
@@ -31,7 +30,7 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine == OWNER}
-    left |= {row.path for part in parts if part.kept for row in part.rows}
+    left |= {row.path for part in parts if part.rows.engines for row in part.during}
     for engine in ENGINES.values():
         left |= {*_ignored(engine, facts, texts, layout)}
     for path in sorted(texts.keys() - left):

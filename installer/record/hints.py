@@ -11,8 +11,8 @@ from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
+from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import Holdings
-from installer.decide.toolkit_plan import VERSIONS
 from installer.host import cri
 from installer.host.files import Host
 from installer.record import units

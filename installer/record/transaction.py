@@ -9,7 +9,6 @@ from typing import assert_never
 
 import structlog
 
-from installer.decide.cdi import OWNER, generated
 from installer.decide.errors import (
     ConflictError,
     InstallerError,
@@ -20,6 +19,7 @@ from installer.decide.errors import (
 from installer.decide.facts import names_of
 from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
+from installer.decide.parts.cdi import OWNER, generated
 from installer.decide.plan import Plan
 from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import (
@@ -107,12 +107,20 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
         raise
 
 
+def refuse_obstacles(plan: Plan) -> None:
+    """Raise where a plan could not end well, for the first reason; there is an event for each other one."""
+    for other in plan.obstacles[1:]:
+        log.error("obstacle", error=other)
+    for obstacle in plan.obstacles:
+        raise obstacle
+
+
 def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step] | None = None) -> None:
     """Carry ``plan`` out and leave it where it fails; the ledger knows how to go on from there."""
     done = [] if done is None else done
     site.ledger.save(plan.backups)
     site.ledger.write(plan.during)
-    for step in plan.steps:
+    for step, why in zip(plan.steps, plan.why, strict=True):
         check()
         done.append(step)
         if isinstance(step, WriteSpecification):
@@ -122,7 +130,7 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
         except InstallerError:
             _tell_intermediate(step, plan.steps[len(done) :])
             raise
-        log.info(past(step), **fields(step))
+        log.info(past(step), **fields(step), why=why)
     settled = plan.settled and _as_done(site.host, plan.settled, done)
     if settled is None:
         site.ledger.remove()
