@@ -1,17 +1,18 @@
 """A plan is a sum of parts: each step has its reason, and all obstacles are told, not the first."""
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 import pytest
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts, Facts
-from installer.decide.options import RestartMode
+from installer.decide.options import Cdi, RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import Holdings
-from installer.decide.steps import Reload, WriteConfig
-from installer.decide.undo import plan_undo
+from installer.decide.rows import DeviceNode, Holdings
+from installer.decide.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
+from installer.decide.undo import plan_rollback, plan_undo
 from tests.decide.golden import Case, cases, installed, undo_facts
 from tests.decide.serving import served
 
@@ -147,3 +148,23 @@ def test_a_write_is_told_with_what_the_file_does_not_hold() -> None:
     ]
     assert _why(second, WriteConfig) == ["it does not hold mine, the default as asked for"]
     assert _why(undone, WriteConfig) == ["an install changed it"]
+
+
+def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:
+    node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
+    cdi = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
+    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    facts = replace(facts, absent_nodes=(node,), contents={**facts.contents, cdi.path: None})
+
+    plan = plan_install(facts, replace(CONTAINERD.options, cdi=cdi))
+    back = plan_rollback(plan, plan.steps, Holdings())
+
+    (part,) = (part for part in plan.parts if part.id == "device-nodes")
+    assert [(describe(step), why) for step, why in part.reasons] == [
+        (
+            "make the device nodes /dev/nvidiactl",
+            "they are not there, and the CDI specification is to name them",
+        )
+    ]
+    assert RemoveDeviceNodes((node,)) in back.steps
+    assert set(back.why) == {"the install failed"}
