@@ -170,6 +170,7 @@ def _check_nri(asked: Asked) -> None:
         raise InstallerError(
             "run the NRI plugin (it is not supported yet)",
             remedy="install the files alone with --no-daemon, or leave NRI off",
+            code="not-supported",
         )
 
 

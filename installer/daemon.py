@@ -17,6 +17,7 @@ from installer.decide.errors import (
     UndoIncompleteError,
 )
 from installer.decide.options import Options
+from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import systemd, waiting
@@ -29,7 +30,7 @@ from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
-from installer.record.transaction import Site, apply, never_stop
+from installer.record.transaction import Site, apply, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 from installer.record.units import buses
 from installer.uninstall import remove_readiness, undo, undoing
@@ -111,7 +112,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         with undoing():
             remove_readiness(host, options, ledger)
         if installed:  # and serving: the next run finds it in place, and restarts nothing
-            raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+            raise UndoIncompleteError.because(error) from error
         raise
 
 
@@ -131,9 +132,8 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     facts = probe_install(host, options, ledger.held)
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
-    plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
-    for obstacle in plan.obstacles:
-        raise obstacle
+    plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
+    refuse_obstacles(plan)
     return plan
 
 
@@ -192,7 +192,7 @@ def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     except StoppedError:
         raise
     except InstallerError as error:
-        log.warning("not reconciled", problem=error.problem, remedy=error.remedy)
+        log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
 def _stop(host: Host, options: Options, ledger: Ledger) -> bool:

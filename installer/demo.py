@@ -92,7 +92,9 @@ def demo() -> Exit:
         _title("toolkit-installer plan: what would change, and nothing is touched")
         _call("plan", arguments)
         if _hashes(root) != before:
-            raise InstallerError("plan without changing anything", remedy="report this as a bug")
+            raise InstallerError(
+                "plan without changing anything", remedy="report this as a bug", code="demo-failed"
+            )
         _title("toolkit-installer run: installs, configures, then waits")
         with _running(arguments) as child:
             _tree(root)
@@ -164,7 +166,9 @@ def _running(arguments: list[str]) -> Iterator["subprocess.Popen[str]"]:
         try:
             if not any(_shown(line, until="waiting for a signal") for line in _lines(child)):
                 raise InstallerError(
-                    f"run the demo (exit code {child.wait(WAIT_S)})", remedy="report this as a bug"
+                    f"run the demo (exit code {child.wait(WAIT_S)})",
+                    remedy="report this as a bug",
+                    code="demo-failed",
                 )
             yield child
             for line in _lines(child):

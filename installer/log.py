@@ -53,13 +53,14 @@ def say_failed(error: InstallerError) -> None:
     if _readable:
         _stderr.msg(f"toolkit-installer: cannot {error.problem}; {error.remedy_spelt(_spelling)}")
     else:
-        structlog.get_logger().error("failed", problem=error.problem, remedy=error.remedy)
+        structlog.get_logger().error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
 def _errors_spelt(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Turn errors and remedies into text, with options as the entry point spells them."""
-    for name, value in event.items():
+    """Turn errors, which bring their code, and remedies into text, with options as the entry point spells."""
+    for name, value in [*event.items()]:
         if isinstance(value, InstallerError):
+            event["code"] = value.code
             event[name] = f"cannot {value.problem}; {value.remedy_spelt(_spelling)}"
         elif isinstance(value, Remedy):
             event[name] = value.spelt(_spelling)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -15,6 +14,7 @@ from installer.decide.edits.masked import masked
 from installer.decide.errors import Exit
 from installer.decide.inode import File
 from installer.decide.options import Options
+from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import Holdings
 from installer.decide.steps import WriteConfig, describe
@@ -36,15 +36,17 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
     facts = probe_install(host, options, held)
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
-    plan = replace(plan, notes=(*plan.notes, *trials.unvalidated(plan.steps)))
+    plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
     if ledger_lost(host, options.layout):
         gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
-        plan = replace(plan, notes=(gone, *plan.notes))
+        plan = plan.and_part(Part("ledger", notes=(gone,)))
     if as_json:
         click.echo(json.dumps(document_of(plan, show_secrets=show_secrets), indent=2))
     else:
         for line in lines_of(plan, show_secrets=show_secrets):
             click.echo(line)
+    for refused in (part for part in plan.parts if part.refused):
+        raise refused.obstacles[0]  # nobody can tell what install would change
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK
 
 
@@ -54,7 +56,10 @@ def lines_of(plan: Plan, *, show_secrets: bool = False) -> list[str]:
     for step in plan.steps:
         if isinstance(step, WriteConfig):
             lines += diff(step.path, step.before, step.after, show_secrets=show_secrets)
-    lines += [click.style(f"* {describe(step)}", bold=True) for step in plan.steps]
+    lines += [
+        f"{click.style(f'* {describe(step)}', bold=True)}: {why}"
+        for step, why in zip(plan.steps, plan.why, strict=True)
+    ]
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
     if plan.unproven:
@@ -77,10 +82,18 @@ def document_of(plan: Plan, *, show_secrets: bool = False) -> dict[str, Any]:
     ]
     return {
         "would_change": bool(plan.steps),
-        "steps": [describe(step) for step in plan.steps],
+        "steps": [
+            {"part": part.id, "does": describe(step), "why": why}
+            for part in plan.parts
+            for step, why in part.reasons
+        ],
         "configs": configs,
         "notes": list(plan.notes),
-        "obstacles": [{"problem": each.problem, "remedy": each.remedy} for each in plan.obstacles],
+        "obstacles": [
+            {"part": part.id, "code": each.code, "problem": each.problem, "remedy": each.remedy}
+            for part in plan.parts
+            for each in part.obstacles
+        ],
         "unproven": list(plan.unproven),
     }
 

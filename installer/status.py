@@ -15,9 +15,9 @@ from installer.decide.inode import Kind
 from installer.decide.integrity import damage
 from installer.decide.layout import Layout
 from installer.decide.options import Options
+from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
-from installer.decide.toolkit_plan import VERSIONS
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.digests import digests_below
 from installer.host.files import Host

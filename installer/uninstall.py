@@ -10,10 +10,10 @@ from typing import Final
 import structlog
 
 from installer import leftovers, signals
-from installer.decide.adopt import adoption
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
 from installer.decide.options import Options, RestartMode
+from installer.decide.parts.adopted import adoption, left_alone
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
@@ -23,7 +23,7 @@ from installer.record.ledger import Ledger, opened, remove_leftovers
 from installer.record.live import in_use, live_containers
 from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_undo
-from installer.record.transaction import Site, carry_out, never_stop
+from installer.record.transaction import Site, carry_out, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ def uninstall(options: Options) -> Exit:
         with internal_errors():
             _uninstall(Host.under(options.host_root, options.mounts), options)
     except InternalError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+        raise UndoIncompleteError.because(error) from error
     return Exit.OK
 
 
@@ -57,15 +57,16 @@ def _uninstall(host: Host, options: Options) -> None:
 
 def _undo_adopted(host: Host, options: Options) -> None:
     """Undo what NVIDIA's own installer left, as if it were ours."""
-    adopted = adoption(probe_adoption(host, options), options)
-    for runtime in adopted.left:
+    facts = probe_adoption(host, options)
+    adopted = adoption(facts, options)
+    for runtime in left_alone(facts, options):
         log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
-    if not adopted.found:
+    if not adopted.notes:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return
     with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
-        ledger.write(replace(adopted.held, directories=ledger.held.directories))
-        log.info("adopted", found=list(adopted.found))
+        ledger.write(replace(adopted.rows, directories=ledger.held.directories))
+        log.info("adopted", found=list(adopted.notes))
         undo(host, options, ledger)
 
 
@@ -88,8 +89,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
-        for obstacle in plan.obstacles:
-            raise obstacle
+        refuse_obstacles(plan)
         left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
         timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
         carry_out(Site(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
@@ -97,9 +97,10 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
             remedy="run uninstall again when that has ended",
+            code="in-use",
         )
     for need in plan.needed:
-        raise UndoIncompleteError(need.problem, remedy=need.remedy)
+        raise UndoIncompleteError.because(need)
     log.info("undo complete", steps=len(plan.steps))
 
 
@@ -112,7 +113,7 @@ def undoing() -> Iterator[None]:
     except (UndoIncompleteError, LockedError):
         raise
     except InstallerError as error:
-        raise UndoIncompleteError(error.problem, remedy=error.remedy) from error
+        raise UndoIncompleteError.because(error) from error
 
 
 def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:

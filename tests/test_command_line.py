@@ -94,10 +94,40 @@ def test_a_plan_is_told_to_programs(host: dict[str, str]) -> None:
     assert (done.returncode, plan["would_change"], plan["obstacles"]) == (10, True, [])
     (config,) = plan["configs"]
     assert config["path"] == "/etc/docker/daemon.json"
+    assert all(step["why"] for step in plan["steps"])
     assert config["diff"].startswith("--- a/etc/docker/daemon.json\n+++ b/etc/docker/daemon.json\n@@ ")
     assert config["diff"] in re.sub(r"\x1b\[[\d;]*m", "", _call("plan", **host).stdout)
     assert plan["unproven"] == ["docker"]
-    assert any("edit /etc/docker/daemon.json" in step for step in plan["steps"])
+    assert ["engine-docker", "edit /etc/docker/daemon.json"] in [
+        [step["part"], step["does"]] for step in plan["steps"]
+    ]
+
+
+def test_an_obstacle_is_told_to_programs_by_its_code(host: dict[str, str]) -> None:
+    proven = host | {"TOOLKIT_INSTALLER_RESTART_MODE": "auto"}
+
+    (obstacle,) = _told("plan", _call("plan", "--json", **proven).stdout)["obstacles"]
+    failed = json.loads(_call("install", **proven).stderr.splitlines()[-1])
+
+    assert obstacle["code"] == "engine-not-proven"
+    assert obstacle.pop("part") == "engine-docker"
+    assert {name: failed[name] for name in obstacle} == obstacle
+
+
+def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "node/etc/docker/daemon.json").write_text('{"runtimes": []}')
+    (tmp_path / "node/etc/containerd/config.toml").write_text('version = 2\ndisabled_plugins = ["cri"]\n')
+    both = host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"}
+
+    planned = _call("plan", "--json", **both)
+    said = [json.loads(line) for line in _call("install", **both).stderr.splitlines()]
+
+    obstacles = _told("plan", planned.stdout)["obstacles"]
+    assert planned.returncode == 1
+    assert [each["part"] for each in obstacles] == ["engine-docker", "engine-containerd"]
+    told = [f"cannot {each['problem']}; {each['remedy']}" for each in obstacles]
+    assert [each["error"] for each in said if each["event"] == "obstacle"] == told[1:]
+    assert f"cannot {said[-1]['problem']}; {said[-1]['remedy']}" == told[0]
 
 
 def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> None:

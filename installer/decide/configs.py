@@ -72,7 +72,9 @@ def text_of(file: File | None, path: PurePosixPath) -> str:
         return _decoded(file.content)
     except UnicodeDecodeError as error:
         raise InstallerError(
-            f"read {path} (byte {error.start} is not UTF-8)", remedy="save the file as UTF-8, then run again"
+            f"read {path} (byte {error.start} is not UTF-8)",
+            remedy="save the file as UTF-8, then run again",
+            code="config-unusable",
         ) from error
 
 

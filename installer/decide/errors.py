@@ -1,10 +1,10 @@
-"""An error is one sentence with a remedy, and knows the exit code it ends in."""
+"""An error is one sentence with a remedy, a stable code for alerts, and the exit code it ends in."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
-from typing import Self, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
 
 class Exit(IntEnum):
@@ -55,19 +55,75 @@ class Remedy(str):
         return "".join(part if isinstance(part, str) else spelling(part) for part in self.parts)
 
 
+# What alerts are made of: a code stays as it is when its sentence is reworded. docs/troubleshooting.md lists
+# each; a Literal, so that mypy knows a wrong one and no module has to import anything for it.
+Code: TypeAlias = Literal[
+    "backup-lost",
+    "cdi-failed",
+    "config-changed",
+    "config-disturbs-others",
+    "config-refused",
+    "config-unusable",
+    "cri-disabled",
+    "cri-failed",
+    "demo-failed",
+    "engine-flags",
+    "engine-generates-config",
+    "engine-not-answering",
+    "engine-not-found",
+    "engine-not-proven",
+    "engine-not-reloaded",
+    "engine-not-signalled",
+    "engine-unknown",
+    "failed-before",
+    "file-not-replaceable",
+    "file-operation-failed",
+    "in-use",
+    "install-dir-unusable",
+    "installed-elsewhere",
+    "internal-error",
+    "ledger-unusable",
+    "locked",
+    "name-taken",
+    "no-low-level-runtime",
+    "no-memory",
+    "no-space",
+    "not-supported",
+    "open-files-limit",
+    "others-not-served",
+    "path-unusable",
+    "payload-unusable",
+    "restart-pending",
+    "roll-back-failed",
+    "runtime-needed",
+    "stopped",
+    "systemd-unreachable",
+    "toolkit-config-unusable",
+    "toolkit-needed",
+    "toolkit-not-visible",
+    "undo-not-handed-over",
+    "unit-failed",
+    "usage",
+    "verify-failed",
+]
+
+
 class InstallerError(Exception):
     """Something could not be done: ``problem`` says what, ``remedy`` what to do about it.
 
     Both are fragments without a capital or a full stop; ``str()`` joins them to
-    "cannot <problem>; <remedy>".
+    "cannot <problem>; <remedy>". ``code`` tells programs what kind of problem it is; without one it is
+    ``usual``, which stands for a config that cannot be used as it is.
     """
 
     exit = Exit.FAILED
+    usual: ClassVar[Code] = "config-unusable"
 
-    def __init__(self, problem: str, *, remedy: str) -> None:
+    def __init__(self, problem: str, *, remedy: str, code: Code | None = None) -> None:
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
+        self.code: Code = code or self.usual
 
     def __str__(self) -> str:
         return f"cannot {self.problem}; {self.remedy}"
@@ -81,10 +137,13 @@ class UsageError(InstallerError):
     """The command line or the environment asks for something that makes no sense."""
 
     exit = Exit.USAGE
+    usual = "usage"
 
 
 class StoppedError(InstallerError):
     """A signal asked us to stop before the work was done."""
+
+    usual = "stopped"
 
     def __init__(self) -> None:
         super().__init__("finish (a signal asked to stop)", remedy="run again when the node is ready")
@@ -94,6 +153,7 @@ class LockedError(InstallerError):
     """Another instance is at work on this node."""
 
     exit = Exit.LOCKED
+    usual = "locked"
 
 
 class UndoIncompleteError(InstallerError):
@@ -101,12 +161,19 @@ class UndoIncompleteError(InstallerError):
 
     exit = Exit.UNDO_INCOMPLETE
 
+    @classmethod
+    def because(cls, error: InstallerError) -> Self:
+        """Return another error as the reason why something is left."""
+        return cls(error.problem, remedy=error.remedy, code=error.code)
+
 
 class InternalError(InstallerError):
     """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
 
     What the exception says is left out but for an OSError's: it may quote a config.
     """
+
+    usual = "internal-error"
 
     def __init__(self, error: Exception) -> None:
         self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
@@ -130,6 +197,10 @@ def _frames(error: Exception) -> Iterator[str]:
 class PendingError(InstallerError):
     """systemd is still at work on what it was asked for: asking again would only add to it."""
 
+    usual = "restart-pending"
+
 
 class ConflictError(InstallerError):
     """Somebody else has just written a config that was about to be written: it is as they left it."""
+
+    usual = "config-changed"

@@ -2,7 +2,7 @@
 
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.toolkit_plan import TRY_AGAIN
+from installer.decide.part import TRY_AGAIN
 
 
 def needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, InstallerError]:
@@ -13,6 +13,7 @@ def needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, I
     error = InstallerError(
         f"take the runtime {name} away from {found.name} (its unit starts it with --default-runtime {name})",
         remedy=f"take that out of the unit, then {TRY_AGAIN}",
+        code="runtime-needed",
     )
     return {name: error}
 
@@ -23,8 +24,10 @@ def default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerEr
         return InstallerError(
             f"take the runtime {name} away from {engine.name} (it was started with --default-runtime {name})",
             remedy=f"start {engine.name} without that, then {TRY_AGAIN}",
+            code="runtime-needed",
         )
     return InstallerError(
         f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
         remedy=f"name another default runtime there, then {TRY_AGAIN}",
+        code="runtime-needed",
     )

@@ -6,10 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from installer.decide.cdi import OWNER
 from installer.decide.configs import tree_of
 from installer.decide.effect import BINARY_NAMES, flat
-from installer.decide.engine_undo import UndoPart
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
@@ -17,12 +15,13 @@ from installer.decide.facts import Facts
 from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.options import Options
+from installer.decide.part import TRY_AGAIN, Part
+from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import ConfigRow
 from installer.decide.steps import Reload, WriteConfig
-from installer.decide.toolkit_plan import TRY_AGAIN
 
 
-def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Iterator[InstallerError]:
+def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
     """Yield what else starts a program of the toolkit, which outlives every reference to it.
 
     A file may name what it named before us.
@@ -31,14 +30,16 @@ def references(facts: Facts, parts: Iterable[UndoPart], options: Options) -> Ite
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine == OWNER}
-    left |= {row.path for part in parts if part.kept for row in part.rows}
+    left |= {row.path for part in parts if part.rows.engines for row in part.during}
     for engine in ENGINES.values():
         left |= {*_ignored(engine, facts, texts, layout)}
     for path in sorted(texts.keys() - left):
         named = next(_newly_named(path, texts[path], facts, layout), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
-            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
+            yield InstallerError(
+                problem, remedy=f"correct that file, then {TRY_AGAIN}", code="toolkit-needed"
+            )
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
     yield from _handed(facts, layout)
 
@@ -89,7 +90,9 @@ def _handed(facts: Facts, layout: Layout) -> Iterator[InstallerError]:
         named = next((value for value in values if facts.leads_into(value, layout)), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
-            yield InstallerError(problem, remedy=f"correct that file, then {TRY_AGAIN}")
+            yield InstallerError(
+                problem, remedy=f"correct that file, then {TRY_AGAIN}", code="toolkit-needed"
+            )
 
 
 def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator[InstallerError]:
@@ -104,6 +107,7 @@ def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator
                 yield InstallerError(
                     f"remove the toolkit ({started}, which starts {_told(binary, facts)})",
                     remedy=f"start {engine.name} without that flag, then {TRY_AGAIN}",
+                    code="toolkit-needed",
                 )
         binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
         for name, binary in binaries.items():
@@ -111,6 +115,7 @@ def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator
                 yield InstallerError(
                     f"remove the toolkit ({engine.name} serves {name}, which starts {_told(binary, facts)})",
                     remedy=f"take it out of the config of {engine.name}, restart that, then {TRY_AGAIN}",
+                    code="toolkit-needed",
                 )
 
 

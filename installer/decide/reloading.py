@@ -87,31 +87,29 @@ def unwanted_defaults(
     return frozenset(entry.name for entry in entries if entry.name not in named)
 
 
-def stale(facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+def stale(engine: EngineFacts, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
     """Yield what an engine has in force, not by us, that its config does not say any more.
 
     dockerd keeps what its file does not name any more, until a reload with other words, or its next start.
     """
-    names = frozenset(entry.name for entry in entries)
-    for engine in facts.engines:
-        if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
-            continue
-        held = (row for row in facts.held.engines if row.name == engine.name)
-        ours = names | {name for row in held for name, _ in row.runtimes}
-        default = engine.serving.default
-        text = pristine(engine.config, facts).file
-        wanted = effect(text, engine.config, engine.version, engine.flags)
-        if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
-            yield (
-                f"{engine.name} has the default runtime {default} in force and {engine.config} says "
-                f"{wanted.default}: a reload brings into force what the file says"
-            )
-        if names_gone := forgotten(engine.serving, engine.version):
-            yield (
-                f"{engine.name} serves {' and '.join(names_gone)}, which this release forgets in each reload "
-                "until its next start"
-            )
-        yield from stale_runtimes(engine, wanted, ours)
+    if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
+        return
+    held = (row for row in facts.held.engines if row.name == engine.name)
+    ours = {entry.name for entry in entries} | {name for row in held for name, _ in row.runtimes}
+    default = engine.serving.default
+    text = pristine(engine.config, facts).file
+    wanted = effect(text, engine.config, engine.version, engine.flags)
+    if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
+        yield (
+            f"{engine.name} has the default runtime {default} in force and {engine.config} says "
+            f"{wanted.default}: a reload brings into force what the file says"
+        )
+    if names_gone := forgotten(engine.serving, engine.version):
+        yield (
+            f"{engine.name} serves {' and '.join(names_gone)}, which this release forgets in each reload "
+            "until its next start"
+        )
+    yield from stale_runtimes(engine, wanted, ours)
 
 
 def stale_runtimes(engine: EngineFacts, wanted: Effect | None, ours: Collection[str]) -> Iterator[str]:

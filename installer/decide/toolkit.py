@@ -140,6 +140,7 @@ def check_artifacts(
         raise InstallerError(
             f"install the toolkit on a node of architecture {machine}",
             remedy=f"NVIDIA builds it for {_listed(sorted(_MACHINES))} only",
+            code="payload-unusable",
         )
     found = {artifact.name for artifact in artifacts}
     missing = [name for name in REQUIRED if name not in found]
@@ -147,6 +148,7 @@ def check_artifacts(
         raise InstallerError(
             f"find {_listed(missing)} under {source_root}",
             remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
+            code="payload-unusable",
         )
     for artifact in artifacts:
         check_artifact(artifact, machine=machine, absent=absent)
@@ -164,6 +166,7 @@ def check_artifact(artifact: Artifact, *, machine: str, absent: Collection[PureP
                 f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
                 "which the host lacks)",
                 remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
+                code="payload-unusable",
             )
         return
     flaw = _flaw(artifact.head, machine)
@@ -171,6 +174,7 @@ def check_artifact(artifact: Artifact, *, machine: str, absent: Collection[PureP
         raise InstallerError(
             f"install {artifact.name} ({artifact.source} {flaw})",
             remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
+            code="payload-unusable",
         )
 
 
@@ -193,6 +197,7 @@ def payload(
         raise InstallerError(
             f"install into {toolkit_dir} (in PATH a colon ends a directory)",
             remedy="choose an install-dir without a colon",
+            code="install-dir-unusable",
         )
     found = {artifact.name: artifact for artifact in artifacts}
     files: list[PayloadFile] = [Text(CONFIG, config_text, 0o644), *LINKS]

@@ -178,6 +178,7 @@ def _ambiguous(feature: str) -> InstallerError:
     return InstallerError(
         f"opt in to the feature {feature} (another one has a dot where it ends, or ends where it has one)",
         remedy="name only one of the two",
+        code="toolkit-config-unusable",
     )
 
 
@@ -206,6 +207,7 @@ def _parse_installed(text: str, name: str) -> Tree:
         raise InstallerError(
             f"tell what was edited in {name} (it is not valid TOML)",
             remedy="correct it, or delete it to have it written anew",
+            code="toolkit-config-unusable",
         ) from error
 
 

@@ -1,33 +1,23 @@
 """What gives everything back: by kind, default and handlers first, the payload last."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 
-from installer.decide.cdi import OWNER, give_back
-from installer.decide.engine_part import texts_alone
-from installer.decide.engine_undo import UndoPart, undo_engine
+from installer.decide.choice import texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
-from installer.decide.engines.row import ReloadMethod
-from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
-from installer.decide.options import Options, RestartMode
+from installer.decide.options import Options
+from installer.decide.part import Part, attempted, id_of, rows_of
+from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.plan import Plan
 from installer.decide.references import references
 from installer.decide.reloading import knowing, take_up
-from installer.decide.rows import ConfigRow, Holdings
-from installer.decide.steps import (
-    ProveUnused,
-    Reload,
-    RemoveDeviceNodes,
-    RemoveDirectory,
-    Step,
-    WriteConfig,
-    inverse,
-)
+from installer.decide.rows import Holdings
+from installer.decide.steps import Reload, Step, WriteConfig, inverse
 from installer.decide.texts import Ask
-from installer.decide.toolkit_plan import TRY_AGAIN, plan_removal
 
 
 def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
@@ -35,135 +25,48 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 
     While containers run on our runtimes the payload they were started by stays, or links to a low-level
     runtime in its place, and an engine keeps the handlers it needs for them; ``in_use`` names them.
-
-    Raises:
-        InstallerError: somebody has written a config since, and it is not valid any more.
     """
-    held = facts.held
-    parts = [undo_engine(engine, facts, options, ask) for engine in held.engines]
-    specifications = [give_back(row, facts) for row in held.configs if row.engine == OWNER]
-    steps = [step for part in parts for step in part.steps]
-    named = tuple(references(facts, parts, options))
-    needed = (*(error for part in parts for error in part.needed), *named, *_lost(facts, options))
+    engines = [
+        attempted(id_of(row.name), partial(engine.undo, row, facts, options, ask))
+        for row in facts.held.engines
+    ]
+    named = attempted("references", lambda: _named(facts, engines, options))
+    first = (*engines, named, node.undo(facts, options))
+    needed = [error for part in first for error in part.needed]
     stays = bool(facts.live or needed)
-    if not stays:
-        steps += [write for part in specifications for write in part.writes]
-        steps += [RemoveDeviceNodes(held.nodes)] if held.nodes else []
-    toolkit, payload, obstacles = plan_removal(facts, options) if not needed else (held.toolkit, [], [])
-    hooked = next((row.engine for row in held.configs if _is_hook(row)), "")
-    if payload and (hooked or any(isinstance(step, Reload) for step in steps)) and not facts.live:
-        steps.append(ProveUnused(hooked))
-    steps += payload
-    if not stays:
-        # The directories that hold the ledger go with it, after all else.
-        made = [path for path in held.directories if path not in options.layout.home.parents]
-        steps += [RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts))]
-    edits = {row.path: row.edits for row in held.configs}
-    rows = {row.path: replace(row, edits=edits[row.path]) for part in parts for row in part.rows}
-    rows |= {row.path: row for part in specifications for row in part.rows}
-    during = replace(held, configs=tuple(knowing(rows.values(), steps)), finished=False)
-    settled = Holdings(
-        directories=held.directories,
-        toolkit=toolkit,
-        # Where the toolkit is still named its engines are asked again: what runs counts, too.
-        engines=tuple(
-            part.kept or replace(row, config=None)
-            for part, row in zip(parts, held.engines, strict=True)
-            if part.kept or named
-        ),
-        configs=(
-            *(row for part in parts if part.kept is not None for row in part.rows),
-            *(_as_found(row, part) for part in parts if part.kept is None for row in part.rows if row.named),
-            *(row for part in specifications for row in part.rows),
-        ),
-        nodes=held.nodes,
-        pid_file=held.pid_file,
-        finished=True,
-        left=f"our runtime runs {names_of(facts.live)}"
-        if facts.live
-        else next((each.problem for each in needed), ""),
+    parts = (
+        *first,
+        cdi.undo(facts, stays=stays),
+        device_nodes.undo(facts, stays=stays),
+        toolkit.undo(facts, options, needed, engines),
+        directories.undo(facts, options, stays=stays),
     )
+    return _undone(parts, facts, stays=stays)
+
+
+def _named(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
+    """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
+    needed = tuple(references(facts, engines, options))
+    kept = {row.name for part in engines for row in part.rows.engines}
+    rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
+    return Part("references", rows=Holdings(engines=tuple(rows)), needed=needed)
+
+
+def _undone(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
+    """Return the sum of the parts of an undo; None is held any more unless something ``stays``."""
+    held = facts.held
+    steps = [step for part in parts for step in part.steps]
+    rows = {row.path: row for part in parts for row in part.during}
+    needed = [error.problem for part in parts for error in part.needed]
+    left = f"our runtime runs {names_of(facts.live)}" if facts.live else next(iter(needed), "")
     return Plan(
-        tuple(steps),
-        during if steps else held,
-        settled if stays else None,
-        {engine.name: engine for engine in facts.engines},
-        backups=(
-            *(file for part in parts for file in part.backups),
-            *(file for part in specifications for file in part.backups),
-        ),
-        obstacles=(*_unreachable(facts, options.restart_mode), *_defaults_of_others(facts), *obstacles),
-        notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
+        parts,
+        replace(held, configs=tuple(knowing(rows.values(), steps)), finished=False) if steps else held,
+        replace(rows_of(parts), pid_file=held.pid_file, finished=True, left=left) if stays else None,
+        {each.name: each for each in facts.engines},
         in_use=facts.live,
-        needed=needed,
         seen=facts.digests,
     )
-
-
-def _as_found(row: ConfigRow, part: UndoPart) -> ConfigRow:
-    """Return the row of a file with nothing of ours that named the toolkit before us, and may go on."""
-    texts = [step.after for step in part.steps if isinstance(step, WriteConfig) and step.path == row.path]
-    digests = (texts[-1].digest,) if texts and texts[-1] is not None else row.ours
-    return replace(row, ours=digests, edits=())
-
-
-def _lost(facts: Facts, options: Options) -> Iterator[InstallerError]:
-    """Yield which files that we wrote whole cannot be given back: what stood there is lost."""
-    for row in facts.held.configs:
-        now = facts.contents[row.path]
-        if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
-            layout = options.layout
-            copy = layout.backups / (row.original.digest if row.original else "")
-            yield InstallerError(
-                f"give {row.path} back (its saved copy {copy} is missing or damaged)",
-                remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
-            )
-
-
-def _idle(facts: Facts) -> Iterator[str]:
-    if facts.idle:
-        yield f"stopped containers that need our runtime to start again: {', '.join(facts.idle)}"
-
-
-def _unreachable(facts: Facts, restart_mode: RestartMode) -> list[InstallerError]:
-    """Return why an engine that runs cannot be asked; a binary must outlive the config that names it.
-
-    One that is restarted may be healed by just that, and has to answer afterwards.
-    """
-    if restart_mode is RestartMode.NONE:
-        return []
-    held = {engine.name for engine in facts.held.engines}
-    return [
-        InstallerError(
-            f"prove that {engine.name} has let go of our runtimes ({engine.silence})",
-            remedy=f"make it answer, then {TRY_AGAIN}",
-        )
-        for engine in facts.engines
-        if engine.name in held
-        and ENGINES[engine.name].reload is ReloadMethod.HUP
-        and engine.serving is None
-        and not engine.stopped
-    ]
-
-
-def _is_hook(row: ConfigRow) -> bool:
-    engine = ENGINES.get(row.engine)
-    return engine is not None and engine.hook_dir is not None and row.path.suffix == ".json"
-
-
-def _defaults_of_others(facts: Facts) -> Iterator[InstallerError]:
-    """Yield why an engine that was told by its owner to start all pods with our runtime cannot lose it.
-
-    No pod would start any more, that of the next installer included.
-    """
-    for row in facts.held.engines:
-        found = next((each for each in facts.engines if each.name == row.name), None)
-        serving = found.serving if found and ENGINES[row.name].finds else None
-        if serving is not None and serving.default in {name for name, _ in row.runtimes}:
-            yield InstallerError(
-                f"take the toolkit away from {row.name} (its default runtime is {serving.default})",
-                remedy=f"start {row.name} without --default-runtime, then {TRY_AGAIN}",
-            )
 
 
 def plan_rollback(
@@ -199,7 +102,8 @@ def plan_rollback(
     rows = tuple(knowing(plan.during.configs, (*done, *steps)))
     during = replace(plan.during, configs=rows, finished=False)
     settled = during if used else held
-    return Plan(tuple(steps), during, settled, plan.engines, in_use=live if used else (), seen=plan.seen)
+    part = Part("roll-back", tuple(steps), ("the install failed",) * len(steps))
+    return Plan((part,), during, settled, plan.engines, in_use=live if used else (), seen=plan.seen)
 
 
 def _again(engine: EngineFacts, tried: Reload) -> Reload:

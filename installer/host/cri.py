@@ -15,6 +15,7 @@ from installer.decide.engines.containerd_effect import said_of
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
 from installer.host import http
+from installer.host.cri_errors import CriDisabledError, CriFailedError, NotAnsweringError
 from installer.host.sockets import connectable
 
 _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
@@ -32,18 +33,6 @@ _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1"
 
 _MAX_VARINT_BITS = 70  # ten bytes
 _FIXED = {1: 8, 5: 4}  # bytes in protobuf's wire types of a fixed size
-
-
-class NotAnsweringError(InstallerError):
-    """Nobody answers on the socket, or not in time, or not yet; asking again later may help."""
-
-
-class CriDisabledError(InstallerError):
-    """The engine runs without CRI on purpose: it does not serve a kubelet."""
-
-
-class CriFailedError(InstallerError):
-    """The engine runs, but its CRI plugin did not load; ``problem`` has its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +160,9 @@ class _Engine:
                     remedy="check that it runs and that this is its socket",
                 ) from error
             raise InstallerError(
-                f"ask the engine on {self._socket_path} ({code.name}: {words})", remedy="see the engine's log"
+                f"ask the engine on {self._socket_path} ({code.name}: {words})",
+                remedy="see the engine's log",
+                code="engine-not-answering",
             ) from error
         return answer
 
@@ -200,12 +191,15 @@ def _understood(socket_path: Path) -> Iterator[None]:
         raise InstallerError(
             f"understand what answers on {socket_path} ({error!r})",
             remedy="check that it is the engine's socket",
+            code="engine-unknown",
         ) from error
 
 
 def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> InstallerError:
     if plugins is None:
-        return InstallerError(f"find CRI on {socket_path}", remedy="check that it is the engine's socket")
+        return InstallerError(
+            f"find CRI on {socket_path}", remedy="check that it is the engine's socket", code="engine-unknown"
+        )
     off = any(words in error for words in _SWITCHED_OFF for error in plugins.values())
     if off or _CRI_SERVICE not in plugins:
         return CriDisabledError(
@@ -218,7 +212,9 @@ def _without_cri(socket_path: Path, plugins: dict[str, str] | None) -> Installer
             remedy="correct containerd's config and restart it",
         )
     return InstallerError(
-        f"use CRI on {socket_path} (it serves no version v1)", remedy="update containerd to 1.6 or later"
+        f"use CRI on {socket_path} (it serves no version v1)",
+        remedy="update containerd to 1.6 or later",
+        code="cri-failed",
     )
 
 

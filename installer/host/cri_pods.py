@@ -11,7 +11,8 @@ from typing import Final
 from installer.decide.errors import InstallerError
 from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
 from installer.host import cri
-from installer.host.cri import Calls, NotAnsweringError, calling, fields
+from installer.host.cri import Calls, calling, fields
+from installer.host.cri_errors import NotAnsweringError
 
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
@@ -116,7 +117,11 @@ def _image(engine: Calls, sandbox: str) -> str:
                 image = json.loads(_text(entry, 2)).get("image")
                 if isinstance(image, str) and image:
                     return image
-    raise InstallerError("find the image of a sandbox (the engine does not tell it)", remedy="see its log")
+    raise InstallerError(
+        "find the image of a sandbox (the engine does not tell it)",
+        remedy="see its log",
+        code="verify-failed",
+    )
 
 
 def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> bytes:

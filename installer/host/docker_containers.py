@@ -60,6 +60,7 @@ def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.Do
         raise InstallerError(
             f"{verb} a container by the dockerd on {socket} ({_words(error)})",
             remedy="see the log of dockerd",
+            code="verify-failed",
         ) from error
 
 

@@ -19,6 +19,8 @@ PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
 class NotServedError(InstallerError):
     """It is not the host's own dockerd that answers Docker's API; ``reason`` says who does."""
 
+    usual = "engine-unknown"
+
     def __init__(self, reason: str, *, remedy: str) -> None:
         super().__init__(f"configure docker ({reason})", remedy=f"leave docker out of --runtime{remedy}")
         self.reason = reason
@@ -133,14 +135,17 @@ def _understood(socket_path: Path, timeout_s: float) -> Iterator[float]:
         raise InstallerError(
             f"get an answer from dockerd on {socket_path} within {timeout_s:g} s",
             remedy="check that dockerd is well",
+            code="engine-not-answering",
         ) from error
     except (OSError, http.AnswerError) as error:
         raise InstallerError(
             f"ask dockerd on {socket_path} ({error})",
             remedy="check that dockerd runs and that this is its socket",
+            code="engine-not-answering",
         ) from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise InstallerError(
             f"understand what answers on {socket_path} ({error!r})",
             remedy="check that it is dockerd's socket",
+            code="engine-unknown",
         ) from error

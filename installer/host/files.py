@@ -21,6 +21,7 @@ from installer.host.inodes import (
     kind_of,
     labelled_as_neighbours,
     meta_of,
+    no_file,
     refuse,
     refuse_missing_root,
     remove_name,
@@ -75,12 +76,12 @@ class Host(Places):
             except OSError as error:
                 if error.errno != errno.ENXIO:  # a socket
                     raise
-                raise _no_file(path, "not a regular file") from error
+                raise no_file(path, "not a regular file") from error
             try:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
                     found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-                    raise _no_file(path, found)
+                    raise no_file(path, found)
                 content = b"".join(iter(lambda: os.read(fd, READ_BYTES), b""))
                 return File(content, meta_of(fd, status))
             finally:
@@ -101,11 +102,13 @@ class Host(Places):
             raise InstallerError(
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
+                code="file-not-replaceable",
             )
         if stat.S_ISREG(status.st_mode) and is_mount_point(here):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",
+                code="file-not-replaceable",
             )
 
     def replace(self, path: PurePosixPath, file: File) -> None:
@@ -257,6 +260,7 @@ class Host(Places):
             InstallerError(
                 f"install into {path} (its file system is mounted {word})",
                 remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
+                code="install-dir-unusable",
             )
             for flag, word in words
             if flags & flag
@@ -266,10 +270,6 @@ class Host(Places):
         standing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
         with translated("look at", standing):
             return os.statvfs(self.here(standing))
-
-
-def _no_file(path: PurePosixPath, found: str) -> InstallerError:
-    return InstallerError(f"read {path} (it is {found})", remedy="put a file in its place, or move it away")
 
 
 def _find(name: str, directory: int) -> None:

@@ -27,13 +27,16 @@ def open_home(here: Path, path: PurePosixPath) -> int | None:
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
         raise InstallerError(
-            f"use {path} (it is not a directory but a link or a file)", remedy="move it away, then run again"
+            f"use {path} (it is not a directory but a link or a file)",
+            remedy="move it away, then run again",
+            code="install-dir-unusable",
         ) from error
     if os.fstat(fd).st_uid not in trusted_uids() and not _holds_a_ledger_of_roots(fd):
         os.close(fd)
         raise InstallerError(
             f"use {path} (it belongs to another user)",
             remedy=f"move it away; or if it was ours, and its ledger names only that: chown -R root {path}",
+            code="install-dir-unusable",
         )
     return fd
 

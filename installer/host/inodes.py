@@ -43,7 +43,7 @@ def refuse(verb: str, path: PurePosixPath, error: OSError) -> NoReturn:
     """
     reason = (error.strerror or str(error)).lower()
     remedy = REMEDIES.get(error.errno or 0, "make it possible, then run again")
-    raise InstallerError(f"{verb} {path} ({reason})", remedy=remedy) from error
+    raise InstallerError(f"{verb} {path} ({reason})", remedy=remedy, code="file-operation-failed") from error
 
 
 @contextmanager
@@ -67,7 +67,17 @@ def refuse_missing_root(root: PurePosixPath) -> None:
         raise InstallerError(
             f"find the host's root {root} (there is no such directory)",
             remedy=Remedy("name the directory where the host's root is mounted with ", Option("host-root")),
+            code="path-unusable",
         )
+
+
+def no_file(path: PurePosixPath, found: str) -> InstallerError:
+    """Return why ``path`` cannot be read: something is there that is no file."""
+    return InstallerError(
+        f"read {path} (it is {found})",
+        remedy="put a file in its place, or move it away",
+        code="file-not-replaceable",
+    )
 
 
 def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:

@@ -30,6 +30,7 @@ def refuse_few_files() -> None:
         raise InstallerError(
             f"start (this process may have no more than {hard} files open)",
             remedy=f"allow {ENOUGH_FILES}: ulimit -n, or LimitNOFILE= of the unit",
+            code="open-files-limit",
         )
     if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
         most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)

@@ -32,7 +32,9 @@ def lock_holder(path: Path, *, proc: Path = PROC) -> tuple[int, float] | None:
         table = text_of(proc / "locks")
     except OSError as error:
         raise InstallerError(
-            f"look up who locks {path} ({error.strerror or error})", remedy="mount /proc and run as root"
+            f"look up who locks {path} ({error.strerror or error})",
+            remedy="mount /proc and run as root",
+            code="file-operation-failed",
         ) from error
     wanted = (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
     for pid, major, minor, inode in _FLOCK.findall(table):

@@ -271,6 +271,7 @@ def _refuse_foreign(path: PurePosixPath) -> NoReturn:
     raise InstallerError(
         f"use {path} as the pidfile (what is there is not a pidfile of root's)",
         remedy=Remedy("move it away, or choose another ", Option("pid-file")),
+        code="name-taken",
     )
 
 

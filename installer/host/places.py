@@ -74,7 +74,9 @@ def _refuse_impossible(path: PurePosixPath) -> None:
         possible = False
     if not possible:
         raise InstallerError(
-            f"look at {str(path)!a:.200} (no file can have such a name)", remedy="correct what names it"
+            f"look at {str(path)!a:.200} (no file can have such a name)",
+            remedy="correct what names it",
+            code="path-unusable",
         )
 
 
@@ -98,6 +100,7 @@ class Places:
         raise InstallerError(
             f"find {path} (no mounted directory holds it)",
             remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
+            code="path-unusable",
         )
 
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
@@ -124,7 +127,9 @@ class Places:
                 followed += 1
                 if followed > MAX_LINKS:
                     raise InstallerError(
-                        f"follow {path} (its links go round in a circle)", remedy="correct the links"
+                        f"follow {path} (its links go round in a circle)",
+                        remedy="correct the links",
+                        code="path-unusable",
                     )
                 rest.extend(reversed([part for part in target.parts if part != "/"]))
                 done = ROOT if target.is_absolute() else above
@@ -165,6 +170,7 @@ class Places:
             raise InstallerError(
                 f"follow the link {path} (somebody who is not root could have placed it)",
                 remedy=f"remove it, or let root alone write {above}",
+                code="path-unusable",
             )
         return PurePosixPath(target)
 

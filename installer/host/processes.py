@@ -95,6 +95,7 @@ def peer_of(
             raise InstallerError(
                 f"connect to {socket_path} ({error.strerror or error})",
                 remedy="check the path and run as root with that socket mounted",
+                code="engine-not-answering",
             ) from error
     if not answer:
         return Silent("the connection was closed without an answer")
@@ -111,7 +112,11 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
         InstallerError: it is gone, another process by now, not one of ``expected``, or may not be signalled.
     """
     if peer.pid <= 1:  # kill(0) is our own process group, and 1 is init (or ourselves)
-        raise InstallerError(f"signal pid {peer.pid}", remedy="run in the node's pid namespace (hostPID)")
+        raise InstallerError(
+            f"signal pid {peer.pid}",
+            remedy="run in the node's pid namespace (hostPID)",
+            code="engine-not-signalled",
+        )
     try:
         with _pidfd(peer.pid) as pidfd:
             # In this order: from here on the pidfd cannot come to mean a later process with the same number.
@@ -124,6 +129,7 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
         raise InstallerError(
             f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})",
             remedy="check that it runs, and run as root in the node's pid namespace (hostPID)",
+            code="engine-not-signalled",
         ) from error
 
 
@@ -215,6 +221,7 @@ def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
         raise InstallerError(
             f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
             remedy="try again; if a proxy serves the engine's socket, name the engine's own",
+            code="engine-not-signalled",
         )
 
 

@@ -69,5 +69,7 @@ def _linked(host: Host, loader: PurePosixPath, path: PurePosixPath) -> Iterator[
 
 def _unusable(reason: str) -> InstallerError:
     return InstallerError(
-        f"make a container of what the node has ({reason})", remedy="run a GPU pod of your own instead"
+        f"make a container of what the node has ({reason})",
+        remedy="run a GPU pod of your own instead",
+        code="verify-failed",
     )

@@ -44,7 +44,11 @@ def start_transient(root: Path, unit: str, words: Sequence[str], *, timeout_s: f
     asked = ["systemd-run", "--no-block", "--collect", "--quiet", f"--unit={unit}", "--", *words]
     done = _run(root, asked, timeout_s)
     if done.returncode:
-        raise InstallerError(f"start {unit} ({done.last_line})", remedy="see systemctl --failed on the node")
+        raise InstallerError(
+            f"start {unit} ({done.last_line})",
+            remedy="see systemctl --failed on the node",
+            code="unit-failed",
+        )
 
 
 def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
@@ -62,7 +66,7 @@ def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
         return UnitState(load, active, sub, running, reloads, int(job or 0), invocation, result)
     except (KeyError, ValueError) as error:
         raise InstallerError(
-            f"look at {unit} ({done.last_line})", remedy="check the unit on the node"
+            f"look at {unit} ({done.last_line})", remedy="check the unit on the node", code="unit-failed"
         ) from error
 
 
@@ -70,7 +74,9 @@ def _do(root: Path, verb: str, unit: str, timeout_s: float) -> None:
     done = _systemctl(root, [verb, unit], timeout_s)
     if done.returncode:
         raise InstallerError(
-            f"{verb} {unit} ({done.last_line})", remedy=f"see journalctl -u {unit} on the node"
+            f"{verb} {unit} ({done.last_line})",
+            remedy=f"see journalctl -u {unit} on the node",
+            code="unit-failed",
         )
 
 

@@ -19,6 +19,8 @@ T = TypeVar("T")
 class NoBusError(InstallerError):
     """None of the sockets leads to systemd."""
 
+    usual = "systemd-unreachable"
+
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
@@ -124,6 +126,7 @@ def _do(bus: Bus, method: str, unit: str, path: str, purpose: str) -> None:
         raise InstallerError(
             f"{purpose} ({found})",
             remedy=f"see journalctl -u {unit} on the node",
+            code="unit-failed",
         )
 
 
@@ -196,7 +199,9 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
 def _known(bus: Bus, unit: str) -> str:
     path: str = bus.call(ROOT, MANAGER, "LoadUnit", "s", (unit,))[0]
     if (load := bus.get(path, _UNIT, "LoadState")) != "loaded":
-        raise InstallerError(f"restart {unit} ({load})", remedy="name the unit that runs the engine")
+        raise InstallerError(
+            f"restart {unit} ({load})", remedy="name the unit that runs the engine", code="unit-failed"
+        )
     return path
 
 
@@ -242,7 +247,9 @@ def _ask(
             return question(bus)
         except DBusErrorResponse as error:
             words = " ".join(str(part) for part in error.data) or error.name
-            raise InstallerError(f"{purpose} ({words})", remedy="check the unit on the node") from error
+            raise InstallerError(
+                f"{purpose} ({words})", remedy="check the unit on the node", code="unit-failed"
+            ) from error
         except TimeoutError as error:
             raise PendingError(
                 f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
@@ -250,11 +257,15 @@ def _ask(
             ) from error
         except OSError as error:
             raise InstallerError(
-                f"{purpose} (lost the connection to systemd: {error})", remedy="try again"
+                f"{purpose} (lost the connection to systemd: {error})",
+                remedy="try again",
+                code="systemd-unreachable",
             ) from error
         except MALFORMED as error:
             raise InstallerError(
-                f"{purpose} (what answers is not systemd: {error!r})", remedy="check the node's system bus"
+                f"{purpose} (what answers is not systemd: {error!r})",
+                remedy="check the node's system bus",
+                code="systemd-unreachable",
             ) from error
 
 
@@ -284,7 +295,4 @@ def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]
         finally:
             bus.close()
         return
-    raise NoBusError(
-        f"reach systemd ({', '.join(failures) or 'no socket to try'})",
-        remedy=remedy,
-    )
+    raise NoBusError(f"reach systemd ({', '.join(failures) or 'no socket to try'})", remedy=remedy)

@@ -42,6 +42,7 @@ def woken() -> Woken | None:
         raise InstallerError(
             f"understand {WOKEN_BY}={number!r} with {LOCKS}={fds!r} (they are for this program alone)",
             remedy="unset both, then run again",
+            code="usage",
         ) from error
 
 

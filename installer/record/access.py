@@ -85,6 +85,7 @@ def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[Installer
         yield InstallerError(
             f"install into {path} (a restart of the node empties {gone}, and the configs still name it then)",
             remedy=Remedy("choose another ", Option("install-dir")),
+            code="install-dir-unusable",
         )
 
 
@@ -105,7 +106,11 @@ def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str)
         flaw, way = f"{place} belongs to another user", f"chown root {place}; chmod go-w {place}"
     else:
         flaw, way = f"others than root may write {place}", f"chmod o-w {place}"
-    return InstallerError(f"{what} ({flaw})", remedy=Remedy(f"{way}; or choose another ", Option(option)))
+    return InstallerError(
+        f"{what} ({flaw})",
+        remedy=Remedy(f"{way}; or choose another ", Option(option)),
+        code="install-dir-unusable",
+    )
 
 
 def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
@@ -119,4 +124,5 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
         raise InstallerError(
             f"believe the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})",
             remedy=f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}",
+            code="ledger-unusable",
         )

@@ -65,9 +65,12 @@ def _run(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "
         raise InstallerError(
             f"{what} (the toolkit's {TOOL} cannot be run from here)",
             remedy=Remedy("check ", Option("toolkit-source"), ", or switch CDI off"),
+            code="cdi-failed",
         )
     if ran.returncode:
         raise InstallerError(
-            f"{what} ({ran.last_line})", remedy="install the driver and load its modules, or switch CDI off"
+            f"{what} ({ran.last_line})",
+            remedy="install the driver and load its modules, or switch CDI off",
+            code="cdi-failed",
         )
     return ran.stdout

@@ -73,6 +73,7 @@ def overruling(
                 remedy=Remedy(
                     "start it with the absolute path, or name that with ", Option("config", "PATH", name)
                 ),
+                code="engine-flags",
             )
     conflicts = {**(by.conflicts_as_default if options.set_as_default else {}), **by.conflicts}
     found = [flag for flag in conflicts if value_of(cmdline, (flag,)) is not None]
@@ -81,4 +82,5 @@ def overruling(
         yield InstallerError(
             f"configure {name} ({whose} with {told})",
             remedy=f"move {' and '.join(found)} from its command line to its config, and restart it",
+            code="engine-flags",
         )

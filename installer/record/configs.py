@@ -146,10 +146,12 @@ def read_config(host: Host, path: PurePosixPath) -> File | None:
         raise InstallerError(
             f"{what} {need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB)",
             remedy="raise the memory limit of the pod or unit, or make the file smaller",
+            code="no-memory",
         )
     raise InstallerError(
         f"{what} {grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free)",
         remedy="free some memory of the node, raise ulimit -v where it is set, or make the file smaller",
+        code="no-memory",
     )
 
 

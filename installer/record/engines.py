@@ -17,6 +17,7 @@ from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, RestartMode
 from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
+from installer.host.cri_errors import CriDisabledError, CriFailedError
 from installer.host.files import Host
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.systemd import UnitState
@@ -73,9 +74,9 @@ def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
         serving, version = _serving(engine, socket, timeout_s)
     except dockerd.NotServedError as error:
         return Answer(stopped=True, silence=error.problem, another=error)
-    except cri.CriDisabledError as error:
+    except CriDisabledError as error:
         return Answer(seen, silence=error.problem, disabled=True, failed=True)
-    except cri.CriFailedError as error:
+    except CriFailedError as error:
         return Answer(seen, silence=error.problem, failed=True)
     except InstallerError as error:
         return Answer(seen, silence=error.problem)
@@ -118,6 +119,7 @@ def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
         return InstallerError(
             f"restart {facts.name} (its unit {facts.unit} is masked)",
             remedy=f"say systemctl unmask {facts.unit} on the node, then run again",
+            code="unit-failed",
         )
     # Restarting a unit that is not the one that serves would start a second engine beside it.
     if state.active != "active":
@@ -145,7 +147,7 @@ def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
         )
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
-    return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy)
+    return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy, code="engine-not-reloaded")
 
 
 def reload(
@@ -200,6 +202,7 @@ def _disturbed(facts: EngineFacts, step: Reload, answer: Answer, *, raises: bool
         raise InstallerError(
             f"prove that {facts.name} serves what it served before (not as it was: {', '.join(lost)})",
             remedy=f"look at the config of {facts.name}",
+            code="others-not-served",
         )
     return bool(lost)
 
@@ -257,6 +260,7 @@ def _send_sighup(host: Host, facts: EngineFacts, socket: Path, timeout_s: float)
         raise InstallerError(
             f"reload {engine.name} (nobody answers on {facts.socket})",
             remedy=f"check that {engine.name} is well",
+            code="engine-not-answering",
         )
 
 
@@ -269,6 +273,7 @@ def _unproven(facts: EngineFacts, step: Reload, found: str, when: str) -> Instal
             Option("timeout"),
             " more seconds if it is slow",
         ),
+        code="engine-not-proven",
     )
 
 

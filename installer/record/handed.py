@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.cdi import OWNER
 from installer.decide.configs import tree_of
 from installer.decide.effect import flat
 from installer.decide.engines.crio_effect import HOOK_DIR
@@ -15,6 +14,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
+from installer.decide.parts.cdi import OWNER
 from installer.host.files import Host
 from installer.record.links import links_named
 from installer.record.texts import text

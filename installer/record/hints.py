@@ -11,8 +11,8 @@ from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
+from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import Holdings
-from installer.decide.toolkit_plan import VERSIONS
 from installer.host import cri
 from installer.host.files import Host
 from installer.record import units
@@ -44,6 +44,7 @@ def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iter
             yield InstallerError(
                 f"install into {options.install_dir} (the toolkit in {place} is still in use)",
                 remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
+                code="installed-elsewhere",
             )
 
 
@@ -113,6 +114,7 @@ def refuse_unknown(host: Host, facts: EngineFacts) -> None:
         raise InstallerError(
             f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
             remedy=Remedy("name the engines with ", Option("runtime"), ", without k3s and rke2"),
+            code="engine-unknown",
         )
 
 
@@ -129,4 +131,5 @@ def refuse_generated(facts: EngineFacts) -> None:
             remedy=f"run toolkit-installer with {flags}"
             if served
             else f"configure the runtime as {whose} documents it; it is not supported here yet",
+            code="engine-generates-config",
         )

@@ -41,6 +41,7 @@ def read_holdings(host: Host, layout: Layout) -> Holdings | None:
             f"understand the ledger {layout.ledger} ({error})",
             remedy="use the version of this program that wrote it; else move it away and run uninstall: that "
             f"undoes what configs show to be ours, and keeps what it cannot place of {layout.backups}",
+            code="ledger-unusable",
         ) from error
 
 
@@ -164,6 +165,7 @@ class Ledger:
             raise InstallerError(
                 f"remove {layout.home} (it still holds {', '.join(others)})",
                 remedy="move that to where it belongs, then run uninstall again",
+                code="name-taken",
             )
         made = sorted(self.held.directories, key=lambda path: -len(path.parts))
         for path in made:
@@ -190,6 +192,7 @@ class Ledger:
             raise InstallerError(
                 f"tell which configs {unclaimed} holds, of before an install whose ledger is lost ({left})",
                 remedy="compare them with the engines' configs, move them away, then run uninstall again",
+                code="backup-lost",
             )
 
 
@@ -226,7 +229,7 @@ def _release(ledger: Ledger) -> None:
         reason = f" after a failure ({failure})" if failure else ""
         if not isinstance(failure, UndoIncompleteError):
             raise UndoIncompleteError(
-                f"remove the empty ledger{reason}: {error.problem}", remedy=error.remedy
+                f"remove the empty ledger{reason}: {error.problem}", remedy=error.remedy, code=error.code
             ) from error
     finally:
         ledger.lock.release()

@@ -7,15 +7,16 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.adopt import Adopted, adoption
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import STANDARD_NAMES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
 from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
 from installer.decide.options import Options, Places
+from installer.decide.part import Part
+from installer.decide.parts.adopted import adoption
+from installer.decide.parts.toolkit import ADOPTED, VERSIONS
 from installer.decide.rows import Holdings, ToolkitRow
-from installer.decide.toolkit_plan import ADOPTED, VERSIONS
 from installer.host.files import Host
 from installer.record.ledger import Ledger
 
@@ -72,11 +73,13 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
         raise InstallerError(
             f"find an installation in {options.install_dir} ({configs} names the one in {found[0]})",
             remedy=Remedy("name that one: ", Option("install-dir", str(found[0]))),
+            code="installed-elsewhere",
         )
     if len(found) > 1:
         raise InstallerError(
             f"tell which installation is meant ({' and '.join(map(str, found))} are in use)",
             remedy=Remedy("name one: ", Option("install-dir", str(found[0]))),
+            code="installed-elsewhere",
         )
     if not found:
         return options
@@ -91,8 +94,8 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
     """Write down what configs show to be ours where the ledger that knew it is lost."""
     if not ledger.held.empty:
         return
-    rows, toolkit = lost(host, options), _toolkit(host, options.layout)
-    held, found = (rows.held, rows.found) if rows else (Holdings(), ())
+    part, toolkit = lost(host, options), _toolkit(host, options.layout)
+    held, found = (part.rows, part.notes) if part else (Holdings(), ())
     if toolkit is not None:
         held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
     if not held.empty:
@@ -117,7 +120,7 @@ def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:
     return None
 
 
-def lost(host: Host, options: Options) -> Adopted | None:
+def lost(host: Host, options: Options) -> Part | None:
     """Return rows for what configs show to be ours without a ledger that says so; None where nothing is.
 
     A real directory at the toolkit's name is NVIDIA's, and only removed with ``--adopt``.
@@ -136,9 +139,9 @@ def lost(host: Host, options: Options) -> Adopted | None:
     ours = host.kind(options.layout.toolkit, last=False) is Kind.LINK
     found = adoption(probe_adoption(host, options), options, ours=ours)
     configs = tuple(
-        row for row in found.held.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
+        row for row in found.rows.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
     )
-    names = {name for row in found.held.engines for name, _ in row.runtimes}
+    names = {name for row in found.rows.engines for name, _ in row.runtimes}
     if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= set(STANDARD_NAMES):
         return None  # an entry that an admin wrote ahead of a first install, and that stays his
-    return replace(found, held=replace(found.held, configs=configs)) if configs else None
+    return replace(found, rows=replace(found.rows, configs=configs)) if configs else None

@@ -246,6 +246,7 @@ def _engines(
             remedy=Remedy(
                 "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
             ),
+            code="engine-not-found",
         )
     return tuple(found), tuple(notes), tuple(overruled)
 

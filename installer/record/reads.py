@@ -70,6 +70,7 @@ def unread(host: Host, facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator
                 f"give {engine.title} the hook {facts.hook} "
                 f"(it looks for hooks in {', '.join(map(str, places))})",
                 remedy=f"add {facts.hook.parent} to hooks_dir in its config, or configure runtimes instead",
+                code="engine-flags",
             )
     elif facts.drop_in is not None and engine.drop_ins is DropIns.READ:
         directory = path_of(cmdline, engine.cmdline.drop_ins) or engine.drop_in_dir
@@ -78,6 +79,7 @@ def unread(host: Host, facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator
             yield InstallerError(
                 f"configure {engine.title} in {facts.drop_in} (it reads the files below {directory})",
                 remedy=f"name a file there with --drop-in-config, such as {directory / facts.drop_in.name}",
+                code="engine-flags",
             )
 
 
@@ -91,6 +93,7 @@ def moving(facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator[InstallerEr
             f"configure {facts.name} in {now or usual} "
             f"(at its next start {facts.unit} gives it {later or usual})",
             remedy=f"restart {facts.unit} at a time of your choice, then run again",
+            code="engine-flags",
         )
 
 

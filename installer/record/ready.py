@@ -47,6 +47,7 @@ def refuse_foreign(host: Host, path: PurePosixPath) -> None:
         raise InstallerError(
             f"publish readiness in {path} (what is there is not from us)",
             remedy=Remedy("move it away, or choose a ", Option("pid-file"), " in another directory"),
+            code="name-taken",
         )
 
 

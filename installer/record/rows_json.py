@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, NoReturn
 
-from installer.decide.cdi import OWNER
 from installer.decide.edits import Edit, Syntax
 from installer.decide.edits.tree import kind_of
 from installer.decide.engines import ENGINES
 from installer.decide.inode import Meta
+from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
 
 VERSION: Final = 1

@@ -48,12 +48,18 @@ def handed_over(host: Host, options: Options, held: Holdings) -> bool:
         return False
     found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
     if not found:
-        raise UndoIncompleteError("leave this container to undo (the node has no nsenter)", remedy=REMEDY)
+        raise UndoIncompleteError(
+            "leave this container to undo (the node has no nsenter)",
+            remedy=REMEDY,
+            code="undo-not-handed-over",
+        )
     words = (str(found[0]), "-t", str(pids[0]), "-m", "--", *command_again(SUCCESSOR))
     try:
         units.start_transient(host, UNIT, words)
     except InstallerError as error:
-        raise UndoIncompleteError(f"hand over the undo ({error.problem})", remedy=REMEDY) from error
+        raise UndoIncompleteError(
+            f"hand over the undo ({error.problem})", remedy=REMEDY, code="undo-not-handed-over"
+        ) from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
     return True
 
@@ -74,7 +80,9 @@ def await_successor(host: Host, layout: Layout) -> None:
             return
         lock.release()
         time.sleep(POLL_S)
-    raise UndoIncompleteError(f"hand over the undo ({UNIT} does not start)", remedy=REMEDY)
+    raise UndoIncompleteError(
+        f"hand over the undo ({UNIT} does not start)", remedy=REMEDY, code="undo-not-handed-over"
+    )
 
 
 def ledger_of_predecessor(host: Host, layout: Layout) -> Ledger:

@@ -9,7 +9,6 @@ from typing import assert_never
 
 import structlog
 
-from installer.decide.cdi import OWNER, generated
 from installer.decide.errors import (
     ConflictError,
     InstallerError,
@@ -20,6 +19,7 @@ from installer.decide.errors import (
 from installer.decide.facts import names_of
 from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
+from installer.decide.parts.cdi import OWNER, generated
 from installer.decide.plan import Plan
 from installer.decide.rows import Failure, Holdings
 from installer.decide.steps import (
@@ -39,7 +39,6 @@ from installer.decide.steps import (
     WriteConfig,
     WriteSpecification,
     describe,
-    paths_of,
 )
 from installer.decide.undo import plan_rollback
 from installer.host.files import Host
@@ -52,6 +51,7 @@ from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
 from installer.record.recheck import refuse_changed
+from installer.record.told import fields, past
 from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
 from installer.record.write import write_config
@@ -93,7 +93,9 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
             raise
         if isinstance(error, PendingError):
             # Another restart on top of this one helps nobody, and the plan may be all right.
-            raise UndoIncompleteError(f"finish ({error.problem})", remedy=error.remedy) from error
+            raise UndoIncompleteError(
+                f"finish ({error.problem})", remedy=error.remedy, code=error.code
+            ) from error
         if not done and site.ledger.held == held:
             site.ledger.drop_backups()
             raise
@@ -105,12 +107,20 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
         raise
 
 
+def refuse_obstacles(plan: Plan) -> None:
+    """Raise where a plan could not end well, for the first reason; there is an event for each other one."""
+    for other in plan.obstacles[1:]:
+        log.error("obstacle", error=other)
+    for obstacle in plan.obstacles:
+        raise obstacle
+
+
 def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step] | None = None) -> None:
     """Carry ``plan`` out and leave it where it fails; the ledger knows how to go on from there."""
     done = [] if done is None else done
     site.ledger.save(plan.backups)
     site.ledger.write(plan.during)
-    for step in plan.steps:
+    for step, why in zip(plan.steps, plan.why, strict=True):
         check()
         done.append(step)
         if isinstance(step, WriteSpecification):
@@ -120,7 +130,7 @@ def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step
         except InstallerError:
             _tell_intermediate(step, plan.steps[len(done) :])
             raise
-        log.info(_past(step), **_fields(step))
+        log.info(past(step), **fields(step), why=why)
     settled = plan.settled and _as_done(site.host, plan.settled, done)
     if settled is None:
         site.ledger.remove()
@@ -171,12 +181,15 @@ def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: 
         with suppress(Exception):  # what was not rolled back is told in any case
             site.ledger.write(replace(site.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
-            f"bring the host back after a failure ({cause}): {error.problem}", remedy=error.remedy
+            f"bring the host back after a failure ({cause}): {error.problem}",
+            remedy=error.remedy,
+            code="roll-back-failed",
         ) from cause
     if back.in_use:
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): our runtime runs {names_of(back.in_use)}",
             remedy="run install or uninstall again",
+            code="roll-back-failed",
         ) from cause
 
 
@@ -228,7 +241,9 @@ def _prove_unused(site: Site, plan: Plan, hooked: str, check: Callable[[], None]
     live = live_containers(site.host, site.layout, site.ledger.held, plan.engines.values())
     if live:
         raise InstallerError(
-            f"remove the toolkit (it has just started {names_of(live)})", remedy="run uninstall again"
+            f"remove the toolkit (it has just started {names_of(live)})",
+            remedy="run uninstall again",
+            code="in-use",
         )
 
 
@@ -250,51 +265,3 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
         host.link(layout.toolkit, after)
     elif now is not None:
         host.remove(layout.toolkit)
-
-
-def _past(step: ConcreteStep) -> str:
-    match step:
-        case MakeDirectory():
-            return "directory made"
-        case RemoveDirectory():
-            return "directory removed"
-        case FindRuntimes():
-            return "runtimes found by the engine"
-        case WriteConfig(_, _, _, after):
-            return "config written" if after else "config removed"
-        case InstallVersion():
-            return "toolkit installed"
-        case RemoveVersion() | RemoveToolkit():
-            return "toolkit removed"
-        case SwitchToolkit():
-            return "toolkit switched"
-        case Reload():
-            return "engine reloaded"
-        case MakeDeviceNodes():
-            return "device nodes made"
-        case RemoveDeviceNodes():
-            return "device nodes removed"
-        case ProveUnused():
-            return "no container found on our runtimes"
-        case _:
-            assert_never(step)
-
-
-def _fields(step: ConcreteStep) -> dict[str, str]:
-    match step:
-        case MakeDirectory(path) | RemoveDirectory(path):
-            return {"path": str(path)}
-        case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
-            return {"paths": paths_of(nodes)}
-        case WriteConfig(engine, path):
-            return {"engine": engine, "path": str(path)}
-        case InstallVersion(version) | RemoveVersion(version):
-            return {"version": version}
-        case SwitchToolkit(_, after):
-            return {"target": after or "previous"}
-        case Reload(engine) | FindRuntimes(engine):
-            return {"engine": engine}
-        case RemoveToolkit() | ProveUnused():
-            return {}
-        case _:
-            assert_never(step)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.choice import texts_alone
 from installer.decide.configs import text_of
 from installer.decide.effect import Effect
-from installer.decide.engine_part import texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Check, Question
 from installer.decide.errors import InstallerError

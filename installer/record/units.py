@@ -92,7 +92,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
         raise
     except InstallerError as error:
         if words := why_not_started(host, buses(host), unit, began, before):
-            raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy) from error
+            raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy, code=error.code) from error
         raise
     after = state(host, unit)
     # Not by what was said of the job: the unit itself tells whether it was started anew.
@@ -101,6 +101,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
         raise InstallerError(
             f"restart {unit} (it still runs as before, pid {after.main_pid})",
             remedy=f"see systemctl status {unit} on the node",
+            code="unit-failed",
         )
     return before
 
@@ -122,7 +123,9 @@ def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> N
     now = state(host, unit)
     if now.job or now.active != "active":
         # It hangs or has failed in its start: a reason to go back, as any other.
-        raise InstallerError(f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy)
+        raise InstallerError(
+            f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy, code="unit-failed"
+        )
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:

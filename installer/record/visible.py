@@ -34,4 +34,5 @@ def refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> Non
                     Option("install-dir"),
                     ", or the mount that holds it, the directory that the host sees",
                 ),
+                code="toolkit-not-visible",
             )

@@ -12,9 +12,9 @@ import pytest
 
 from installer import cli, compat, daemon, signals
 from installer import log as logging
-from installer.decide.cdi import OWNER
 from installer.decide.errors import InstallerError
 from installer.decide.options import Cdi, Options, RestartMode
+from installer.decide.parts.cdi import OWNER
 from installer.decide.steps import (
     InstallVersion,
     MakeDeviceNodes,

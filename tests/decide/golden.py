@@ -84,8 +84,20 @@ def cases(engine: str) -> list[Case]:
 
 def installed(case: Case, disk: Disk, held: Holdings) -> tuple[Plan, Disk]:
     """Return the plan over ``disk`` and the disk after it."""
-    plan = plan_install(case.facts(disk, held, _originals(case, held)), case.options)
+    plan = accepted(plan_install(case.facts(disk, held, _originals(case, held)), case.options))
     return plan, written(disk, plan)
+
+
+def accepted(plan: Plan) -> Plan:
+    """Return the plan.
+
+    Raises:
+        InstallerError: it has no text for one of the engines.
+    """
+    for part in plan.parts:
+        if part.refused:
+            raise part.obstacles[0]
+    return plan
 
 
 def written(disk: Disk, plan: Plan) -> Disk:

@@ -5,10 +5,10 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.cdi import OWNER
 from installer.decide.facts import Facts
 from installer.decide.inode import File
 from installer.decide.options import Cdi, Options
+from installer.decide.parts.cdi import OWNER
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import ConfigRow, DeviceNode, Holdings, Saved
 from installer.decide.steps import RemoveDeviceNodes, Step, WriteConfig

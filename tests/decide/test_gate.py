@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.choice import texts_alone
 from installer.decide.edits import Syntax
 from installer.decide.effect import Effect, Flags, Handler, disturbed
-from installer.decide.engine_part import texts_alone
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
@@ -19,7 +19,7 @@ from installer.decide.rows import Holdings
 from installer.decide.steps import Neighbour, Reload, WriteConfig
 from installer.decide.texts import Texts
 from installer.decide.undo import plan_undo
-from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
+from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
 from tests.decide.serving import served
 
 CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -91,8 +91,10 @@ def test_a_text_that_changes_what_others_have_is_not_written() -> None:
         return replace(said, rest="told", handlers={**said.handlers, "runc": other})
 
     with pytest.raises(InstallerError, match="the runtime runc would have other settings"):
-        plan_install(
-            CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, flips_the_driver
+        accepted(
+            plan_install(
+                CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, flips_the_driver
+            )
         )
 
 
@@ -103,8 +105,10 @@ def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> Non
         return replace(said, rest="told", handlers=others)
 
     with pytest.raises(InstallerError, match="the runtime nvidia would not be there"):
-        plan_install(
-            CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, knows_nothing_of_us
+        accepted(
+            plan_install(
+                CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, knows_nothing_of_us
+            )
         )
 
 
@@ -376,7 +380,7 @@ def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found
     stopped = replace(facts, engines=(replace(engine, stopped=True),))
 
     with pytest.raises(InstallerError, match="it would not come up again with the config it has"):
-        plan_undo(running, restarts, lambda *_: found)
+        accepted(plan_undo(running, restarts, lambda *_: found))
 
     assert plan_undo(stopped, restarts, lambda *_: found).settled is None
 

@@ -24,7 +24,7 @@ from installer.decide.steps import (
 )
 from installer.decide.toolkit import Symlink
 from installer.decide.undo import plan_rollback, plan_undo
-from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
+from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
 from tests.decide.serving import served
 
 ACCEPTED = [
@@ -51,7 +51,7 @@ def _defaults(engine: str, disk: Disk) -> Iterator[object]:
 def test_our_runtime_is_the_default_no_more_and_later_every_byte_comes_back(case: Case) -> None:
     options = replace(case.options, set_as_default=True, in_use=InUse.KEEP)
     try:
-        plan = plan_install(case.facts(case.before, Holdings(), {}), options)
+        plan = accepted(plan_install(case.facts(case.before, Holdings(), {}), options))
     except InstallerError:  # one of the cases in which we cannot be the default
         plan, _ = installed(case, case.before, Holdings())
     disk = written(case.before, plan)

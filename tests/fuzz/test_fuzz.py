@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from installer import compat_options, compat_words
-from installer.decide.adopt import adoption
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
@@ -27,6 +26,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
 from installer.decide.options import Options, RestartMode
+from installer.decide.parts.adopted import adoption
 from installer.decide.plan import plan_install
 from installer.decide.rows import Holdings
 from installer.decide.toolkit_config import edited_keys, low_level_words

@@ -16,14 +16,8 @@ from installer.decide.edits import Tree
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
-from installer.host.cri import (
-    CriDisabledError,
-    CriFailedError,
-    CriStatus,
-    NotAnsweringError,
-    status,
-    unready_containers,
-)
+from installer.host.cri import CriStatus, status, unready_containers
+from installer.host.cri_errors import CriDisabledError, CriFailedError, NotAnsweringError
 from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
 from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
 

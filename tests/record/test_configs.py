@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.choice import texts_alone
 from installer.decide.configs import tree_of
-from installer.decide.engine_part import texts_alone
 from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts
 from installer.host.files import Host

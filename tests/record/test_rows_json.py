@@ -4,12 +4,12 @@ from pathlib import PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.decide.cdi import OWNER
 from installer.decide.edits import Edit, Syntax
 from installer.decide.engines import ENGINES as KNOWN_ENGINES
 from installer.decide.inode import Meta
+from installer.decide.parts.cdi import OWNER
+from installer.decide.parts.toolkit import ADOPTED, STAND_IN
 from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
-from installer.decide.toolkit_plan import ADOPTED, STAND_IN
 from installer.record.rows_json import dumps, loads
 
 # What the kernel takes for a name, UTF-8 or not.

@@ -1,4 +1,4 @@
-"""What one engine takes at an install: our entries, and nothing else of what it has in force changes."""
+"""Which texts an engine is given at an install: with our entries, and all else in force as before."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,27 +23,40 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
-from installer.decide.rows import ConfigRow, EngineRow
-from installer.decide.steps import Neighbour, Reload, Step, WriteConfig
+from installer.decide.steps import Neighbour, Reload, Step
 from installer.decide.texts import Ask, Texts, in_force
 
 
 @dataclass(frozen=True, slots=True)
-class EnginePart:
-    """What one engine takes: its row, the rows of its configs, and what is done to them.
+class Choice:
+    """The texts chosen for one engine, and the ``steps`` by which it takes them up.
 
-    ``writes`` are the changes as a whole, ``steps`` the way that they and the reload are carried out. What
-    ``heals`` an engine takes texts of ours from it that it reads otherwise by now, and cannot serve with.
+    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. What ``heals``
+    an engine takes texts of ours from it that it reads otherwise by now, and cannot serve with.
     """
 
-    row: EngineRow
-    configs: tuple[ConfigRow, ...]
-    writes: tuple[WriteConfig, ...]
+    engine: EngineFacts
+    decision: Decision
+    changes: tuple[ConfigChange, ...]
+    reload: Reload
     steps: tuple[Step, ...]
-    backups: tuple[File, ...]
-    low_level: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    after: Effect | None = None
     heals: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether a config changes."""
+        return any(change.step is not None for change in self.changes)
+
+    @property
+    def reloads(self) -> bool:
+        """Whether the engine has to read it now."""
+        return any(isinstance(step, Reload) for step in self.steps)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of our runtimes, those of earlier runs too."""
+        return _names((*self.reload.present, *self.reload.absent))
 
 
 def texts_alone(engine: EngineFacts, texts: Texts) -> Effect:
@@ -88,10 +101,10 @@ def without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, File | 
     return {path: pristine(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
 
 
-def install_engine(
+def choose(
     engine: EngineFacts, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
-) -> EnginePart:
-    """Return what makes one engine serve our runtimes, and changes nothing else of what it has in force.
+) -> Choice:
+    """Return the texts that make one engine serve our runtimes, and leave all else in force as it is.
 
     Of the ways that its configs allow the first is taken whose texts come to just that.
 
@@ -100,17 +113,18 @@ def install_engine(
     """
     texts = without_us(engine, facts)
     files = config_files(engine, texts)
-    plain = _chosen(
+    plain = _way(
         engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts
     )
-    part = _part(plain, entries, facts, options)
-    if ENGINES[engine.name].finds or not part.steps:
-        return part  # nothing is written
+    choice = _choice(plain, entries, facts, options)
+    if ENGINES[engine.name].finds or not choice.steps:
+        return choice  # nothing is written
     before = ask(engine, texts)
     if before.broken:
         raise InstallerError(
             f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
             remedy="correct that config, then run again",
+            code="config-refused",
         )
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
@@ -118,8 +132,8 @@ def install_engine(
     lived = in_force(engine, facts, now, ask) if now != texts else before
     refusals = []
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
-        chosen = _chosen(engine, decision, entries, facts)
-        after = ask(engine, {**now, **chosen.texts})
+        way = _way(engine, decision, entries, facts)
+        after = ask(engine, {**now, **way.texts})
         wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
         if not (wrong or lived.broken or lived.undefined):
             wrong += disturbed(lived, after, ours)
@@ -127,8 +141,8 @@ def install_engine(
         if not wrong and (told or decision.doubt is None):
             found = ask(engine, now)
             heals = now != texts and bool(found.broken or found.undefined)
-            return replace(_part(chosen, entries, facts, options, after), heals=heals)
-        refusals.append(decision.doubt or _refusal(chosen, wrong))
+            return replace(_choice(way, entries, facts, options, after), heals=heals)
+        refusals.append(decision.doubt or _refusal(way, wrong))
     raise refusals[0]  # each engine has one way at least
 
 
@@ -139,16 +153,17 @@ def _former(engine: EngineFacts, facts: Facts) -> frozenset[str]:
     return frozenset(held | {runtime_of(edit.key) for row in rows for edit in row.edits})
 
 
-def _refusal(chosen: "_Chosen", wrong: Iterable[str]) -> InstallerError:
-    name, paths = chosen.engine.name, ", ".join(str(step.path) for step in chosen.steps)
+def _refusal(way: "_Way", wrong: Iterable[str]) -> InstallerError:
+    name, paths = way.engine.name, ", ".join(map(str, way.texts))
     return InstallerError(
         f"configure {name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
         remedy="correct the config that it has now, then run again",
+        code="config-disturbs-others",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Way:
     """One way: its changes, and the rows whose files are not ours any more in it."""
 
     engine: EngineFacts
@@ -156,17 +171,11 @@ class _Chosen:
     changes: tuple[ConfigChange, ...]
 
     @property
-    def steps(self) -> tuple[WriteConfig, ...]:
-        return tuple(change.step for change in self.changes if change.step is not None)
-
-    @property
     def texts(self) -> Texts:
-        return {step.path: step.after for step in self.steps}
+        return {change.step.path: change.step.after for change in self.changes if change.step is not None}
 
 
-def _chosen(
-    engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts
-) -> _Chosen:
+def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts) -> _Way:
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
     held = [row for row in facts.held.configs if row.engine == engine.name and row.path not in wanted]
@@ -177,7 +186,7 @@ def _chosen(
     for path in engine.files:
         if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
             changes.append(found)
-    return _Chosen(engine, decision, tuple(changes))
+    return _Way(engine, decision, tuple(changes))
 
 
 def _names(entries: Iterable[RuntimeEntry]) -> frozenset[str]:
@@ -198,14 +207,14 @@ def _unserved(
             yield f"its default runtime would be {after.default}"
 
 
-def _part(
-    chosen: _Chosen,
+def _choice(
+    way: _Way,
     entries: tuple[RuntimeEntry, ...],
     facts: Facts,
     options: Options,
     after: Effect | None = None,
-) -> EnginePart:
-    engine, decision = chosen.engine, chosen.decision
+) -> Choice:
+    engine, decision = way.engine, way.decision
     asked = _of_engine(engine, entries, decision)
     held = next((row for row in facts.held.engines if row.name == engine.name), None)
     names = _names(asked)
@@ -215,7 +224,7 @@ def _part(
     # Another installer's entry of that name, which we had taken over, may be back.
     still = after.binaries if after is not None else {}
     gone = tuple(entry for entry in gone if still.get(entry.name) != str(entry.binary))
-    writes = reloading.writes_for(engine, chosen.changes, facts.contents)
+    writes = reloading.writes_for(engine, way.changes, facts.contents)
     ours = {*names, *_names(gone)}
     reload = Reload(
         engine.name,
@@ -228,35 +237,10 @@ def _part(
     )
     served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
-    quiet = unasked or (served and not any(change.taken_back for change in chosen.changes))
-    steps = chosen.steps if quiet else reloading.take_up(writes, reload, engine.serving, engine)
-    rows = tuple(reloading.rows_for(chosen.changes, steps))
-    told = after is not None and after.rest and not quiet
-    return EnginePart(
-        EngineRow(
-            engine.name,
-            engine.socket,
-            engine.unit,
-            tuple((one.name, one.binary) for one in asked),
-            _state(engine, held),
-            reloading.pending(engine, options.extras, told=decision.cdi),
-            engine.config if decision.files and engine.hook is None else None,
-            next((one.name for one in asked if one.default), ""),
-            engine.version,
-        ),
-        tuple(row for row, _ in rows),
-        chosen.steps,
-        tuple(steps),
-        tuple(original for _, original in rows if original is not None),
-        decision.low_level,
-        (*decision.notes, *(reloading.stale_runtimes(engine, after, ours) if told else ())),
-    )
-
-
-def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
-    """Return where an engine says that its containers are, or said when it ran."""
-    told = engine.serving.state if engine.serving else None
-    return told or (held.state if held else None)
+    quiet = unasked or (served and not any(change.taken_back for change in way.changes))
+    changed = (change.step for change in way.changes if change.step is not None)
+    steps = changed if quiet else reloading.take_up(writes, reload, engine.serving, engine)
+    return Choice(engine, decision, way.changes, reload, tuple(steps), after)
 
 
 def _of_engine(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -16,29 +15,24 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import Kind
 from installer.decide.options import Options
+from installer.decide.part import Part
+from installer.decide.parts.toolkit import ADOPTED
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
-from installer.decide.toolkit_plan import ADOPTED
 
+ID: Final = "adopted"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section
 MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """The rows, and for the owner a line for each thing that they remove; ``left`` is others'."""
+def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
+    """Return rows for what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory.
 
-    held: Holdings
-    found: tuple[str, ...]
-    left: tuple[str, ...] = ()
-
-
-def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Adopted:
-    """Return what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory.
+    They are what an undo takes back, with a note for each.
 
     If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
     """
-    engines, configs, found, left = [], [], [], []
+    engines, configs, found = [], [], []
     for engine in facts.engines:
         runtimes: dict[str, PurePosixPath] = {}
         wholes = frozenset(() if ours else _drop_ins(engine, facts, options.layout.toolkit))
@@ -54,7 +48,6 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Adopted:
             edits = (
                 () if whole else (*_edits(engine, tree, tuple(theirs)), *_imports(engine, tree, wholes, own))
             )
-            left += [f"{name} in {path}: it starts {binary}" for name, binary in _packages(tree, theirs)]
             if not whole and not edits:
                 continue
             written = (file.digest,) if whole else ()
@@ -75,7 +68,17 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Adopted:
     elif engines:
         toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
     held = Holdings(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs))
-    return Adopted(held, tuple(found), tuple(left))
+    return Part(ID, rows=held, notes=tuple(found))
+
+
+def left_alone(facts: Facts, options: Options) -> Iterator[str]:
+    """Yield the runtimes that start NVIDIA's binaries elsewhere, which are somebody else's."""
+    for path in (path for engine in facts.engines for path in engine.files):
+        if facts.contents[path] is not None:
+            tree = tree_of(facts.contents[path], path)
+            theirs = dict(_runtimes(tree, options.layout.toolkit))
+            for name, binary in _packages(tree, theirs):
+                yield f"{name} in {path}: it starts {binary}"
 
 
 def _drop_ins(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath) -> Iterator[PurePosixPath]:

@@ -1,45 +1,25 @@
-"""What one engine takes at an undo: everything of ours goes, but for what the rest of its config needs."""
+"""Which keys of ours an engine keeps at an undo: those that the rest of its config cannot do without."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, pristine, runtime_of, tree_of
+from installer.decide.configs import DEFAULT, group_of, pristine, runtime_of
 from installer.decide.effect import Effect, disturbed
-from installer.decide.engine_part import defaults, others
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import RuntimeEntry, leaves
-from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.needed import default_of_others, needed_next
-from installer.decide.options import Options, RestartMode
-from installer.decide.reloading import stale_runtimes, take_up
+from installer.decide.options import Options
+from installer.decide.part import TRY_AGAIN
 from installer.decide.rows import ConfigRow, EngineRow, Saved
-from installer.decide.steps import Reload, Step, WriteConfig
+from installer.decide.steps import WriteConfig
 from installer.decide.texts import Ask, Texts, of_others, present
-from installer.decide.toolkit_plan import TRY_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
-class UndoPart:
-    """What one engine takes.
-
-    ``kept`` is its row where runtimes of ours stay, ``rows`` are those of its configs; ``needed`` is why the
-    rest of a config cannot do without one of them.
-    """
-
-    steps: list[Step]
-    kept: EngineRow | None
-    rows: list[ConfigRow]
-    backups: list[File]
-    notes: list[str]
-    needed: tuple[InstallerError, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class Attempt:
     """The configs of one engine without any of our keys but those of ``kept``.
 
     ``texts`` is all that it reads then; ``edited`` tells whether others wrote to these files since we did.
@@ -54,8 +34,20 @@ class _Attempt:
     edited: bool
 
 
-def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> UndoPart:
-    """Return what takes our runtimes away from an engine that then has all else as it has it now.
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The attempt that takes most of ours away; ``now`` is what the engine has in force before it.
+
+    ``needed`` is why the rest of a config cannot do without a runtime of ours.
+    """
+
+    attempt: Attempt
+    now: Effect | None
+    needed: tuple[InstallerError, ...]
+
+
+def least(row: EngineRow, found: EngineFacts | None, facts: Facts, options: Options, ask: Ask) -> Least:
+    """Return the configs of one engine with as little of ours as the rest of them can do with.
 
     Where containers need our runtimes they stay, and are not the default any more. Where the rest of the
     config needs one (somebody has made it the default, or has taken away what was the default before us),
@@ -64,8 +56,6 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     Raises:
         InstallerError: no text that is less ours leaves the rest as it is.
     """
-    found = next((each for each in facts.engines if each.name == row.name), None)
-    row = _with_former(row, facts)
     names = frozenset(name for name, _ in row.runtimes)
     used = any(container.engine == row.name for container in facts.live)
     version = found.version if found else None
@@ -75,37 +65,16 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     needed = needed_next(found, names - attempt.kept)
     if needed:
         attempt = _attempt(row, found, facts, attempt.kept | needed.keys())
-    now = _effect(found, present(found, facts), ask) if found else None
+    now = effect_of(found, present(found, facts), ask) if found else None
     theirs = of_others(found, facts) if found else {}
     while found is not None and (
         more := _needs(found, attempt, groups, names, ask, now=now, theirs=theirs, needed=needed)
     ):
         attempt = _attempt(row, found, facts, attempt.kept | more)
-    kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
-    left = sorted(attempt.kept) if not kept else []
-    after = _effect(found, attempt.texts, ask) if found else None
-    reload = _reload(row, kept, attempt.writes, found, after)
-    # One that comes up neither way has nothing to reload, and its owner has to be told why.
-    dead = after.broken if found is not None and found.crashing and after is not None else ""
-    steps = _revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
-    if found is not None and any(isinstance(step, Reload) for step in steps):
-        _refuse_fatal(found, now, after)
-    return UndoPart(
-        steps,
-        replace(row, runtimes=kept, default="") if kept else None,
-        list(attempt.rows),
-        list(attempt.backups),
-        [
-            *attempt.notes,
-            *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in left),
-            *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
-            *(stale_runtimes(found, after, names) if found is not None else ()),
-        ],
-        tuple(needed.values()) if kept else (),
-    )
+    return Least(attempt, now, tuple(needed.values()))
 
 
-def _with_former(row: EngineRow, facts: Facts) -> EngineRow:
+def with_former(row: EngineRow, facts: Facts) -> EngineRow:
     """Return the row with the runtimes of an earlier run that a later one had not yet taken away."""
     toolkits = {str(binary.parent) for _, binary in row.runtimes}
     former: dict[str, PurePosixPath] = {}
@@ -127,7 +96,8 @@ def _groups(row: EngineRow, facts: Facts) -> frozenset[str]:
     )
 
 
-def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: frozenset[str]) -> _Attempt:
+def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: frozenset[str]) -> Attempt:
+    """Return the configs of one engine without any of our keys but those of ``kept``."""
     rows, backups, notes, edited = [], [], [], False
     writes: list[WriteConfig] = []
     for config in (one for one in facts.held.configs if one.engine == row.name):
@@ -150,10 +120,10 @@ def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: froz
         rows.append(left)
         writes.append(WriteConfig(row.name, path, now, after, facts.relinked.get(path, "")))
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
-    return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
+    return Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
 
 
-def _effect(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
+def effect_of(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
     """Return what the engine would have; None where its files are not ours to judge."""
     if engine.hook is not None or ENGINES[engine.name].finds:
         return None
@@ -162,7 +132,7 @@ def _effect(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
 
 def _needs(  # noqa: PLR0913 - what is known of one engine
     engine: EngineFacts,
-    attempt: _Attempt,
+    attempt: Attempt,
     groups: frozenset[str],
     names: frozenset[str],
     ask: Ask,
@@ -177,7 +147,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     """
     if all(write.before == write.after for write in attempt.writes):
         return frozenset()
-    before, after = now, _effect(engine, attempt.texts, ask)
+    before, after = now, effect_of(engine, attempt.texts, ask)
     if before is None or after is None or before.broken or before.undefined:
         return frozenset()  # it is somebody else's trouble, and would not be more with our keys
     open_ = groups - attempt.kept
@@ -192,6 +162,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         needed[DEFAULT] = InstallerError(
             f"make {after.undefined} the default runtime of {engine.name} again (nobody defines it any more)",
             remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
+            code="runtime-needed",
         )
         return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
     theirs_alone = DEFAULT not in groups and attempt.edited
@@ -205,6 +176,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     raise InstallerError(
         f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
         remedy=f"correct that config, then {TRY_AGAIN}",
+        code="config-disturbs-others",
     )
 
 
@@ -215,7 +187,7 @@ def _lost(before: Effect, after: Effect, names: frozenset[str], *, named: bool) 
         yield f"its default runtime would be {after.default}, which somebody has set to {before.default}"
 
 
-def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) -> None:
+def refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) -> None:
     """Raise where an engine that runs would not come up again, for what others have written since its start.
 
     One whose CRI is switched off, and down by now, may be restarted like that.
@@ -229,59 +201,5 @@ def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None)
         raise InstallerError(
             f"undo our edits for {engine.name} (it would not come up again with the config it has: {reason})",
             remedy=f"correct that config, then {TRY_AGAIN}",
+            code="config-refused",
         )
-
-
-def _reload(
-    row: EngineRow,
-    kept: tuple[tuple[str, PurePosixPath], ...],
-    writes: tuple[WriteConfig, ...],
-    found: EngineFacts | None,
-    after: Effect | None,
-) -> Reload:
-    """Return the reload after which what the files say of ours is served, the rest not, all else as before.
-
-    Files without us may name some, too: runtimes that were taken over from another installer.
-    """
-    names = frozenset(name for name, _ in row.runtimes)
-    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
-    entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
-    if after is not None and not after.broken:
-        # A file may lie there that nobody reads, and files of others may name the same: NVIDIA's installer
-        # leaves a drop-in of CRI-O's at its end.
-        there = [e for e in entries if after.binaries.get(e.name) == str(e.binary)]
-    else:
-        there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
-    absent = tuple(e for e in entries if e not in there)
-    neighbours = () if found is None else others(found, after, names)
-    if not kept:
-        wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
-        return Reload(row.name, tuple(there), absent, others=neighbours, defaults=wanted)
-    default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
-    default |= {after.default} if after is not None and not after.broken else set()
-    return Reload(row.name, tuple(there), absent, demoted=names - default, others=neighbours)
-
-
-def _revert(
-    writes: tuple[WriteConfig, ...],
-    reload: Reload,
-    found: EngineFacts | None,
-    facts: Facts,
-    restart_mode: RestartMode,
-) -> list[Step]:
-    """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
-    # what we wanted before we came has nothing to read.
-    unread = not writes or restart_mode is RestartMode.NONE
-    asleep = unread or found is None or found.stopped
-    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
-    told = found.serving if found is not None and not found.outdated else None
-    if reload.present and not reload.demoted:
-        # What others say of the same handlers looks alike before and after.
-        sure = facts.held.finished and all(step.before == step.after for step in writes)
-    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
-    if forgotten:
-        return [step for step in writes if step.before != step.after]
-    # Whatever dockerd has by now: somebody may have told it more since we asked.
-    return take_up(writes, reload, None, found)

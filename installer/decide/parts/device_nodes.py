@@ -1,0 +1,30 @@
+"""The driver's device nodes: made where they are absent and asked for, and removed if they are ours."""
+
+from installer.decide.facts import Facts
+from installer.decide.options import Options
+from installer.decide.part import Part
+from installer.decide.rows import Holdings
+from installer.decide.steps import MakeDeviceNodes, RemoveDeviceNodes
+
+ID = "device-nodes"
+
+
+def install(facts: Facts, options: Options) -> Part:
+    """Return how the control device nodes that are absent are made."""
+    wanted, absent = options.cdi, facts.absent_nodes
+    if wanted is None or not absent:
+        return Part(ID, rows=Holdings(nodes=facts.held_nodes))
+    return Part(
+        ID,
+        (MakeDeviceNodes(absent, wanted, options.toolkit_source),),
+        ("they are not there, and the CDI specification is to name them",),
+        Holdings(nodes=(*facts.held_nodes, *absent)),
+    )
+
+
+def undo(facts: Facts, *, stays: bool) -> Part:
+    """Return how the nodes that we had made go, unless something of ours ``stays``."""
+    nodes = facts.held.nodes
+    if stays or not nodes:
+        return Part(ID, rows=Holdings(nodes=nodes))
+    return Part(ID, (RemoveDeviceNodes(nodes),), ("we had made them",), Holdings(nodes=nodes))

@@ -1,0 +1,237 @@
+"""One engine: it serves our runtimes after an install, and nothing of ours after an undo."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from installer.decide import reasons, reloading
+from installer.decide.choice import Choice, choose, defaults, others
+from installer.decide.configs import tree_of
+from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import RuntimeEntry, leaves
+from installer.decide.engines.row import ReloadMethod
+from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.kept import Attempt, effect_of, least, refuse_fatal, with_former
+from installer.decide.layout import DEFAULT_INSTALL_DIR
+from installer.decide.options import Options, RestartMode
+from installer.decide.part import Part, id_of
+from installer.decide.references import with_named
+from installer.decide.rows import ConfigRow, EngineRow, Holdings
+from installer.decide.steps import FindRuntimes, Reload, Step, WriteConfig
+from installer.decide.texts import Ask
+
+
+def choices(
+    entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+) -> tuple[tuple[Choice, ...], tuple[Part, ...]]:
+    """Return the texts chosen for each engine, and a part that says why for each that there are none for."""
+    chosen, refused = [], []
+    for engine in facts.engines:
+        try:
+            chosen.append(choose(engine, entries, facts, options, ask))
+        except InstallerError as error:
+            refused.append(Part(id_of(engine.name), obstacles=(error,), refused=True))
+    return tuple(chosen), tuple(refused)
+
+
+def seen(choice: Choice) -> Part:
+    """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
+    part = id_of(choice.engine.name)
+    if not (choice.writes and choice.reloads):
+        return Part(part)
+    binaries = tuple(entry.binary for entry in choice.reload.present)
+    return Part(part, (FindRuntimes(choice.engine.name, binaries),), ("its config is going to name them",))
+
+
+def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options) -> Part:
+    """Return what makes one engine serve our runtimes, and changes nothing else of what it has in force."""
+    engine, asked, decision = choice.engine, choice.reload.present, choice.decision
+    held = next((row for row in facts.held.engines if row.name == engine.name), None)
+    row = EngineRow(
+        engine.name,
+        engine.socket,
+        engine.unit,
+        tuple((one.name, one.binary) for one in asked),
+        _state(engine, held),
+        reloading.pending(engine, options.extras, told=decision.cdi),
+        engine.config if decision.files and engine.hook is None else None,
+        next((one.name for one in asked if one.default), ""),
+        engine.version,
+    )
+    rows = tuple(reloading.rows_for(choice.changes, choice.steps))
+    configs = with_named((config for config, _ in rows), facts, options.layout)
+    told = choice.after is not None and choice.after.rest and choice.reloads
+    return Part(
+        id_of(engine.name),
+        choice.steps,
+        tuple(reasons.of_install(choice, facts.held)),
+        Holdings(engines=(row,), configs=tuple(configs)),
+        backups=tuple(original for _, original in rows if original is not None),
+        notes=(
+            *decision.notes,
+            *(reloading.stale_runtimes(engine, choice.after, choice.names) if told else ()),
+            *reloading.stale(engine, facts, entries),
+            *([f"{row.name}, pending: {row.pending}"] if row.pending else []),
+        ),
+        obstacles=(*_silent(choice, options), *_not_found_there(engine, options)),
+    )
+
+
+def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
+    """Return where an engine says that its containers are, or said when it ran."""
+    told = engine.serving.state if engine.serving else None
+    return told or (held.state if held else None)
+
+
+def _silent(choice: Choice, options: Options) -> Iterator[InstallerError]:
+    """Yield why nobody could prove that the engine serves our runtimes."""
+    engine = choice.engine
+    unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
+    if unasked or choice.heals or engine.serving is not None:
+        return
+    yield InstallerError(
+        f"prove that {engine.name} serves our runtimes ({engine.silence})",
+        remedy=Remedy(
+            f"start {engine.name}" if engine.stopped else f"correct what the log of {engine.name} says",
+            ", or configure it unproven with ",
+            Option("restart-mode", "none"),
+        ),
+        code="engine-not-proven",
+    )
+
+
+def _not_found_there(engine: EngineFacts, options: Options) -> Iterator[InstallerError]:
+    """Yield why an engine that looks for the toolkit by itself would not find what was asked for."""
+    finds = ENGINES[engine.name].finds
+    if finds and options.install_dir != DEFAULT_INSTALL_DIR:
+        yield InstallerError(
+            f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)",
+            remedy=Remedy("leave ", Option("install-dir"), " as it is"),
+            code="engine-generates-config",
+        )
+    if finds and options.runtime_name != finds:
+        yield InstallerError(
+            f"name the runtime {options.runtime_name} ({engine.name} names it {finds} by itself)",
+            remedy=Remedy("leave ", Option("runtime-name"), " as it is"),
+            code="engine-generates-config",
+        )
+    if finds and options.set_as_default:
+        yield InstallerError(
+            f"make the runtime the default of {engine.name} (it writes its config itself)",
+            remedy=f"start {engine.name} with --default-runtime {finds}",
+            code="engine-generates-config",
+        )
+
+
+def low_level(chosen: Iterable[Choice], facts: Facts, options: Options) -> tuple[str, ...]:
+    """Return what all engines can start, paths before words; ours is not for ours, whatever its name."""
+    words = dict.fromkeys(word for choice in chosen for word in choice.decision.low_level)
+    words = {word: None for word in words if not facts.leads_into(word, options.layout)}
+    return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
+
+
+def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
+    """Return what takes our runtimes away from an engine that then has all else as it has it now.
+
+    Raises:
+        InstallerError: no text that is less ours leaves the rest as it is.
+    """
+    row = with_former(row, facts)
+    found = next((each for each in facts.engines if each.name == row.name), None)
+    names = frozenset(name for name, _ in row.runtimes)
+    left = least(row, found, facts, options, ask)
+    attempt = left.attempt
+    kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
+    after = effect_of(found, attempt.texts, ask) if found else None
+    reload = _reload(row, kept, attempt.writes, found, after)
+    # One that comes up neither way has nothing to reload, and its owner has to be told why.
+    dead = after.broken if found is not None and found.crashing and after is not None else ""
+    steps = _revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
+    if found is not None and any(isinstance(step, Reload) for step in steps):
+        refuse_fatal(found, left.now, after)
+    spare = sorted(attempt.kept) if not kept else []
+    edits = {config.path: config.edits for config in facts.held.configs}
+    return Part(
+        id_of(row.name),
+        tuple(steps),
+        tuple(reasons.of_undo(steps, found)),
+        Holdings(
+            engines=(replace(row, runtimes=kept, default=""),) if kept else (),
+            configs=attempt.rows if kept else tuple(_as_found(attempt, steps)),
+        ),
+        during=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
+        backups=attempt.backups,
+        notes=(
+            *attempt.notes,
+            *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in spare),
+            *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
+            *(reloading.stale_runtimes(found, after, names) if found is not None else ()),
+        ),
+        needed=left.needed if kept else (),
+    )
+
+
+def _as_found(attempt: Attempt, steps: Iterable[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows of files with nothing of ours that named the toolkit before us, and may go on."""
+    texts = {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
+    for row in attempt.rows:
+        last = texts.get(row.path)
+        if row.named:
+            yield replace(row, ours=(last.digest,) if last is not None else row.ours, edits=())
+
+
+def _reload(
+    row: EngineRow,
+    kept: tuple[tuple[str, PurePosixPath], ...],
+    writes: tuple[WriteConfig, ...],
+    found: EngineFacts | None,
+    after: Effect | None,
+) -> Reload:
+    """Return the reload after which what the files say of ours is served, the rest not, all else as before.
+
+    Files without us may name some, too: runtimes that were taken over from another installer.
+    """
+    names = frozenset(name for name, _ in row.runtimes)
+    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
+    if after is not None and not after.broken:
+        # A file may lie there that nobody reads, and files of others may name the same: NVIDIA's installer
+        # leaves a drop-in of CRI-O's at its end.
+        there = [e for e in entries if after.binaries.get(e.name) == str(e.binary)]
+    else:
+        there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
+    absent = tuple(e for e in entries if e not in there)
+    neighbours = () if found is None else others(found, after, names)
+    if not kept:
+        wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
+        return Reload(row.name, tuple(there), absent, others=neighbours, defaults=wanted)
+    default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
+    default |= {after.default} if after is not None and not after.broken else set()
+    return Reload(row.name, tuple(there), absent, demoted=names - default, others=neighbours)
+
+
+def _revert(
+    writes: tuple[WriteConfig, ...],
+    reload: Reload,
+    found: EngineFacts | None,
+    facts: Facts,
+    restart_mode: RestartMode,
+) -> list[Step]:
+    """Return the steps for one engine; one that is stopped will read its file anyway."""
+    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
+    # what we wanted before we came has nothing to read.
+    unread = not writes or restart_mode is RestartMode.NONE
+    asleep = unread or found is None or found.stopped
+    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
+    sure = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
+    told = found.serving if found is not None and not found.outdated else None
+    if reload.present and not reload.demoted:
+        # What others say of the same handlers looks alike before and after.
+        sure = facts.held.finished and all(step.before == step.after for step in writes)
+    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
+    if forgotten:
+        return [step for step in writes if step.before != step.after]
+    # Whatever dockerd has by now: somebody may have told it more since we asked.
+    return reloading.take_up(writes, reload, None, found)

@@ -1,0 +1,276 @@
+"""The payload: which version should be in place, and the steps that put it there."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final, assert_never
+
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.facts import Facts, names_of
+from installer.decide.inode import Entry, Kind
+from installer.decide.integrity import access_flaw, damage, manifest
+from installer.decide.layout import HOME
+from installer.decide.options import Options
+from installer.decide.part import TRY_AGAIN, Part
+from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
+from installer.decide.steps import (
+    InstallVersion,
+    ProveUnused,
+    Reload,
+    RemoveToolkit,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+)
+from installer.decide.toolkit import (
+    CONFIG,
+    Copy,
+    PayloadFile,
+    Symlink,
+    Text,
+    check_artifacts,
+    payload,
+    version_of,
+)
+from installer.decide.toolkit_config import carry_over, render_config
+
+ID: Final = "toolkit"
+VERSIONS: Final = f"{HOME}/versions/"
+STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
+ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
+ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
+
+
+def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
+    """Return how the payload comes into place; no steps where it is there, unchanged and complete.
+
+    The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
+    not as it was installed.
+    """
+    held = facts.held.toolkit
+    try:
+        check_artifacts(
+            facts.artifacts,
+            source_root=options.toolkit_source,
+            machine=facts.machine,
+            absent=facts.absent_interpreters,
+        )
+    except InstallerError as error:
+        return Part(ID, rows=Holdings(toolkit=held), obstacles=(error,))
+    toolkit_dir = options.layout.toolkit
+    rendered = render_config(
+        replace(options.toolkit, driver_root=options.driver_root),
+        toolkit_dir=toolkit_dir,
+        low_level=low_level,
+        ldconfig_real=facts.ldconfig_real,
+        suse=facts.suse,
+    )
+    files = payload(facts.artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=rendered)
+    version = version_of(files)
+    now = standing(facts)
+    current = _current(now)
+    config, notes = _edited_config(facts, options, rendered, current)
+    damaged, reason = _flaws(facts, files, version, current)
+    steps: list[Step] = []
+    if reason:
+        steps.append(InstallVersion(version, _with_config(files, config), repairs=current == version))
+    if now != f"{VERSIONS}{version}":
+        steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
+    row = _row(facts, version, rendered, files)
+    return Part(
+        ID,
+        tuple(steps),
+        tuple(reason if isinstance(step, InstallVersion) else _elsewhere(now) for step in steps),
+        Holdings(toolkit=row),
+        notes=(*notes, *damaged),
+        obstacles=_no_room(facts, options, files) if steps else (),
+    )
+
+
+def _current(now: str | None) -> str | None:
+    """Return the version of ours that stands at the toolkit's name, as ``standing`` tells."""
+    return now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
+
+
+def _elsewhere(now: str | None) -> str:
+    """Return why the toolkit's name is given to a version."""
+    if now is None:
+        return "the directory of another installer has that name"
+    return f"it leads to {now}" if now else "nothing has that name"
+
+
+def _flaws(
+    facts: Facts, files: tuple[PayloadFile, ...], version: str, current: str | None
+) -> tuple[tuple[str, ...], str]:
+    """Return a note for each damaged file of the version in place, and why that version is installed."""
+    there = facts.toolkit.versions.get(version, {})
+    if current != version:
+        # What another version holds was not read: putting it there anew costs less than to trust it.
+        return (), "it is not in place"
+    found = tuple(damage(manifest(files), there, facts.toolkit.digests))
+    notes = (f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found)
+    if found or not _complete(files, there):
+        return tuple(notes), "its files are not as they were installed" if found else "it is not complete"
+    return (), ""
+
+
+def _row(facts: Facts, version: str, rendered: str, files: tuple[PayloadFile, ...]) -> ToolkitRow:
+    """Return what is held of the payload once ``version`` is in place."""
+    held, now = facts.held.toolkit, standing(facts)
+    current = _current(now)
+    before = None if current == STAND_IN else current
+    previous = held.previous if held and current == version else before
+    foreign = held or ToolkitRow(
+        version, None, rendered, replaced=now is None, linked=now if now and current is None else None
+    )
+    wanted = tuple(manifest(files).items())
+    return replace(foreign, version=version, previous=previous, rendered=rendered, files=wanted)
+
+
+def sweep(facts: Facts, installed: Part) -> Part:
+    """Return how the versions go that nothing names once the engines are proven; the previous one stays."""
+    row = installed.rows.toolkit if not installed.obstacles else None
+    kept = {row.version, row.previous} if row else facts.toolkit.versions.keys()
+    steps = tuple(RemoveVersion(name) for name in sorted(facts.toolkit.versions.keys() - kept))
+    return Part(ID, steps, ("nothing names it any more",) * len(steps))
+
+
+def _edited_config(
+    facts: Facts, options: Options, rendered: str, current: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """Return config.toml with an administrator's edits, and what to say of them.
+
+    Where others than root could write it nobody knows whose they are, and it names programs that root runs.
+    """
+    held, found = facts.held.toolkit, facts.toolkit.config
+    if held is None or found is None:
+        return rendered, ()
+    entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
+    if entry is not None and (flaw := access_flaw(CONFIG, entry)):
+        return rendered, (f"nothing of config.toml is kept, for it was {flaw}",)
+    config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
+    return config, tuple(f"kept an administrator's edit of config.toml: {key}" for key in edited)
+
+
+def undo(facts: Facts, options: Options, needed: Collection[InstallerError], parts: Iterable[Part]) -> Part:
+    """Return how the payload goes, but for what containers need of it; it stays where anything is ``needed``.
+
+    ``parts`` are those of the engines: after a reload nobody may have started a container meanwhile.
+    """
+    row = facts.held.toolkit
+    if needed:
+        return Part(ID, rows=Holdings(toolkit=row))
+    if facts.live and row is not None:
+        return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Holdings(toolkit=row))
+    steps = [*_removal(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
+    why = ["nothing names it any more"] * len(steps)
+    hooked = next((each.engine for each in facts.held.configs if _is_hook(each)), "")
+    reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
+    if steps and (hooked or reloads) and not facts.live:
+        steps.insert(0, ProveUnused(hooked))
+        why.insert(0, "one may have been started since the node was looked at")
+    return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_name_taken(facts)))
+
+
+def _removal(facts: Facts) -> Iterator[Step]:
+    """Yield how the toolkit's name becomes what it was before us."""
+    row, now = facts.held.toolkit, standing(facts)
+    if row is not None and now is not None and now.startswith(VERSIONS):
+        yield SwitchToolkit(now, None if row.replaced else row.linked or "")
+    elif row is not None and row.version == ADOPTED and now is None:
+        yield RemoveToolkit()
+    elif row is not None and facts.toolkit.replaced and now == "":
+        yield SwitchToolkit(now, None)
+
+
+def _name_taken(facts: Facts) -> Iterator[InstallerError]:
+    row = facts.held.toolkit
+    if row is not None and facts.toolkit.replaced and standing(facts) != "" and not [*_removal(facts)]:
+        yield InstallerError(
+            "give the toolkit directory of another installer back (something else has its name)",
+            remedy=f"move it away, then {TRY_AGAIN}",
+            code="name-taken",
+        )
+
+
+def _is_hook(row: ConfigRow) -> bool:
+    engine = ENGINES.get(row.engine)
+    return engine is not None and engine.hook_dir is not None and row.path.suffix == ".json"
+
+
+def _stand_ins(facts: Facts, row: ToolkitRow) -> Part:
+    """Return what lets a low-level runtime answer to the names that containers were started by."""
+    if row.version == STAND_IN:
+        return Part(ID, rows=Holdings(toolkit=row))
+    if facts.low_level is None:
+        error = InstallerError(
+            "leave a low-level runtime in the place of ours (neither runc nor crun was found)",
+            remedy=Remedy("use ", Option("in-use", "keep")),
+            code="no-low-level-runtime",
+        )
+        return Part(ID, rows=Holdings(toolkit=row), obstacles=(error,))
+    names = sorted({container.binary.name for container in facts.live})
+    links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
+    steps: list[Step] = [
+        InstallVersion(STAND_IN, links),
+        SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"),
+    ]
+    steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
+    why = (f"{names_of(facts.live)} can be stopped and removed by it",) * len(steps)
+    left = replace(row, version=STAND_IN, previous=None, files=())
+    return Part(ID, tuple(steps), why, Holdings(toolkit=left))
+
+
+def standing(facts: Facts) -> str | None:
+    """Return what stands at the toolkit's name, as a side of ``SwitchToolkit``."""
+    match facts.toolkit.kind:
+        case Kind.ABSENT:
+            return ""
+        case Kind.LINK:
+            return facts.toolkit.link
+        case _:
+            return None
+
+
+def _complete(files: tuple[PayloadFile, ...], entries: Mapping[PurePosixPath, Entry]) -> bool:
+    return all(file.path in entries and _as_planned(file, entries[file.path]) for file in files)
+
+
+def _as_planned(file: PayloadFile, entry: Entry) -> bool:
+    match file:
+        case Copy(_, _, size_bytes, _, mode):
+            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
+        case Text(path, content, mode):
+            # An administrator may edit config.toml; the wrappers are ours alone.
+            size_bytes = entry.size_bytes if path == CONFIG else len(content.encode())
+            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
+        case Symlink(_, target):
+            return entry.link == target
+        case _:
+            assert_never(file)
+
+
+def _with_config(files: tuple[PayloadFile, ...], config: str) -> tuple[PayloadFile, ...]:
+    return tuple(
+        replace(file, content=config) if isinstance(file, Text) and file.path == CONFIG else file
+        for file in files
+    )
+
+
+def _no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
+    need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
+    if facts.free_bytes is None or facts.free_bytes >= need:
+        return ()
+    return (
+        InstallerError(
+            f"install into {options.install_dir} ({_size(facts.free_bytes)} are free, "
+            f"two payloads take {_size(need)})",
+            remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
+            code="no-space",
+        ),
+    )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

@@ -1,0 +1,170 @@
+"""A plan is a sum of parts: each step has its reason, and all obstacles are told, not the first."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts, Facts
+from installer.decide.options import Cdi, RestartMode
+from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.rows import DeviceNode, Holdings
+from installer.decide.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
+from installer.decide.undo import plan_rollback, plan_undo
+from tests.decide.golden import Case, cases, installed, undo_facts
+from tests.decide.serving import served
+
+ACCEPTED = [case for name in ENGINES for case in cases(name) if not case.said.get("refused")]
+CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+OURS = {entry.name: str(entry.binary) for entry in entries_for(CONTAINERD.options)}
+IDS = {f"engine-{name}" for name in ENGINES} | {
+    "adopted",
+    "cdi",
+    "device-nodes",
+    "directories",
+    "failed-before",
+    "node",
+    "references",
+    "roll-back",
+    "toolkit",
+}
+
+
+def _refused(engine: str) -> Case:
+    return next(case for case in cases(engine) if case.said.get("refused"))
+
+
+def _both(one: Facts, other: Facts) -> Facts:
+    return replace(one, engines=(*one.engines, *other.engines), contents={**one.contents, **other.contents})
+
+
+def test_all_obstacles_are_told_not_the_first() -> None:
+    docker, containerd = (
+        case.facts(case.before, Holdings(), {}) for case in (_refused("docker"), _refused("containerd"))
+    )
+
+    plan = plan_install(replace(_both(docker, containerd), artifacts=()), CONTAINERD.options)
+
+    assert [part.id for part in plan.parts if part.obstacles] == [
+        "engine-docker",
+        "engine-containerd",
+        "toolkit",
+    ]
+    assert [part.id for part in plan.parts if part.refused] == ["engine-docker", "engine-containerd"]
+
+
+def test_an_undo_tells_of_each_engine_that_it_cannot_undo() -> None:
+    cut = b'{"runtimes": '
+    parts = []
+    for case in (CONTAINERD, next(case for case in ACCEPTED if case.engine == "docker")):
+        plan, disk = installed(case, case.before, Holdings())
+        assert plan.settled is not None
+        found = undo_facts(case, disk, plan.settled)
+        spoilt = {path: replace(file, content=cut) if file else None for path, file in found.contents.items()}
+        parts.append(replace(found, contents=spoilt))
+    one, other = parts
+    held = replace(
+        one.held,
+        engines=(*one.held.engines, *other.held.engines),
+        configs=(*one.held.configs, *other.held.configs),
+    )
+    facts = replace(_both(one, other), held=held, originals={**one.originals, **other.originals})
+
+    plan = plan_undo(facts, CONTAINERD.options)
+
+    assert [part.id for part in plan.parts if part.refused][:2] == ["engine-containerd", "engine-docker"]
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: f"{case.engine} {case.path.name}")
+def test_each_step_of_an_install_and_its_undo_has_a_reason(case: Case) -> None:
+    facts, options = (
+        case.facts(case.before, Holdings(), {}),
+        replace(case.options, restart_mode=RestartMode.AUTO),
+    )
+    running = replace(facts, engines=tuple(replace(one, serving=served({}, "runc")) for one in facts.engines))
+    plan, disk = installed(case, case.before, Holdings())
+    assert plan.settled is not None
+    back = undo_facts(case, disk, plan.settled)
+    names = tuple(replace(one, serving=served(OURS, "runc")) for one in back.engines)
+
+    for each in (plan_install(running, options), plan_undo(replace(back, engines=names), options)):
+        assert each.steps
+        assert all(each.why)
+        assert len(each.why) == len(each.steps)
+        assert {part.id for part in each.parts} <= IDS
+
+
+def _why(plan: Plan, kind: type[Reload | WriteConfig]) -> list[str]:
+    return [why for step, why in zip(plan.steps, plan.why, strict=True) if isinstance(step, kind)]
+
+
+def _serving(serving: Effect | None, **more: object) -> Facts:
+    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    engines: tuple[EngineFacts, ...] = tuple(replace(one, serving=serving) for one in facts.engines)
+    return replace(facts, engines=tuple(replace(one, **more) for one in engines))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        pytest.param(
+            _serving(served({name: OURS[name] for name in OURS if name != "nvidia-cdi"}, "runc")),
+            "it does not serve nvidia-cdi",
+            id="one is not served",
+        ),
+        pytest.param(
+            _serving(served(OURS, "runc")),
+            "it serves gpu, nvidia-cdi, nvidia-legacy otherwise than asked for",
+            id="other settings",
+        ),
+        pytest.param(
+            _serving(served(OURS, "runc"), outdated=True),
+            "its config was changed after its start",
+            id="started before",
+        ),
+        pytest.param(
+            _serving(None, silence="it hangs"), "nobody knows what it serves (it hangs)", id="silent"
+        ),
+    ],
+)
+def test_a_restart_is_told_with_what_the_engine_does_not_serve(facts: Facts, why: str) -> None:
+    plan = plan_install(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
+
+    assert [each.partition(" and ")[0] for each in _why(plan, Reload)] == [why]
+
+
+def test_a_write_is_told_with_what_the_file_does_not_hold() -> None:
+    first, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    assert first.settled is not None
+    renamed = Case("containerd", CONTAINERD.path, CONTAINERD.said | {"runtime_name": "mine"})
+
+    second, _ = installed(renamed, disk, first.settled)
+    undone = plan_undo(undo_facts(CONTAINERD, disk, first.settled), CONTAINERD.options)
+
+    assert _why(first, WriteConfig) == [
+        "it does not hold gpu, nvidia-cdi, nvidia-legacy, the default as asked for"
+    ]
+    assert _why(second, WriteConfig) == ["it does not hold mine, the default as asked for"]
+    assert _why(undone, WriteConfig) == ["an install changed it"]
+
+
+def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:
+    node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
+    cdi = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
+    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    facts = replace(facts, absent_nodes=(node,), contents={**facts.contents, cdi.path: None})
+
+    plan = plan_install(facts, replace(CONTAINERD.options, cdi=cdi))
+    back = plan_rollback(plan, plan.steps, Holdings())
+
+    (part,) = (part for part in plan.parts if part.id == "device-nodes")
+    assert [(describe(step), why) for step, why in part.reasons] == [
+        (
+            "make the device nodes /dev/nvidiactl",
+            "they are not there, and the CDI specification is to name them",
+        )
+    ]
+    assert RemoveDeviceNodes((node,)) in back.steps
+    assert set(back.why) == {"the install failed"}

@@ -1,0 +1,95 @@
+"""Each error has a stable code: one list, each used, each in the docs; it stands in logs and in plan --json."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import structlog
+
+from installer import log
+from installer.decide.errors import Code, InstallerError, UndoIncompleteError
+from installer.log import LogFormat
+
+ROOT = Path(__file__).parent.parent
+CODES = frozenset(get_args(Code))
+# Errors of any kind: who raises one names its code. The other classes stand for one kind each.
+OF_ANY_KIND = frozenset({"InstallerError", "UndoIncompleteError"})
+# What an engine's module or an edit cannot do is always about a config, as the code says that they get.
+OF_CONFIGS = frozenset({"engines", "edits"})
+
+
+def _errors(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OF_ANY_KIND:
+            yield node
+
+
+def _without_code(path: Path) -> list[int]:
+    return [call.lineno for call in _errors(path) if "code" not in {each.arg for each in call.keywords}]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "installer").rglob("*.py")), ids=lambda path: path.stem)
+def test_whoever_raises_an_error_of_any_kind_names_its_code(path: Path) -> None:
+    exempt = path.parent.parent.name == "decide" and path.parent.name in OF_CONFIGS
+
+    assert exempt or not _without_code(path)
+
+
+def test_an_error_without_a_code_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("raise InstallerError('x', remedy='y')\nraise InstallerError('x', code='locked')\n")
+
+    assert _without_code(path) == [1]
+
+
+def test_the_docs_list_each_code_and_no_other() -> None:
+    text = (ROOT / "docs/troubleshooting.md").read_text()
+    section = text.partition("## Codes for alerts\n")[2].partition("\n## ")[0]
+
+    listed = re.findall(r"^\| `([a-z-]+)` \| .+ \|$", section, re.MULTILINE)
+
+    assert listed == sorted(CODES)
+
+
+def _said(path: Path) -> Iterator[str]:
+    """Yield the codes that a module gives: by ``code=``, or ``usual =`` for a class."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.keyword(arg="code", value=ast.Constant(str(code))) | ast.Assign(
+                [ast.Name("usual")], ast.Constant(str(code))
+            ):
+                yield code
+            case _:
+                pass
+
+
+def test_each_code_is_used() -> None:
+    said = {code for path in (ROOT / "installer").rglob("*.py") for code in _said(path)}
+
+    assert sorted(CODES - said) == []
+
+
+def test_a_code_stands_beside_the_sentence_in_json(capfd: pytest.CaptureFixture[str]) -> None:
+    error = InstallerError("prove it (nobody answers)", remedy="start it", code="engine-not-proven")
+
+    log.configure(LogFormat.JSON)
+    log.say_failed(error)
+    structlog.get_logger().warning("step failed", error=error)
+    log.configure(LogFormat.AUTO)
+
+    failed, step = map(json.loads, capfd.readouterr().err.splitlines())
+    assert (failed["event"], failed["code"]) == ("failed", "engine-not-proven")
+    assert (step["error"], step["code"]) == (
+        "cannot prove it (nobody answers); start it",
+        "engine-not-proven",
+    )
+
+
+def test_an_undo_that_stays_incomplete_keeps_the_code_of_its_reason() -> None:
+    reason = InstallerError("x", remedy="y", code="toolkit-needed")
+
+    assert UndoIncompleteError.because(reason).code == "toolkit-needed"
