@@ -131,5 +131,13 @@ class PendingError(InstallerError):
     """systemd is still at work on what it was asked for: asking again would only add to it."""
 
 
-class ConflictError(InstallerError):
+class NotBegunError(InstallerError):
+    """A step was given up before anything of it was done, and nothing of it will be."""
+
+
+class StoppedBeforeError(StoppedError, NotBegunError):
+    """A signal asked us to stop before anything of a step was done."""
+
+
+class ConflictError(NotBegunError):
     """Somebody else has just written a config that was about to be written: it is as they left it."""
