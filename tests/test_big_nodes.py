@@ -60,6 +60,45 @@ def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "parts", "what"),
+    [
+        pytest.param(1000, 30, "1001 options, in tables up to 30 deep", id="many and deep"),
+        pytest.param(1, 30, "2 options, in tables up to 30 deep", id="deep"),
+        pytest.param(5000, 1, "5001 options, in tables up to 1 deep", id="many"),
+    ],
+)
+def test_a_default_runtime_that_nobody_wrote_is_refused_at_once_and_truly(
+    tmp_path: Path, lines: int, parts: int, what: str
+) -> None:
+    site = Site(tmp_path)
+    text = "".join(f"  k{number}{'.p' * (parts - 1)} = 1\n" for number in range(lines))
+    (site.root / "etc/containerd/config.toml").write_text(config(200) + text)
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+    done = site.call("plan", "--runtime", "containerd")
+
+    assert done.returncode == 1
+    assert sentence(done).startswith(
+        f"cannot edit /etc/containerd/config.toml (its default runtime has {what}"
+    )
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 3
+
+
+def test_many_dotted_options_of_the_default_runtime_are_taken_over() -> None:
+    parts = ".".join(f"p{number}" for number in range(14))
+    text = config(200) + "".join(f"  k{number}.{parts} = {number}\n" for number in range(190))
+    key = (*RUNTIMES, "nvidia")
+    wants = [Want((*key, f"k{number}", *parts.split(".")), number) for number in range(190)]
+    began = time.process_time()
+
+    new, edits = apply(text, wants, Syntax.TOML, name="config")
+    back, left = undo(new, edits, Syntax.TOML, name="config")
+
+    assert (back, left) == (text, ())
+    assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize(
     "text",
     [
         pytest.param("".join(f"k{number}=1\n" for number in range(20_000)), id="keys before any table"),
