@@ -251,6 +251,8 @@ DENSE = [
     pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
     pytest.param("".join(f"[t{number}]\na=1\n" for number in range(65_000)), id="tables"),
     pytest.param("[[k]]\n" * 160_000, id="an array of tables"),
+    pytest.param("".join(f"a{n}.b.c.d.e.f.g.h.i.j.k.l.m=1\n" for n in range(7_500)), id="dotted names"),
+    pytest.param("".join(f'a{n}."b"."c"."d"."e"=1\n' for n in range(19_000)), id="quoted parts of names"),
     pytest.param(f"[z]\nx = {'9' * 1_000_000}\n", id="one number"),
 ]
 
