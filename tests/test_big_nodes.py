@@ -246,6 +246,18 @@ def test_the_limit_of_memory_is_that_of_the_cgroups(
     assert memory_limit_bytes(tmp_path / "self", tmp_path / "fs") == limit
 
 
+@pytest.mark.parametrize("mebibytes", [50, 70, 200])
+def test_an_address_space_without_room_for_threads_is_enough(tmp_path: Path, mebibytes: int) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+
+    installed = _within(mebibytes, site.command("install", "--restart-mode", "none"))
+    undone = _within(mebibytes, site.command("uninstall", "--restart-mode", "none"))
+
+    assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
+    assert site.tree() == before
+
+
 DENSE = [
     pytest.param("".join(f"k{number}=1\n" for number in range(100_000)), id="keys"),
     pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
