@@ -37,6 +37,7 @@ from installer.uninstall import remove_readiness, undo, undoing
 
 log = structlog.get_logger()
 
+NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 
@@ -214,7 +215,7 @@ def _node_stops(host: Host) -> bool:
     """Tell whether systemd is shutting the node down, so that what is installed must outlive us."""
     try:
         with internal_errors():
-            return systemd.system_state(buses(host), timeout_s=1.0) == "stopping"
+            return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
     except InstallerError:
         # The last processes are told to stop when systemd has already given way to its own last program.
         with suppress(InstallerError):

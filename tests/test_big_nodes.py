@@ -41,6 +41,45 @@ def test_a_config_of_a_megabyte_is_edited_and_undone_within_a_second() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "parts", "what"),
+    [
+        pytest.param(1000, 30, "1001 options, in tables up to 30 deep", id="many and deep"),
+        pytest.param(1, 30, "2 options, in tables up to 30 deep", id="deep"),
+        pytest.param(5000, 1, "5001 options, in tables up to 1 deep", id="many"),
+    ],
+)
+def test_a_default_runtime_that_nobody_wrote_is_refused_at_once_and_truly(
+    tmp_path: Path, lines: int, parts: int, what: str
+) -> None:
+    site = Site(tmp_path)
+    text = "".join(f"  k{number}{'.p' * (parts - 1)} = 1\n" for number in range(lines))
+    (site.root / "etc/containerd/config.toml").write_text(config(200) + text)
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+    done = site.call("plan", "--runtime", "containerd")
+
+    assert done.returncode == 1
+    assert sentence(done).startswith(
+        f"cannot edit /etc/containerd/config.toml (its default runtime has {what}"
+    )
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began < 3
+
+
+def test_many_dotted_options_of_the_default_runtime_are_taken_over() -> None:
+    parts = ".".join(f"p{number}" for number in range(14))
+    text = config(200) + "".join(f"  k{number}.{parts} = {number}\n" for number in range(190))
+    key = (*RUNTIMES, "nvidia")
+    wants = [Want((*key, f"k{number}", *parts.split(".")), number) for number in range(190)]
+    began = time.process_time()
+
+    new, edits = apply(text, wants, Syntax.TOML, name="config")
+    back, left = undo(new, edits, Syntax.TOML, name="config")
+
+    assert (back, left) == (text, ())
+    assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize(
     "text",
     [
         pytest.param("".join(f"k{number}=1\n" for number in range(20_000)), id="keys before any table"),
@@ -188,11 +227,25 @@ def test_the_limit_of_memory_is_that_of_the_cgroups(
     assert memory_limit_bytes(tmp_path / "self", tmp_path / "fs") == limit
 
 
+@pytest.mark.parametrize("mebibytes", [50, 70, 200])
+def test_an_address_space_without_room_for_threads_is_enough(tmp_path: Path, mebibytes: int) -> None:
+    site = Site(tmp_path)
+    before = site.tree()
+
+    installed = _within(mebibytes, site.command("install", "--restart-mode", "none"))
+    undone = _within(mebibytes, site.command("uninstall", "--restart-mode", "none"))
+
+    assert (installed.returncode, undone.returncode) == (0, 0), installed.stderr + undone.stderr
+    assert site.tree() == before
+
+
 DENSE = [
     pytest.param("".join(f"k{number}=1\n" for number in range(100_000)), id="keys"),
     pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
     pytest.param("".join(f"[t{number}]\na=1\n" for number in range(65_000)), id="tables"),
     pytest.param("[[k]]\n" * 160_000, id="an array of tables"),
+    pytest.param("".join(f"a{n}.b.c.d.e.f.g.h.i.j.k.l.m=1\n" for n in range(7_500)), id="dotted names"),
+    pytest.param("".join(f'a{n}."b"."c"."d"."e"=1\n' for n in range(19_000)), id="quoted parts of names"),
     pytest.param(f"[z]\nx = {'9' * 1_000_000}\n", id="one number"),
 ]
 

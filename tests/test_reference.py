@@ -16,7 +16,7 @@ REFERENCE = (Path(__file__).parent.parent / "docs/reference.md").read_text()
 TROUBLESHOOTING = (Path(__file__).parent.parent / "docs/troubleshooting.md").read_text()
 DECIDE = Path(__file__).parent.parent / "installer/decide"
 GATE = (
-    *("engine_part", "engine_undo", "references", "undo"),
+    *("choice", "kept", "references", "parts/engine", "parts/node"),
     *(f"engines/{name}" for name in ("docker", "docker_reload", "crio", "containerd", "containerd_doubts")),
 )
 DEFAULTS = {flag.field: flag.default for flag in FLAGS}

@@ -200,7 +200,19 @@ class PendingError(InstallerError):
     usual = "restart-pending"
 
 
-class ConflictError(InstallerError):
+class NotBegunError(InstallerError):
+    """A step was given up before anything of it was done, and nothing of it will be."""
+
+    usual = "unit-failed"
+
+
+class StoppedBeforeError(StoppedError, NotBegunError):
+    """A signal asked us to stop before anything of a step was done."""
+
+    usual = "stopped"
+
+
+class ConflictError(NotBegunError):
     """Somebody else has just written a config that was about to be written: it is as they left it."""
 
     usual = "config-changed"

@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact, search_paths
 from installer.host.inodes import translated
 from installer.host.programs import run_here
+from installer.host.threads import begun
 
 ASK_S: Final = 2.0
 ASKED: Final = "nvidia-ctk"
@@ -28,8 +30,7 @@ def asked_version(root: PurePosixPath) -> Iterator[Callable[[], tuple[int, ...] 
     is to be had. A release that is yet to come (``1.18.0-rc.1``) counts as it.
     """
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(_version, root)
-        yield answer.result
+        yield begun(pool, partial(_version, root))
 
 
 def _version(root: PurePosixPath) -> tuple[int, ...] | None:
@@ -55,8 +56,8 @@ def found_artifacts(root: PurePosixPath) -> Iterator[Callable[[], tuple[Artifact
     """
     found = [(name, path) for name in REQUIRED if (path := _find(Path(root), name)) is not None]
     with ThreadPoolExecutor() as pool:
-        reads = [pool.submit(_read, name, path) for name, path in found]
-        yield lambda: tuple(read.result() for read in reads)
+        reads = [begun(pool, partial(_read, name, path)) for name, path in found]
+        yield lambda: tuple(read() for read in reads)
 
 
 def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:

@@ -7,7 +7,8 @@ bus itself are read, by the sender that the bus daemon writes into each; all oth
 import socket
 import struct
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ SYSTEMD: Final = "org.freedesktop.systemd1"
 ROOT: Final = "/org/freedesktop/systemd1"
 MANAGER: Final = f"{SYSTEMD}.Manager"
 BUS: Final = "org.freedesktop.DBus"
+JOB: Final = f"{SYSTEMD}.Job"
 UNKNOWN_OBJECT: Final = f"{BUS}.Error.UnknownObject"
 CHECK_S: Final = 0.1
 CROWDED_S: Final = 5.0
@@ -71,9 +73,9 @@ class Bus:
         _, value = self.call(path, f"{BUS}.Properties", "Get", "ss", (interface, name))[0]
         return value
 
-    def properties(self, path: str, interface: str) -> dict[str, Any]:
-        """Return all properties of an interface in one question: systemd may be kept busy by others."""
-        found = self.call(path, f"{BUS}.Properties", "GetAll", "s", (interface,))[0]
+    def properties(self, path: str) -> dict[str, Any]:
+        """Return all properties of an object in one question: systemd may be kept busy by others."""
+        found = self.call(path, f"{BUS}.Properties", "GetAll", "s", ("",))[0]
         return {name: value for name, (_, value) in found.items()}
 
     def listen(self) -> None:
@@ -84,7 +86,9 @@ class Bus:
         if self._senders is not None:
             rule = MatchRule(type="signal", sender=SYSTEMD, interface=MANAGER, member="JobRemoved")
             self._reply(message_bus.AddMatch(rule))
-        self.call(ROOT, MANAGER, "Subscribe", "", ())
+            self.call(
+                ROOT, MANAGER, "Subscribe", "", ()
+            )  # on its own socket systemd tells without being asked
 
     def ended(self, job: str) -> str:
         """Wait until ``job`` is gone from systemd's queue; return how it ended, "" where systemd did not say.
@@ -102,16 +106,16 @@ class Bus:
         """Hang up."""
         self._socket.close()
 
-    def _is_queued(self, job: str) -> bool:
-        from jeepney import DBusErrorResponse
+    def cancel(self, job: str) -> None:
+        """Take a job out of systemd's queue; one that is gone is no error."""
+        with _unless_gone():
+            self.call(job, JOB, "Cancel", "", ())
 
-        try:
-            self.get(job, f"{SYSTEMD}.Job", "State")
-        except DBusErrorResponse as error:
-            if error.name != UNKNOWN_OBJECT:
-                raise
-            return False
-        return True
+    def _is_queued(self, job: str) -> bool:
+        with _unless_gone():
+            self.get(job, JOB, "State")
+            return True
+        return False
 
     def _authenticate(self, path: Path) -> None:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
@@ -250,3 +254,15 @@ class Bus:
         if left_s <= 0:
             raise TimeoutError("no answer in time")
         return left_s
+
+
+@contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Let a job that is over be none at all."""
+    from jeepney import DBusErrorResponse
+
+    try:
+        yield
+    except DBusErrorResponse as error:
+        if error.name != UNKNOWN_OBJECT:
+            raise

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from installer.host.files import Host
@@ -21,11 +22,16 @@ def digests_below(host: Host, path: PurePosixPath | None) -> Iterator[Callable[[
         return
     from concurrent.futures import ThreadPoolExecutor
 
+    from installer.host.threads import begun
+
     here = host.here(path)
     files = [Path(place, name) for place, _, names in os.walk(here) for name in names]
     with ThreadPoolExecutor() as pool:
-        hashed = {PurePosixPath(file.relative_to(here)): pool.submit(digest_of, str(file)) for file in files}
-        yield lambda: {name: digest.result() for name, digest in hashed.items()}
+        hashed = {
+            PurePosixPath(file.relative_to(here)): begun(pool, partial(digest_of, str(file)))
+            for file in files
+        }
+        yield lambda: {name: digest() for name, digest in hashed.items()}
 
 
 def digest_of(path: str, directory: int | None = None) -> str:

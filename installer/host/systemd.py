@@ -1,17 +1,19 @@
-"""A unit is restarted over D-Bus and its end awaited; no call blocks past its deadline."""
+"""Units as systemd sees them, asked over D-Bus; no call blocks past its deadline."""
 
+import os
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from installer.decide.errors import InstallerError, PendingError
-from installer.host.dbus import MALFORMED, MANAGER, ROOT, SYSTEMD, Bus
-
-_UNIT = f"{SYSTEMD}.Unit"
-_SERVICE = f"{SYSTEMD}.Service"
+from installer.decide.errors import (
+    InstallerError,
+    PendingError,
+)
+from installer.host.dbus import MALFORMED, MANAGER, ROOT, Bus
 
 T = TypeVar("T")
 
@@ -55,81 +57,6 @@ class UnitStart:
     stale: bool = False
 
 
-def restart_unit(
-    buses: Sequence[Path], unit: str, *, timeout_s: float, check: Callable[[], None] = lambda: None
-) -> None:
-    """Restart a unit and return when its start is done, which is when the service said it is ready.
-
-    systemd's count of recent starts is reset before: a few quick restarts otherwise leave the unit dead.
-
-    Args:
-        buses: sockets of systemd itself (``private``) or of the system bus, the preferred first.
-        unit: its full name, such as ``containerd.service``.
-        timeout_s: for everything together; the restart goes on when it is over.
-        check: called now and then while waiting; what it raises ends the wait, the restart goes on.
-
-    Raises:
-        NoBusError: no bus can be reached; nothing was done.
-        InstallerError: the unit is unknown, did not come up, or not in time.
-    """
-
-    def restart(bus: Bus) -> None:
-        path = _known(bus, unit)
-        _forget_failures(bus, unit)
-        _do(bus, "RestartUnit", unit, path, f"restart {unit}")
-
-    _ask(buses, restart, purpose=f"restart {unit}", timeout_s=timeout_s, check=check)
-
-
-def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
-    """Let a unit reload its config in its own way, and return when that is done.
-
-    Raises:
-        NoBusError: no bus can be reached; nothing was done.
-        InstallerError: the unit is unknown, cannot reload, or not in time.
-    """
-
-    def reload(bus: Bus) -> None:
-        _do(bus, "ReloadUnit", unit, _known(bus, unit), f"reload {unit}")
-
-    _ask(buses, reload, purpose=f"reload {unit}", timeout_s=timeout_s)
-
-
-def start_transient(buses: Sequence[Path], unit: str, words: Sequence[str], *, timeout_s: float) -> None:
-    """Have systemd run a command of the host's as a unit of its own, and do not wait for its end.
-
-    Raises:
-        NoBusError: no bus can be reached; nothing was done.
-        InstallerError: systemd refuses, or there is a unit of that name.
-    """
-    properties = [
-        ("Description", ("s", "toolkit-installer carries on an undo")),
-        ("CollectMode", ("s", "inactive-or-failed")),
-        ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
-    ]
-
-    def start(bus: Bus) -> None:
-        signature = "ssa(sv)a(sa(sv))"
-        bus.call(ROOT, MANAGER, "StartTransientUnit", signature, (unit, "fail", properties, []))
-
-    _ask(buses, start, purpose=f"start {unit}", timeout_s=timeout_s)
-
-
-def _do(bus: Bus, method: str, unit: str, path: str, purpose: str) -> None:
-    """Queue a job for a unit, wait for its end, and look at what has become of the unit."""
-    bus.listen()
-    job = bus.call(ROOT, MANAGER, method, "ss", (unit, "replace"))[0]
-    ended = bus.ended(job)
-    state = _state(bus, path, unit)
-    if ended not in {"done", ""} or state.active != "active":
-        found = f"job {ended or 'gone'}, unit {state.active}/{state.sub}, {state.result or 'no result'}"
-        raise InstallerError(
-            f"{purpose} ({found})",
-            remedy=f"see journalctl -u {unit} on the node",
-            code="unit-failed",
-        )
-
-
 def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitState:
     """Return the state of a unit; one that does not exist has ``load`` "not-found".
 
@@ -139,9 +66,9 @@ def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
     """
 
     def state(bus: Bus) -> UnitState:
-        return _state(bus, bus.call(ROOT, MANAGER, "LoadUnit", "s", (unit,))[0], unit)
+        return state_of(bus, unit)
 
-    return _ask(buses, state, purpose=f"look at {unit}", timeout_s=timeout_s)
+    return ask(buses, state, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
 def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitStart:
@@ -153,16 +80,16 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
     """
 
     def start(bus: Bus) -> UnitStart:
-        path = _known(bus, unit)
-        lines = bus.get(path, _SERVICE, "ExecStart")
+        said = properties_of(bus, unit, f"look at {unit}")
+        lines = said["ExecStart"]
         return UnitStart(
             words=tuple(lines[-1][1]) if lines else (),
-            environment=tuple(bus.get(path, _SERVICE, "Environment")),
-            environment_files=tuple(file for file, _ in bus.get(path, _SERVICE, "EnvironmentFiles")),
-            stale=bool(bus.get(path, _UNIT, "NeedDaemonReload")),
+            environment=tuple(said["Environment"]),
+            environment_files=tuple(file for file, _ in said["EnvironmentFiles"]),
+            stale=bool(said["NeedDaemonReload"]),
         )
 
-    return _ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
+    return ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
 def service_properties(
@@ -176,10 +103,10 @@ def service_properties(
     """
 
     def properties(bus: Bus) -> dict[str, Any]:
-        path = _known(bus, unit)
-        return {name: bus.get(path, _SERVICE, name) for name in names}
+        said = properties_of(bus, unit, f"look at {unit}")
+        return {name: said[name] for name in names}
 
-    return _ask(buses, properties, purpose=f"look at {unit}", timeout_s=timeout_s)
+    return ask(buses, properties, purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
@@ -193,44 +120,56 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     def state(bus: Bus) -> str:
         return str(bus.get(ROOT, MANAGER, "SystemState"))
 
-    return _ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
+    return ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
 
 
-def _known(bus: Bus, unit: str) -> str:
-    path: str = bus.call(ROOT, MANAGER, "LoadUnit", "s", (unit,))[0]
-    if (load := bus.get(path, _UNIT, "LoadState")) != "loaded":
+def spent_s(stat: Path) -> float:
+    """Return the seconds of a processor that systemd took, by its ``stat``; 0 where that is another's."""
+    with suppress(OSError, ValueError, IndexError):
+        if (line := stat.read_bytes()).startswith(b"1 (systemd) "):
+            fields = line.rpartition(b") ")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _path_of(unit: str) -> str:
+    """Return the object that is a unit, as systemd makes its path; whoever asks for it has it loaded."""
+    escaped = re.sub(
+        r"\A\d|[^a-zA-Z0-9]", lambda found: f"_{ord(found[0]):02x}", os.fsencode(unit).decode("latin-1")
+    )
+    return f"{ROOT}/unit/{escaped}"
+
+
+def properties_of(bus: Bus, unit: str, purpose: str) -> dict[str, Any]:
+    """Return the properties of a unit that has a file."""
+    said = bus.properties(_path_of(unit))
+    if (load := said["LoadState"]) != "loaded":
         raise InstallerError(
-            f"restart {unit} ({load})", remedy="name the unit that runs the engine", code="unit-failed"
+            f"{purpose} ({load})", remedy="name the unit that runs the engine", code="unit-failed"
         )
-    return path
+    return said
 
 
-def _forget_failures(bus: Bus, unit: str) -> None:
-    from jeepney import DBusErrorResponse  # type: ignore[import-untyped]  # ships no types
-
-    try:
-        bus.call(ROOT, MANAGER, "ResetFailedUnit", "s", (unit,))
-    except DBusErrorResponse as error:
-        if error.name != f"{SYSTEMD}.NoSuchUnit":  # a unit at rest is unloaded again at once
-            raise
+def state_of(bus: Bus, unit: str) -> UnitState:
+    """Return the state of a unit over a connection that is there."""
+    return state_in(bus.properties(_path_of(unit)))
 
 
-def _state(bus: Bus, path: str, unit: str) -> UnitState:
-    is_service = unit.endswith(".service")
-    said = bus.properties(path, _UNIT)
+def state_in(said: Mapping[str, Any]) -> UnitState:
+    """Return the state that the properties of a unit tell."""
     return UnitState(
         load=str(said["LoadState"]),
         active=str(said["ActiveState"]),
         sub=str(said["SubState"]),
-        main_pid=int(bus.get(path, _SERVICE, "MainPID")) if is_service else 0,
+        main_pid=int(said.get("MainPID", 0)),
         can_reload=bool(said["CanReload"]),
         job=int(said["Job"][0]),
         invocation=bytes(said["InvocationID"]).hex(),
-        result=str(bus.get(path, _SERVICE, "Result")) if is_service else "",
+        result=str(said.get("Result", "")),
     )
 
 
-def _ask(
+def ask(
     buses: Sequence[Path],
     question: Callable[[Bus], T],
     *,
@@ -239,7 +178,7 @@ def _ask(
     check: Callable[[], None] = lambda: None,
 ) -> T:
     """Put the question to the first bus that can be reached; every failure becomes an InstallerError."""
-    from jeepney import DBusErrorResponse
+    from jeepney import DBusErrorResponse  # type: ignore[import-untyped]  # ships no types
 
     deadline = time.monotonic() + timeout_s
     with _connected(buses, deadline, check) as bus:

@@ -162,14 +162,13 @@ def _remove(name: str, directory: int) -> None:
 def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Label) -> None:
     """Put ``files`` into the directory ``staged``."""
     top = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-    from concurrent.futures import ThreadPoolExecutor
+    from installer.host.threads import each as put_each
 
     try:
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            list(pool.map(lambda file: _put(top, file, label), files))
+        put_each(lambda file: _put(top, file, label), files, at_once=COPIES_AT_ONCE)
         for each in (*below, "."):
             made = os.open(each, DIRECTORY, dir_fd=top)
             try:

@@ -21,7 +21,20 @@ from installer.host.limits import free_memory_bytes, memory_limit_bytes
 # bytes and by what it is made of. Dense ones take more than a hundred times their size.
 BASE_BYTES: Final = 30 << 20
 PER_BYTE: Final = 24
-PER_PART: Final = {b",": 210, b"=": 900, b'":': 900, b"{": 200, b"\n[": 1500, b"\n[[": -600}
+PER_PART: Final = {
+    b",": 210,
+    b"=": 900,
+    b'":': 900,
+    b'" :': 900,
+    b"{": 200,
+    b"[]": 150,
+    b"\n[": 1500,
+    b"\n[[": -600,
+}
+# Each part of a dotted name is a table of its own; those of headers are mostly the same.
+PER_DOT: Final = 1350
+NAMES: Final = re.compile(rb"[\w.-]++[ \t]*+(=)?")
+HEADERS: Final = re.compile(rb"^[ \t]*+\[[^\n]*+", re.MULTILINE)
 PER_DIGIT: Final = 150
 LONG_NUMBER: Final = 50_000
 NUMBER: Final = re.compile(rb"[0-9A-Fa-f_.]+")
@@ -160,6 +173,10 @@ def _grows(content: bytes) -> int:
     grows = PER_BYTE * len(content) + sum(size * content.count(part) for part, size in PER_PART.items())
     if len(content) < LONG_NUMBER:
         return grows
+    # What ends with a dot has a quoted part behind it; the dots of a string are none of a name.
+    pairs = HEADERS.sub(b"", content)
+    names = (found for found in NAMES.finditer(pairs) if found[1] or found[0].endswith(b"."))
+    grows += PER_DOT * sum(found[0].count(b".") for found in names)
     # A number that is longer than any has meaning is taken apart digit by digit before it is refused.
     longest = max((len(found[0]) for found in NUMBER.finditer(content)), default=0)
     return grows + (PER_DIGIT * longest if longest > LONG_NUMBER else 0)

@@ -10,8 +10,8 @@ from typing import assert_never
 import structlog
 
 from installer.decide.errors import (
-    ConflictError,
     InstallerError,
+    NotBegunError,
     PendingError,
     StoppedError,
     UndoIncompleteError,
@@ -101,8 +101,8 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
             raise
         if done:
             log.warning("step failed", step=describe(done[-1]), error=error)
-        if isinstance(error, ConflictError):
-            done.pop()  # nothing of it was done
+        if isinstance(error, NotBegunError):
+            done.pop()
         _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)
         raise
 

@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 import structlog
 
-from installer.decide.errors import InstallerError, PendingError, StoppedError
+from installer.decide.errors import InstallerError, NotBegunError, PendingError, StoppedError
 from installer.decide.layout import SYSTEM_BUSES
-from installer.host import systemctl, systemd
+from installer.host import systemctl, systemd, unit_jobs
 from installer.host.files import Host
 from installer.host.systemd import NoBusError, UnitStart, UnitState
 from installer.record.failed_start import why_not_started
@@ -23,6 +23,8 @@ STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it ma
 STOP_POLL_S: Final = 0.1
 STOPPING: Final = "deactivating"
 ROOT: Final = PurePosixPath("/")
+SYSTEMD_STAT: Final = PurePosixPath("/proc/1/stat")
+BUSY: Final = 0.5
 
 T = TypeVar("T")
 
@@ -78,18 +80,20 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     asked = time.monotonic()
     before = state(host, unit)
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
-    more_s = TURNS * (time.monotonic() - asked) if patience.stop_s else 0.0
-    timeout_s, began = patience.start_s + more_s, time.time()
+    asked_s = time.monotonic() - asked
+    timeout_s = max(1.0, patience.start_s + (TURNS * asked_s if patience.stop_s else -asked_s))
+    began, busy = time.time(), Busy(host)
     try:
         try:
-            _either(
-                lambda: systemd.restart_unit(buses(host), unit, timeout_s=timeout_s, check=patience.check),
-                lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=timeout_s),
-            )
+            _restarted(host, unit, timeout_s, patience)
         except PendingError as error:
+            if not patience.stop_s:
+                raise
             _outlast(host, unit, patience, error)
-    except (NoBusError, StoppedError, PendingError):
+    except (NoBusError, StoppedError):
         raise
+    except (NotBegunError, PendingError) as error:
+        raise busy.explained(error) from error
     except InstallerError as error:
         if words := why_not_started(host, buses(host), unit, began, before):
             raise InstallerError(f"{error.problem}: {words}", remedy=error.remedy, code=error.code) from error
@@ -106,12 +110,23 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     return before
 
 
+def _restarted(host: Host, unit: str, timeout_s: float, patience: Patience) -> None:
+    # What has not begun when our time is over is taken back, but for a pod: its grace has no time for that.
+    withdraw_s = unit_jobs.WITHDRAW_S if patience.stop_s else 0.0
+    _either(
+        lambda: unit_jobs.restart_unit(
+            buses(host), unit, timeout_s=timeout_s, check=patience.check, withdraw_s=withdraw_s
+        ),
+        lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=timeout_s),
+    )
+
+
 def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> None:
     """Wait for the end of a restart that is not over: for all of its stop, then for its start."""
-    if state(host, unit).active == STOPPING:
-        log.info("waiting for calls in flight", unit=unit)
+    if _is_down(state(host, unit)):
+        log.info("waiting for the restart", unit=unit, reason="calls in flight, or systemd is busy")
         deadline = time.monotonic() + patience.stop_s
-        while state(host, unit).active == STOPPING:
+        while _is_down(state(host, unit)):
             if time.monotonic() > deadline:
                 raise PendingError(slow.problem, remedy=f"run again when {unit} has stopped and started")
             patience.check()
@@ -128,6 +143,33 @@ def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> N
         )
 
 
+def _is_down(now: UnitState) -> bool:
+    """Tell whether a unit still stops, or has stopped and waits for systemd to start it."""
+    return now.active == STOPPING or bool(now.job and now.active in {"inactive", "failed"})
+
+
+class Busy:
+    """How busy systemd itself is from now on, as the node's /proc tells."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._began_s, self._spent_s = time.monotonic(), self._spent()
+
+    def explained(self, error: InstallerError) -> InstallerError:
+        """Return the error, with whom to look for where systemd had no time."""
+        share = (self._spent() - self._spent_s) / max(0.1, time.monotonic() - self._began_s)
+        if share < BUSY:
+            return error
+        return type(error)(
+            error.problem,
+            remedy=f"systemd was busy for {min(share, 1):.0%} of that time: see who asks it without end "
+            "(busctl monitor org.freedesktop.systemd1 on the node), end that, and run again",
+        )
+
+    def _spent(self) -> float:
+        return systemd.spent_s(self._host.here(SYSTEMD_STAT))
+
+
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:
     """Let a unit reload its config in the way that its owner wrote down (ExecReload).
 
@@ -135,7 +177,7 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
         InstallerError: it cannot, or systemd cannot be reached.
     """
     _either(
-        lambda: systemd.reload_unit(buses(host), unit, timeout_s=timeout_s),
+        lambda: unit_jobs.reload_unit(buses(host), unit, timeout_s=timeout_s),
         lambda: systemctl.reload(host.here(ROOT), unit, timeout_s=timeout_s),
     )
 
@@ -147,7 +189,7 @@ def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
         InstallerError: it does not, or systemd cannot be reached.
     """
     _either(
-        lambda: systemd.start_transient(buses(host), unit, words, timeout_s=ASK_S),
+        lambda: unit_jobs.start_transient(buses(host), unit, words, timeout_s=ASK_S),
         lambda: systemctl.start_transient(host.here(ROOT), unit, words, timeout_s=ASK_S),
     )
 

@@ -45,6 +45,18 @@ def signals(results: tuple[str, ...] = ("failed", "done", "canceled")) -> None:
         job = (job + 40) % 4000
 
 
+def questions() -> None:
+    """Ask systemd without end what takes it longest, as everybody may: it runs no job while it has to answer."""
+    from jeepney import DBusAddress, new_method_call
+    from jeepney.io.blocking import open_dbus_connection
+
+    name = "org.freedesktop.systemd1"
+    manager = DBusAddress("/org/freedesktop/systemd1", bus_name=name, interface=f"{name}.Manager")
+    connection = open_dbus_connection("SYSTEM")
+    while True:
+        connection.send_and_get_reply(new_method_call(manager, "ListUnitFiles"))
+
+
 def _send(connection: object, message: object, name: str) -> None:
     from jeepney import HeaderFields
 
@@ -114,22 +126,25 @@ def burn() -> None:
         pass
 
 
+ACTS = (signals, locks, names, endless)
+
+
 def main() -> None:
     """Become nobody, and begin, at everybody's priority.
 
     With the word ``burn`` it only takes the processor, with as many threads: that is everybody's right, and
-    what the same time without its acts is measured by.
+    what the same time without its acts is measured by. With ``ask`` it keeps systemd busy, and nothing else.
     """
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    acts = (burn,) * 4 if sys.argv[1:] == ["burn"] else (signals, locks, names, endless)
+    acts = {"burn": (burn,) * 4, "ask": (questions,) * 2}.get("".join(sys.argv[1:]), ACTS)
     for act in acts:
         threading.Thread(target=act, daemon=True).start()
     time.sleep(1)
     sys.stdout.write("at work\n")
     sys.stdout.flush()
-    while threading.active_count() > 4:
+    while threading.active_count() > len(acts):
         time.sleep(0.2)
     sys.exit("one of them has ended")
 

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.engines import neighbour
+from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
+from tests.engines.versions import EngineSet
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 SLOWER = 1.5
@@ -113,6 +115,32 @@ def _changes_nothing(node: Node, record_row: Callable[[str], None], *, over_the_
     assert starts_then == {starts}
     assert snapshot(node) == files
     assert served(node) == before
+
+
+def test_a_stop_is_obeyed_while_somebody_keeps_systemd_from_restarting_anything(
+    booted: Boot, engines_today: list[EngineSet]
+) -> None:
+    """systemd answers root's questions between theirs, but begins a job only when there is nothing to answer."""
+    with booted(next(engines for engines in engines_today if engines.docker is None)) as node:
+        _stopped_beside_questions(node, "containerd.service")
+
+
+def _stopped_beside_questions(node: Node, unit: str) -> None:
+    files, before, started = snapshot(node), served(node), node.show(unit, "InvocationID")
+
+    with _beside(node, "ask"):
+        run = node.start_installer("run", *SOURCE)
+        run.wait_for("config written", timeout_s=90)
+        time.sleep(1)
+        run.terminate()
+        code = run.wait(timeout_s=120)
+
+    assert code == 0, run.log
+    assert snapshot(node) == files
+    assert "No jobs" in node.run(["systemctl", "list-jobs"]).stdout
+    # Between two questions it may have come to a restart: then there was another one, back.
+    assert served(node) == before
+    assert ("engine reloaded" in run.log) == (node.show(unit, "InvocationID") != started)
 
 
 def test_an_engine_that_is_not_roots_is_not_believed(containerd_node: Node) -> None:

@@ -224,7 +224,7 @@ class FakeSystemd:
         return True
 
     def _answers(self, request: Any, member: str, listening: set[str]) -> Iterator[Any]:
-        from jeepney import new_error, new_method_return
+        from jeepney import HeaderFields, new_error, new_method_return
 
         match member, request.body:
             case "Hello", _:
@@ -234,15 +234,11 @@ class FakeSystemd:
                 yield new_method_return(request, "s", (OWNER,))
             case "AddMatch" | "Subscribe", _:
                 yield new_method_return(request)
-            case "LoadUnit", (name,) if "." not in name:
-                yield new_error(
-                    request,
-                    "org.freedesktop.DBus.Error.InvalidArgs",
-                    "s",
-                    (f"Unit name {name} is not valid.",),
-                )
-            case "LoadUnit", (name,):
-                yield new_method_return(request, "o", (_path(name),))
+            case "GetAll", _ if "_2e" not in (
+                name := request.header.fields[HeaderFields.path].split("/")[-1]
+            ):
+                said = f"Unit name {name} is neither a valid invocation ID nor unit name."
+                yield new_error(request, "org.freedesktop.DBus.Error.InvalidArgs", "s", (said,))
             case "ResetFailedUnit", (name,):
                 if self.units[name].active == "inactive":
                     yield new_error(
@@ -251,7 +247,7 @@ class FakeSystemd:
                 else:
                     self.units[name].starts = 0
                     yield new_method_return(request)
-            case "RestartUnit", (name, "replace"):
+            case "RestartUnit" | "StartUnit", (name, "replace"):
                 yield from self._restart(request, name, listening)
             case "Get", ("org.freedesktop.systemd1.Job", "State"):
                 said = (
@@ -264,12 +260,14 @@ class FakeSystemd:
                 raise AssertionError(unknown)
 
     def _properties(self, request: Any, interface: str, *names: str) -> Any:
-        from jeepney import new_method_return
+        from jeepney import HeaderFields, new_method_return
 
         if names:
             return new_method_return(request, "v", (self._property(request, names[0]),))
-        assert interface == "org.freedesktop.systemd1.Unit"
-        told = ("LoadState", "ActiveState", "SubState", "CanReload", "Job", "InvocationID")
+        assert not interface, "an empty name is all interfaces"
+        told = ["LoadState", "ActiveState", "SubState", "CanReload", "Job", "InvocationID"]
+        path = request.header.fields[HeaderFields.path]
+        told += ["MainPID", "Result"] if path.endswith("_2eservice") else []
         return new_method_return(request, "a{sv}", ({name: self._property(request, name) for name in told},))
 
     def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
@@ -281,7 +279,7 @@ class FakeSystemd:
         result = unit.result if unit.starts < self.START_LIMIT else "failed"
         unit.active, unit.sub = ("active", "running") if result == "done" else ("failed", "failed")
         manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
-        needed = {"Subscribe", "AddMatch"} if self.behind_bus else {"Subscribe"}
+        needed = {"Subscribe", "AddMatch"} if self.behind_bus else set()
         ended = [
             new_signal(manager, "JobRemoved", "uoss", (6, "/job/6", "other.service", "failed")),
             new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", name, result)),
@@ -309,6 +307,33 @@ class FakeSystemd:
             "Job": ("(uo)", (0, "/")),
             **self.changed,
         }[key]
+
+
+@dataclass
+class BusySystemd(FakeSystemd):
+    """Answers and begins no job, as systemd 252 was seen to while others ask it ``ListUnitFiles`` without end.
+
+    With ``begins_late`` it comes to a restart in the moment that it is cancelled.
+    """
+
+    begins_late: bool = False
+
+    def _answers(self, request: Any, member: str, listening: set[str]) -> Iterator[Any]:
+        from jeepney import new_method_return
+
+        match member, request.body:
+            case "RestartUnit", _:
+                self.changed = {"Job": ("(uo)", (7, "/job/7"))}
+                yield new_method_return(request, "o", ("/job/7",))
+            case "Cancel", _:
+                self.changed = {}
+                for unit in self.units.values() if self.begins_late else ():
+                    unit.active, unit.sub, unit.main_pid = "deactivating", "stop-sigterm", 0
+                yield new_method_return(request)
+            case "Get", ("org.freedesktop.systemd1.Job", "State"):
+                yield new_method_return(request, "v", (("s", "waiting"),))
+            case _:
+                yield from super()._answers(request, member, listening)
 
 
 def _path(unit: str) -> str:

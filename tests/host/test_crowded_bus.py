@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from installer.decide.errors import StoppedError
-from installer.host.systemd import NoBusError, restart_unit, system_state
+from installer.host.systemd import NoBusError, system_state
+from installer.host.unit_jobs import restart_unit
 from tests.host.servers import FakeSystemd, FakeUnit
 
 

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import (
+    InstallerError,
+    NotBegunError,
+    PendingError,
+    StoppedBeforeError,
+    StoppedError,
+)
 from installer.host.files import Host
-from installer.host.systemd import NoBusError, UnitState, restart_unit, system_state, unit_state
+from installer.host.systemd import NoBusError, UnitState, system_state, unit_state
+from installer.host.unit_jobs import restart_unit
 from installer.record import units
 from installer.record.units import Patience
-from tests.host.servers import FakeSystemd, FakeUnit, hang, hang_up, serving
+from tests.host.servers import BusySystemd, FakeSystemd, FakeUnit, hang, hang_up, serving
 
 CONTAINERD = "containerd.service"
 
@@ -66,7 +73,7 @@ def test_a_job_that_does_not_end_well_is_an_error_with_its_result(tmp_path: Path
     [
         pytest.param("nope.service", r"restart nope.service \(not-found\)", id="unknown"),
         pytest.param("masked.service", r"restart masked.service \(masked\)", id="masked"),
-        pytest.param("nope", "Unit name nope is not valid", id="no name of a unit"),
+        pytest.param("nope", "Unit name nope is neither a valid", id="no name of a unit"),
     ],
 )
 def test_a_unit_that_cannot_be_restarted_is_named(tmp_path: Path, unit: str, words: str) -> None:
@@ -238,7 +245,7 @@ def test_without_a_bus_the_directory_to_mount_is_named(tmp_path: Path) -> None:
         system_state([tmp_path / "absent"], timeout_s=1)
 
 
-@pytest.mark.parametrize("call", ["LoadUnit", "Subscribe", "RestartUnit"])
+@pytest.mark.parametrize("call", ["GetAll", "Subscribe", "RestartUnit"])
 def test_a_systemd_that_stops_answering_is_left_at_the_deadline(tmp_path: Path, call: str) -> None:
     systemd = node(containerd=FakeUnit())
     systemd.silent_on = call
@@ -251,6 +258,80 @@ def test_a_systemd_that_stops_answering_is_left_at_the_deadline(tmp_path: Path, 
         restart_unit([bus], CONTAINERD, timeout_s=0.3)
 
     assert time.monotonic() - started < 1
+
+
+def test_a_restart_that_systemd_does_not_come_to_is_taken_back(tmp_path: Path) -> None:
+    systemd = BusySystemd({CONTAINERD: FakeUnit()})
+
+    with (
+        serving(tmp_path / "bus", systemd) as bus,
+        pytest.raises(NotBegunError, match="systemd has not begun with it within 0 s"),
+    ):
+        restart_unit([bus], CONTAINERD, timeout_s=0.3)
+
+    assert systemd.calls[-2:] == ["Cancel", "GetAll"]
+    assert systemd.units[CONTAINERD].starts == 0
+
+
+def test_a_stop_takes_a_restart_back_that_systemd_has_not_come_to(tmp_path: Path) -> None:
+    systemd, stop_at = BusySystemd({CONTAINERD: FakeUnit()}), time.monotonic() + 0.3
+
+    def check() -> None:
+        if time.monotonic() > stop_at:
+            raise StoppedError
+
+    with serving(tmp_path / "bus", systemd) as bus, pytest.raises(StoppedBeforeError):
+        restart_unit([bus], CONTAINERD, timeout_s=5, check=check)
+
+    assert "Cancel" in systemd.calls
+
+
+def test_a_restart_that_begins_as_it_is_taken_back_does_not_leave_the_unit_stopped(tmp_path: Path) -> None:
+    systemd = BusySystemd({CONTAINERD: FakeUnit()}, begins_late=True)
+
+    with serving(tmp_path / "bus", systemd) as bus, pytest.raises(PendingError):
+        restart_unit([bus], CONTAINERD, timeout_s=0.3)
+
+    assert systemd.units[CONTAINERD].active == "active"
+    assert systemd.units[CONTAINERD].starts == 1
+
+
+def test_a_pod_has_no_time_to_take_a_restart_back(tmp_path: Path) -> None:
+    systemd = BusySystemd({CONTAINERD: FakeUnit()})
+    (tmp_path / "run/dbus").mkdir(parents=True)
+
+    with (
+        serving(tmp_path / "run/dbus/system_bus_socket", systemd),
+        pytest.raises(PendingError, match="systemd still works on it, or hangs"),
+    ):
+        units.restart(Host.under(PurePosixPath(tmp_path)), CONTAINERD, Patience(1.0, lambda: None, stop_s=0))
+
+    assert "Cancel" not in systemd.calls
+
+
+def test_who_has_to_look_at_systemd_is_told_that_it_was_busy(tmp_path: Path) -> None:
+    systemd, stat = BusySystemd({CONTAINERD: FakeUnit()}), tmp_path / "proc/1/stat"
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    stat.parent.mkdir(parents=True)
+    # As /proc/1/stat was on Debian 12, the times of a processor in ticks at 14 and 15.
+    line = (
+        "1 (systemd) S 0 1 1 0 -1 4194560 24000 200000 100 900 {} 100 500 200 20 0 1 0 30 23000000 3000 1\n"
+    )
+    stat.write_text(line.format(100))
+
+    def spend(_: str) -> tuple[()]:
+        if "RestartUnit" in systemd.calls:
+            stat.write_text(line.format(100_000))
+        return ()
+
+    systemd.strangers = spend
+    with (
+        serving(tmp_path / "run/dbus/system_bus_socket", systemd),
+        pytest.raises(
+            NotBegunError, match=r"has not begun.*; systemd was busy for 100% of that time: see who"
+        ),
+    ):
+        units.restart(Host.under(PurePosixPath(tmp_path)), CONTAINERD, Patience(0.3, lambda: None))
 
 
 def test_a_systemd_that_others_keep_busy_is_given_as_much_more_time(tmp_path: Path) -> None:

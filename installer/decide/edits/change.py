@@ -37,14 +37,12 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
             the way to a key, or a key on the way is there twice.
     """
     draft = Draft.of(text, _GRAMMARS[syntax], name)
-    edits: list[Edit] = []
+    # In their order; a header for a table that was only named by others may be an edit already.
+    edits: dict[Edit, None] = {}
     with understood(name):
         for want in wants:
-            for edit in _fulfil(draft, want):
-                # A header for a table that was only named by others may be an edit already.
-                if edit not in edits:
-                    edits.append(edit)
-    return draft.finished(edits), tuple(edits)
+            edits |= dict.fromkeys(_fulfil(draft, want))
+    return draft.finished(tuple(edits)), tuple(edits)
 
 
 def holds(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> bool:

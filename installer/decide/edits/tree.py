@@ -78,12 +78,12 @@ def child_of(branch: Branch, name: str) -> Any | Absent:
 
 def pruned(tree: Branch, keys: Sequence[Key]) -> Branch:
     """Return ``tree`` without the empty containers on the way to ``keys``."""
-    for key in keys:
-        for depth in range(len(key) - 1, 0, -1):
-            parent = branch_at(tree, key[: depth - 1])
-            if parent is not None and parent.get(key[depth - 1]) == {}:
-                tree, parent = opened(tree, key[: depth - 1])
-                del parent[key[depth - 1]]
+    on_the_way = {key[:depth] for key in keys for depth in range(1, len(key))}
+    for key in sorted(on_the_way, key=len, reverse=True):
+        parent = branch_at(tree, key[:-1])
+        if parent is not None and parent.get(key[-1]) == {}:
+            tree, parent = opened(tree, key[:-1])
+            del parent[key[-1]]
     return tree
 
 

@@ -41,6 +41,7 @@ from installer.decide.engines.model import (
     is_ours,
     leaves,
     low_level_words,
+    refuse_large_donor,
     refuse_taken_name,
     table,
     text,
@@ -107,6 +108,7 @@ def _places(files: ConfigFiles) -> Iterator[tuple[Config, PurePosixPath | None, 
 
 def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles) -> Decision:
     config, target, extras, entries = wanted.config, wanted.target, wanted.extras, wanted.entries
+    refuse_large_donor(config.path, donor)
     wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
     if config.old_default and any(entry.default for entry in entries):
         # It overrules the name. Emptied, not removed: so it comes back also when others have edited the file.

@@ -17,6 +17,7 @@ from installer.decide.engines.model import (
     is_ours,
     leaves,
     low_level_words,
+    refuse_large_donor,
     refuse_taken_name,
     table,
     text,
@@ -69,6 +70,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     path = files.drop_in or files.config
     _refuse_overruled(files, path, entries)
     donor = _donor(runtimes, default)
+    refuse_large_donor(path, donor)
     wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     for entry in entries:
         mine = runtimes.get(entry.name, {})

@@ -18,6 +18,9 @@ OUR_BINARIES: Final = frozenset(
 )
 # A VM or a user-space kernel cannot start a container for our runtime, nor can a shim (compatibility.md#d33).
 NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
+# A runtime of containerd's or CRI-O's has some twenty options, in two tables.
+MOST_OPTIONS: Final = 200
+DEEPEST_OPTION: Final = 16
 STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 
 
@@ -166,6 +169,22 @@ def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
             yield from leaves(value, (*above, name))
         else:
             yield (*above, name), value
+
+
+def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
+    """Raise where the runtime whose options ours take over is none that a person has written.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    keys = [key for key, _ in leaves(donor)]
+    deepest = max(map(len, keys), default=0)
+    if len(keys) > MOST_OPTIONS or deepest > DEEPEST_OPTION:
+        raise InstallerError(
+            f"edit {path} (its default runtime has {len(keys)} options, in tables up to {deepest} deep, "
+            f"which ours would take over: no more than {MOST_OPTIONS}, and {DEEPEST_OPTION} deep)",
+            remedy="take out what the runtime does not need, then run again",
+        )
 
 
 def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:

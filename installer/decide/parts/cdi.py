@@ -48,7 +48,7 @@ def install(facts: Facts, options: Options) -> Part:
 
 
 def undo(facts: Facts, *, stays: bool) -> Part:
-    """Return the step that restores what stood where the specification is, unless something of ours ``stays``."""
+    """Return what restores what stood where the specification is, unless something of ours ``stays``."""
     rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
     steps = tuple(step for row in rows if not stays for step in _restored(row, facts))
     originals = (pristine(row.path, facts).file for row in rows)
