@@ -142,7 +142,7 @@ class Options:
 
     def _refuse_signal(self) -> None:
         restarted = [
-            name for name in self.runtimes if name != AUTO and ENGINES[name].reload is Reload.RESTART
+            name for name in self.runtimes if name != AUTO and ENGINES[name].reload is not Reload.HUP
         ]
         if self.restart_mode is RestartMode.SIGNAL and restarted:
             raise UsageError(

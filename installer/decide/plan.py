@@ -153,7 +153,7 @@ def _digest(facts: Facts, options: Options, toolkit: ToolkitRow | None) -> str:
     for engine in facts.engines:
         files = [pristine(path, facts).file for path in engine.files]
         texts = [file.digest if file else "" for file in files]
-        serves = _served(engine) if ENGINES[engine.name].reload is How.RESTART else ()
+        serves = _served(engine) if ENGINES[engine.name].reload is not How.HUP else ()
         engines.append(
             (engine.name, engine.version, engine.build, engine.unit, engine.config, serves, *texts)
         )

@@ -30,7 +30,7 @@ DEVICES: Final = PurePosixPath("/dev")
 
 
 def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
-    """Return the facts with the configs an engine reads; none where it writes them itself.
+    """Return the facts with the configs an engine reads; none where nobody can edit them.
 
     Raises:
         InstallerError: the root file is not valid, so that nobody knows what it imports.
@@ -40,9 +40,14 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
     named: set[PurePosixPath] = set()
     if engine.drop_in_dir is not None:
         directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
-        named |= set(_walk(host, directory)) if host.kind(directory) is not Kind.ABSENT else set()
-    if engine.drop_ins is DropIns.IMPORTED:
+        if engine.drop_in_names:
+            named |= set(_matching(host, directory / engine.drop_in_names))
+        elif host.kind(directory) is not Kind.ABSENT:
+            named |= set(_walk(host, directory))
+    if engine.imports:
         named |= set(_imports(host, facts.config))
+    rendered = engine.rendered(facts.config)
+    named -= {rendered}
     beside = {path for path in named if host.kind(path) is Kind.FILE}
     if facts.drop_in is not None:
         beside.add(facts.drop_in)
@@ -53,6 +58,7 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
         files=(facts.config, *sorted(beside - {facts.config})),
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _stays(host, path)),
+        rendered=read_config(host, rendered) if rendered else None,
     )
 
 

@@ -37,7 +37,7 @@ def located(
         found = ask(engine, host.here(socket), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(facts, socket=socket, unit=row.unit), found
-    if answer.stopped and engine.reload is How.RESTART:
+    if answer.stopped and engine.reload is not How.HUP:
         resting, crashing = units.at_rest(host, row.unit), units.crashes(host, row.unit)
         return replace(facts, crashing=crashing and not resting), replace(answer, stopped=resting)
     return facts, answer

@@ -287,5 +287,6 @@ CONTAINERD: Final = Engine(
     edits=edits,
     check=check,
     effect=effect,
+    imports=True,
     relocated=relocated,
 )
