@@ -39,7 +39,7 @@ from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.live import in_use, low_level_runtime
-from installer.record.located import located, located_again
+from installer.record.located import awaited, located, located_again
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -237,7 +237,7 @@ def _engines(
         overruled += reads.unread(host, facts, process.cmdline)
         ours = () if facts.drop_in is None else (facts.drop_in,)
         facts = replace(facts, outdated=reads.outdated(host, engine, process.at_s, ours))
-        if not engine.finds:
+        if engine.generated is None:
             refuse_generated(facts)
         found.append(with_configs(host, engine, facts))
     if not found and options.engine_names:
@@ -252,7 +252,7 @@ def _engines(
 
 
 def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    return ask(engine, host.here(facts.socket), timeout_s=min(ASK_S, options.timeout_s))
+    return awaited(host, facts, ask(engine, host.here(facts.socket), timeout_s=min(ASK_S, options.timeout_s)))
 
 
 def _cmdline(answer: Answer) -> tuple[str, ...]:
