@@ -51,6 +51,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
+    held = replace(held, configs=tuple(_wherever(host, held.configs)))
     # Hashing the payload and asking the engines wait for different things.
     with (
         found_artifacts(options.toolkit_source) as artifacts,
