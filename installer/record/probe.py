@@ -21,7 +21,13 @@ from installer.record import reads, units
 from installer.record.access import install_dir_obstacles
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import overruling, path_of, state_of
-from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
+from installer.record.configs import (
+    contents_of,
+    usual_configs,
+    with_configs,
+    with_drop_in,
+    with_readable_configs,
+)
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacles
 from installer.record.handed import with_handed
@@ -32,6 +38,7 @@ from installer.record.hints import (
     moved,
     refuse_generated,
     refuse_unknown,
+    served_by_image,
     used,
     without_cri,
 )
@@ -79,6 +86,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
             obstacles=(
+                *(served_by_image(host) if engines else ()),
                 *host.install_obstacles(options.install_dir),
                 *install_dir_obstacles(host, options.install_dir),
                 *unit_obstacles(host, options, engines),
@@ -234,7 +242,7 @@ def _engines(
         overruled += stands_against or overruling(engine, facts.next_words, options, "its unit starts it")
         overruled += reads.moving(facts, _cmdline(answer))
         process = reads.process_of(host, facts, answer.peer)
-        facts = reads.with_places(host, facts, process.cmdline, places)
+        facts = with_drop_in(host, engine, reads.with_places(host, facts, process.cmdline, places))
         overruled += reads.unread(host, facts, process.cmdline)
         ours = () if facts.drop_in is None else (facts.drop_in,)
         facts = replace(facts, outdated=reads.outdated(host, engine, process.at_s, ours))
