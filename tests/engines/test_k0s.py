@@ -145,6 +145,24 @@ def test_an_install_that_was_killed_while_it_waited_is_finished_by_the_next(star
         assert snapshot(node) == files
 
 
+def test_an_install_that_is_stopped_while_it_waits_takes_the_drop_in_back_and_sees_the_restart(
+    started: Started,
+) -> None:
+    with started("1.36", 1, 0.2) as k0s:
+        node, files, before = k0s.node, snapshot(k0s.node), k0s.containerd()
+        first = node.start_installer("install", *SOURCE)
+        node.wait_for("nvidia.toml", ["ls", "/etc/k0s/containerd.d"])
+
+        first.terminate()
+
+        assert first.wait() == 1, first.log
+        # Both changes are one for k0s: what ran all the time serves what it should, and is restarted yet.
+        assert k0s.events() == [MOVED_IN, REMOVED]
+        assert k0s.containerd() not in {0, before}
+        assert k0s.handlers() == {"runc": ""}
+        assert snapshot(node) == files
+
+
 def test_as_a_containerd_it_is_refused_and_nvidias_variables_for_it_are_understood(started: Started) -> None:
     with started("1.36", 0.2, 0.2) as k0s:
         node, files = k0s.node, snapshot(k0s.node)
