@@ -120,7 +120,8 @@ def _runs_pods(host: Host, engine: EngineFacts) -> bool:
 
 def refuse_unknown(host: Host, facts: EngineFacts) -> None:
     """Raise where nobody can tell whose containerd it is that answers on the socket of k3s and RKE2."""
-    candidates = [unit for engine in ENGINES.values() for unit in engine.units]
+    socket = ENGINES[facts.name].socket
+    candidates = [unit for engine in ENGINES.values() if engine.socket == socket for unit in engine.units]
     if not any(units.runs(host, unit) for unit in candidates):
         raise InstallerError(
             f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
