@@ -239,7 +239,8 @@ def _override(text: str) -> dict[str, Any]:
 def _places(asked: Asked, view: _View) -> dict[str, Places]:
     """Return the engine that is asked for, and where it is.
 
-    NVIDIA's tool knows k3s and RKE2 as a containerd with other paths, which is which only their unit tells.
+    NVIDIA's tool knows engines that write their config themselves as a containerd with other paths: one is
+    told of the drop-in alone, and which of k3s and RKE2 it is only their unit tells.
     """
     engine = asked["runtime"]
     row = ENGINES[engine]
@@ -247,7 +248,8 @@ def _places(asked: Asked, view: _View) -> dict[str, Places]:
     if names := generating(row.process, config, PurePosixPath(asked["socket"])):
         usual = ENGINES[names[0]].socket
         here = asked["socket"] if asked.given("socket") and asked["socket"] else str(usual)
-        return dict.fromkeys(names, Places(None, None, view.file(here, usual)))
+        drop_in = config if config.parent == ENGINES[names[0]].drop_in_dir else None
+        return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
     socket = view.file(asked["socket"] or str(row.socket), row.socket)
     return {engine: Places(config, _drop_in(asked, engine, view), socket)}
 

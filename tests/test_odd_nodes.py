@@ -384,6 +384,36 @@ def test_a_containerd_without_cri_is_left_alone_for_what_is_seen(
 
 
 @pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        pytest.param(
+            "talos",
+            "cannot install on this node (on Talos the toolkit is a system extension, and runtimes come from the "
+            "machine config); add both there",
+            id="Talos",
+        ),
+        pytest.param(
+            "bottlerocket",
+            "cannot install on this node (Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing "
+            "is installed); start this node from that image",
+            id="Bottlerocket",
+        ),
+    ],
+)
+def test_a_system_that_brings_the_toolkit_in_its_own_way_is_told_so_before_anything_is_written(
+    site: Site, name: str, told: str
+) -> None:
+    (site.root / "etc/os-release").write_text(f"ID={name}\n")
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert sentence(done) == told
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize(
     "text", [None, "", "\n", '\ufeff{"debug": true}'], ids=["usual", "empty", "blank", "marked"]
 )
 def test_dockers_config_may_have_any_name(site: Site, text: str | None) -> None:

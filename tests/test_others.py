@@ -91,7 +91,8 @@ def test_what_somebody_does_meanwhile_is_all_that_is_left(site: Site, act: str) 
     assert _state(site.root) == _state(untouched)
 
 
-def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Site) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after another install"])
+def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Site, *, again: bool) -> None:
     config = site.root / DAEMON_JSON
     original = config.read_bytes()
     config.rename(config.with_name("first.json"))
@@ -100,6 +101,9 @@ def test_a_link_that_leads_elsewhere_leaves_no_trace_of_us_where_it_led(site: Si
     config.unlink()
     (config.with_name("second.json")).write_text('{"debug": true}\n')
     config.symlink_to("second.json")
+    if again:
+        assert site.call("install").returncode == 0
+        assert config.with_name("first.json").read_bytes() == original
 
     done = site.call("uninstall")
 

@@ -88,6 +88,7 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         engine.flags,
         engine.unreadable,
         engine.dormant,
+        engine.rendered,
     )
 
 

@@ -203,7 +203,7 @@ class PendingError(InstallerError):
 class NotBegunError(InstallerError):
     """A step was given up before anything of it was done, and nothing of it will be."""
 
-    usual = "unit-failed"
+    usual: ClassVar[Code] = "unit-failed"
 
 
 class StoppedBeforeError(StoppedError, NotBegunError):

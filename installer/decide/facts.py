@@ -51,6 +51,7 @@ class EngineFacts:
     ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
     imports which are there without a text as well, as symbolic links and directories are: with such a one
     it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
+    ``rendered`` is what it made of its configs at its last start, where it does not read them as they are.
     """
 
     name: str
@@ -76,6 +77,7 @@ class EngineFacts:
     next_words: tuple[str, ...] = ()
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
+    rendered: File | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
     for each in facts.engines:
         files = [pristine(path, facts).file for path in each.files]
         texts = [file.digest if file else "" for file in files]
-        serves = _served(each) if ENGINES[each.name].reload is ReloadMethod.RESTART else ()
+        serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
         engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
     asked = replace(options, retry=False)
     words = repr((engines, payload.version if payload else "", asked))

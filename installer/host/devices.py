@@ -104,6 +104,15 @@ def listens(host: Host, path: PurePosixPath) -> bool | None:
     return True
 
 
+def is_read_only(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether nothing can be written at ``path``, for its file system is mounted so."""
+    standing = next((each for each in (path, *path.parents) if host.exists(each)), path)
+    try:
+        return bool(os.statvfs(host.here(standing)).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
     """Return how many percent of the space and of the inodes are used where ``path`` is; -1 for no limit.
 

@@ -14,6 +14,7 @@ from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
+from installer.host.devices import is_read_only
 from installer.host.files import Host
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
 
@@ -38,12 +39,14 @@ HEADERS: Final = re.compile(rb"^[ \t]*+\[[^\n]*+", re.MULTILINE)
 PER_DIGIT: Final = 150
 LONG_NUMBER: Final = 50_000
 NUMBER: Final = re.compile(rb"[0-9A-Fa-f_.]+")
+ALL: Final = "*.toml"
+DROP_IN: Final = "99-nvidia.toml"
 WILDCARDS: Final = frozenset("*?[")
 DEVICES: Final = PurePosixPath("/dev")
 
 
 def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
-    """Return the facts with the configs an engine reads; none where it writes them itself.
+    """Return the facts with the configs an engine reads; none where nobody can edit them.
 
     Raises:
         InstallerError: the root file is not valid, so that nobody knows what it imports.
@@ -53,9 +56,14 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
     named: set[PurePosixPath] = set()
     if engine.drop_in_dir is not None:
         directory = facts.drop_in.parent if facts.drop_in else engine.drop_in_dir
-        named |= set(_walk(host, directory)) if host.kind(directory) is not Kind.ABSENT else set()
-    if engine.drop_ins is DropIns.IMPORTED:
+        if engine.drop_in_names:
+            named |= set(_matching(host, directory / engine.drop_in_names))
+        elif host.kind(directory) is not Kind.ABSENT:
+            named |= set(_walk(host, directory))
+    if engine.imports:
         named |= set(_imports(host, facts.config))
+    rendered = engine.rendered(facts.config)
+    named -= {rendered}
     beside = {path for path in named if host.kind(path) is Kind.FILE}
     if facts.drop_in is not None:
         beside.add(facts.drop_in)
@@ -66,7 +74,25 @@ def with_configs(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
         files=(facts.config, *sorted(beside - {facts.config})),
         dormant=frozenset(taken - named - {own}),
         unreadable=frozenset(path for path in named if _stays(host, path)),
+        rendered=read_config(host, rendered) if rendered else None,
     )
+
+
+def with_drop_in(host: Host, engine: Engine, facts: EngineFacts) -> EngineFacts:
+    """Return an engine with a drop-in where its root file is read-only and imports a directory that is not.
+
+    As on Flatcar, where the root file is part of the image.
+
+    Raises:
+        InstallerError: the root file is not valid.
+    """
+    asked = facts.drop_in is not None or engine.drop_ins is not DropIns.IMPORTED
+    if asked or host.kind(facts.config) is not Kind.FILE or not is_read_only(host, facts.config):
+        return facts
+    for pattern in patterns(facts.config, tree_of(read_config(host, facts.config), facts.config)):
+        if pattern.name == ALL and not is_read_only(host, pattern.parent):
+            return replace(facts, drop_in=pattern.with_name(DROP_IN))
+    return facts
 
 
 def _stays(host: Host, path: PurePosixPath) -> bool:

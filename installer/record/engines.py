@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
 
 import structlog
 
@@ -19,19 +19,18 @@ from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
 from installer.host.cri_errors import CriDisabledError, CriFailedError
 from installer.host.files import Host
+from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.systemd import UnitState
 from installer.record import units
 from installer.record.failed_start import why_not_started
+from installer.record.settled import await_settled
 from installer.record.units import Patience
 
 log = structlog.get_logger()
 
 ASK_S: Final = 5.0
 POLL_S: Final = 0.01
-SETTLE_S: Final = 10.0
-SETTLE_ASK_S: Final = 1.0
-SETTLE_POLL_S: Final = 0.1
 GREETINGS: Final = {Api.DOCKER: processes.HTTP_PING, Api.CRI: processes.HTTP2_PREFACE}
 
 
@@ -107,7 +106,7 @@ def numbers(version: str) -> tuple[int, ...]:
 def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
     """Return why an engine could not be reloaded, before anything is changed; None where it could."""
     by_signal = ENGINES[facts.name].reload is ReloadMethod.HUP
-    if by_signal and facts.pid is not None:
+    if ENGINES[facts.name].reload is ReloadMethod.ITSELF or (by_signal and facts.pid is not None):
         return None
     if not facts.unit:
         return _without_unit(facts, "it runs outside any systemd service")
@@ -166,33 +165,47 @@ def reload(
     timeout_s = max(patience.start_s, engine.generated.start_s if engine.generated else 0)
     deadline = time.monotonic() + timeout_s
     if engine.reload is ReloadMethod.RESTART:
-        _await_settled(facts.name, socket, min(SETTLE_S, timeout_s / 2), check)
+        await_settled(host, facts, patience)
     gate()
-    began, left_s = time.time(), deadline - time.monotonic()
-    before: UnitState | None = None
-    if engine.reload is ReloadMethod.HUP:
-        _send_sighup(host, facts, socket, left_s)
-    elif facts.unit:
-        before = units.restart(host, facts.unit, replace(patience, start_s=left_s))
-        if patience.stop_s:
-            deadline = time.monotonic() + timeout_s
-    else:
-        raise _without_unit(facts, "it runs outside any systemd service")
+    began, made_s = time.time(), changed_s(socket)
+    before = _begun(host, facts, replace(patience, start_s=deadline - time.monotonic()))
+    if before is not None and patience.stop_s:
+        deadline = time.monotonic() + timeout_s
     while True:
         left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
+        # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
+        # that has not done so until the deadline has nothing to restart for.
+        waits = engine.reload is ReloadMethod.ITSELF and time.monotonic() < deadline
+        still = waits and changed_s(socket) == made_s
         answer = ask(engine, socket, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
-        if served and _taken_up(engine, socket, began, left_s):
+        if served and not still and _taken_up(engine, socket, began, left_s):
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
-            last = engine.reload is ReloadMethod.RESTART or time.monotonic() > deadline
+            last = engine.reload is not ReloadMethod.HUP or time.monotonic() > deadline
             if not _disturbed(facts, step, answer, raises=last):
                 return
         check()  # before anything is called a failure: the question may have lasted until the deadline
-        over = time.monotonic() > deadline
-        if over or _hopeless(host, facts, answer):
+        over = time.monotonic() > deadline and not (served and still)
+        if over or (not still and _hopeless(host, facts, answer)):
             found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
+
+
+def _begun(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | None:
+    """Begin a reload; return how the unit was before, None where no unit is restarted."""
+    match ENGINES[facts.name].reload:
+        case ReloadMethod.HUP:
+            _send_sighup(host, facts, host.here(facts.socket), patience.start_s)
+        case ReloadMethod.ITSELF:
+            log.info("waiting for the engine to restart itself", engine=facts.name)
+        case ReloadMethod.RESTART:
+            if not facts.unit:
+                raise _without_unit(facts, "it runs outside any systemd service")
+            return units.restart(host, facts.unit, patience)
+        case other:
+            assert_never(other)
+    return None
 
 
 def _disturbed(facts: EngineFacts, step: Reload, answer: Answer, *, raises: bool) -> bool:
@@ -207,32 +220,9 @@ def _disturbed(facts: EngineFacts, step: Reload, answer: Answer, *, raises: bool
     return bool(lost)
 
 
-def _await_settled(name: str, socket: Path, timeout_s: float, check: Callable[[], None]) -> None:
-    """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
-
-    Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
-    is stuck already, and no reason to wait for ever.
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            waiting = cri.unready_containers(socket, timeout_s=SETTLE_ASK_S)
-        except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
-            return
-        if not waiting:
-            return
-        if time.monotonic() > deadline:
-            log.warning(
-                "containers stuck in CREATED", engine=name, containers=[each[:12] for each in waiting]
-            )
-            return
-        check()
-        time.sleep(SETTLE_POLL_S)
-
-
 def _hopeless(host: Host, facts: EngineFacts, answer: Answer) -> bool:
     """Tell whether waiting longer cannot help: CRI did not load, or the engine's process has ended."""
-    restarted = ENGINES[facts.name].reload is ReloadMethod.RESTART
+    restarted = ENGINES[facts.name].reload is not ReloadMethod.HUP
     return restarted and (answer.failed or (answer.stopped and bool(units.died(host, facts.unit))))
 
 

@@ -18,14 +18,18 @@ from installer.host.files import Host
 from installer.record import units
 from installer.record.lost import TOOLKITS
 
-# Distributions that write their config themselves and that nobody serves yet, by a part of their paths.
-UNSERVED: Final = {"/k0s/": "k0s", "/microk8s/": "MicroK8s"}
 KUBELET: Final = PurePosixPath("/var/lib/kubelet")
 ASK_S: Final = 5.0
-# By ID in os-release: systems whose users do not configure containerd.
-WITHOUT_CRI: Final = {
-    "talos": ": on Talos the toolkit is a system extension, and runtimes come from the machine config",
-    "bottlerocket": ": Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed",
+# By ID in os-release: systems whose root is an image and whose engines' configs are made of their settings.
+IMAGES: Final = {
+    "talos": (
+        "on Talos the toolkit is a system extension, and runtimes come from the machine config",
+        "add both there",
+    ),
+    "bottlerocket": (
+        "Bottlerocket's image for NVIDIA has the toolkit and its runtime, nothing is installed",
+        "start this node from that image",
+    ),
 }
 OS_RELEASE: Final = PurePosixPath("/etc/os-release")
 
@@ -91,7 +95,15 @@ def without_cri(host: Host, beside: Collection[str]) -> str:
     """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
     served = next((each for each in beside if ENGINES[each].uses), "")
     usual = f", it serves {ENGINES[served].title}" if served else ""
-    return f"its CRI is switched off{WITHOUT_CRI.get(_os_release(host).get('ID', ''), usual)}"
+    image = IMAGES.get(_os_release(host).get("ID", ""))
+    return f"its CRI is switched off{f': {image[0]}' if image else usual}"
+
+
+def served_by_image(host: Host) -> Iterator[InstallerError]:
+    """Yield why nothing is installed on a system that brings the toolkit in its own way."""
+    image = IMAGES.get(_os_release(host).get("ID", ""))
+    if image is not None:
+        yield InstallerError(f"install on this node ({image[0]})", remedy=image[1])
 
 
 def _os_release(host: Host) -> dict[str, str]:
@@ -109,7 +121,8 @@ def _runs_pods(host: Host, engine: EngineFacts) -> bool:
 
 def refuse_unknown(host: Host, facts: EngineFacts) -> None:
     """Raise where nobody can tell whose containerd it is that answers on the socket of k3s and RKE2."""
-    candidates = [unit for engine in ENGINES.values() for unit in engine.units]
+    socket = ENGINES[facts.name].socket
+    candidates = [unit for engine in ENGINES.values() if engine.socket == socket for unit in engine.units]
     if not any(units.runs(host, unit) for unit in candidates):
         raise InstallerError(
             f"tell whose containerd answers on {facts.socket} (none of {', '.join(candidates)} runs)",
@@ -119,17 +132,13 @@ def refuse_unknown(host: Host, facts: EngineFacts) -> None:
 
 
 def refuse_generated(facts: EngineFacts) -> None:
-    """Raise where a distribution writes the config anew at each start, so that no edit of ours would last."""
-    served = generating(ENGINES[facts.name].process, facts.config, facts.socket)
-    places = f"{facts.config} {facts.socket}"
-    unserved = [title for mark, title in UNSERVED.items() if mark in places]
-    if served or unserved:
-        whose = " or ".join([ENGINES[name].title for name in served] or unserved)
-        flags = " or ".join(f"--runtime {name}" for name in served)
+    """Raise where another engine makes the config anew at each start, so that no edit of ours would last."""
+    names = generating(ENGINES[facts.name].process, facts.config, facts.socket)
+    if names:
+        whose = " or ".join(ENGINES[name].title for name in names)
+        flags = " or ".join(f"--runtime {name}" for name in names)
         raise InstallerError(
             f"configure the containerd of {whose} (it writes {facts.config} itself)",
-            remedy=f"run toolkit-installer with {flags}"
-            if served
-            else f"configure the runtime as {whose} documents it; it is not supported here yet",
+            remedy=f"run toolkit-installer with {flags}",
             code="engine-generates-config",
         )

@@ -45,7 +45,15 @@ def _effect(host: Host, row: EngineRow, rows: Collection[ConfigRow]) -> Effect |
         path: parse(text, syntax_of(path, text, row.name), name=str(path)) for path, text in texts.items()
     }
     return engine.effect(
-        ConfigFiles(config, drop_in, trees, row.version, files=files, unreadable=facts.unreadable)
+        ConfigFiles(
+            config,
+            drop_in,
+            trees,
+            row.version,
+            files=files,
+            unreadable=facts.unreadable,
+            rendered=facts.rendered,
+        )
     )
 
 

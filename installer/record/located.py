@@ -1,5 +1,6 @@
 """Where an engine listens: at the socket that is known, or where its unit does by now."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -17,6 +18,7 @@ from installer.record import units
 from installer.record.engines import Answer, ask
 
 PROC: Final = PurePosixPath("/proc")
+POLL_S: Final = 0.1
 ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 
@@ -37,10 +39,32 @@ def located(
         found = ask(engine, host.here(socket), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(facts, socket=socket, unit=row.unit), found
-    if answer.stopped and engine.reload is ReloadMethod.RESTART:
+    if answer.stopped and engine.reload is not ReloadMethod.HUP:
         resting, crashing = units.at_rest(host, row.unit), units.crashes(host, row.unit)
         return replace(facts, crashing=crashing and not resting), replace(answer, stopped=resting)
     return facts, answer
+
+
+def awaited(host: Host, facts: EngineFacts, answer: Answer) -> Answer:
+    """Return the answer of an engine that restarts itself once that is done, if it is between two lives.
+
+    Somebody has changed its configs a moment ago, perhaps we before a crash.
+    """
+    engine = ENGINES[facts.name]
+    if not (
+        answer.stopped
+        and engine.reload is ReloadMethod.ITSELF
+        and engine.generated
+        and host.exists(facts.socket)
+    ):
+        return answer
+    if not any(units.runs(host, unit) for unit in engine.units):
+        return answer
+    deadline = time.monotonic() + engine.generated.start_s
+    while answer.serving is None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        answer = ask(engine, host.here(facts.socket), timeout_s=ANSWER_S)
+    return answer
 
 
 def located_again(

@@ -20,7 +20,13 @@ from installer.record import reads, units
 from installer.record.access import install_dir_obstacles
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import overruling, path_of, state_of
-from installer.record.configs import contents_of, usual_configs, with_configs, with_readable_configs
+from installer.record.configs import (
+    contents_of,
+    usual_configs,
+    with_configs,
+    with_drop_in,
+    with_readable_configs,
+)
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, Answer, ask, unit_obstacles
 from installer.record.handed import with_handed
@@ -31,6 +37,7 @@ from installer.record.hints import (
     moved,
     refuse_generated,
     refuse_unknown,
+    served_by_image,
     used,
     without_cri,
 )
@@ -38,7 +45,7 @@ from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.live import in_use, low_level_runtime
-from installer.record.located import located, located_again
+from installer.record.located import awaited, located, located_again
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -50,6 +57,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
+    held = replace(held, configs=tuple(_wherever(host, held.configs)))
     # Hashing the payload and asking the engines wait for different things.
     with (
         found_artifacts(options.toolkit_source) as artifacts,
@@ -77,6 +85,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
             obstacles=(
+                *(served_by_image(host) if engines else ()),
                 *host.install_obstacles(options.install_dir),
                 *install_dir_obstacles(host, options.install_dir),
                 *unit_obstacles(host, options, engines),
@@ -232,11 +241,11 @@ def _engines(
         overruled += stands_against or overruling(engine, facts.next_words, options, "its unit starts it")
         overruled += reads.moving(facts, _cmdline(answer))
         process = reads.process_of(host, facts, answer.peer)
-        facts = reads.with_places(host, facts, process.cmdline, places)
+        facts = with_drop_in(host, engine, reads.with_places(host, facts, process.cmdline, places))
         overruled += reads.unread(host, facts, process.cmdline)
         ours = () if facts.drop_in is None else (facts.drop_in,)
         facts = replace(facts, outdated=reads.outdated(host, engine, process.at_s, ours))
-        if not engine.finds:
+        if engine.generated is None:
             refuse_generated(facts)
         found.append(with_configs(host, engine, facts))
     if not found and options.engine_names:
@@ -252,7 +261,7 @@ def _engines(
 
 
 def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    return ask(engine, host.here(facts.socket), timeout_s=min(ASK_S, options.timeout_s))
+    return awaited(host, facts, ask(engine, host.here(facts.socket), timeout_s=min(ASK_S, options.timeout_s)))
 
 
 def _cmdline(answer: Answer) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -75,12 +76,24 @@ def unread(host: Host, facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator
     elif facts.drop_in is not None and engine.drop_ins is DropIns.READ:
         directory = path_of(cmdline, engine.cmdline.drop_ins) or engine.drop_in_dir
         place = host.resolve(facts.drop_in.parent)
-        if directory is not None and not place.is_relative_to(host.resolve(directory)):
+        if directory is not None and not _read_there(engine, place, facts.drop_in, host.resolve(directory)):
+            read = (
+                directory / engine.drop_in_names if engine.drop_in_names else f"the files below {directory}"
+            )
             yield InstallerError(
-                f"configure {engine.title} in {facts.drop_in} (it reads the files below {directory})",
+                f"configure {engine.title} in {facts.drop_in} (it reads {read})",
                 remedy=f"name a file there with --drop-in-config, such as {directory / facts.drop_in.name}",
                 code="engine-flags",
             )
+
+
+def _read_there(
+    engine: Engine, place: PurePosixPath, drop_in: PurePosixPath, directory: PurePosixPath
+) -> bool:
+    """Tell whether an engine that reads ``directory`` reads a drop-in whose own directory is ``place``."""
+    if engine.drop_in_names:
+        return place == directory and fnmatchcase(drop_in.name, engine.drop_in_names)
+    return place.is_relative_to(directory)
 
 
 def moving(facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:

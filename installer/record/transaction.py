@@ -51,10 +51,10 @@ from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.live import live_containers, low_level_runtime
 from installer.record.recheck import refuse_changed
+from installer.record.settled import write_settled
 from installer.record.told import fields, past
 from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
-from installer.record.write import write_config
 
 log = structlog.get_logger()
 
@@ -195,6 +195,7 @@ def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: 
 
 def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> None:
     host, layout = site.host, site.layout
+    patience = Patience(site.timeout_s, check, 0.0 if site.hurried else STOP_S)
     match step:
         case MakeDirectory(path):
             host.make_directory(path)
@@ -203,7 +204,7 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
         case FindRuntimes(engine, binaries):
             refuse_unseen(plan.engines[engine], binaries)
         case WriteConfig():
-            write_config(host, step)
+            write_settled(host, step, plan.engines, patience)
         case InstallVersion(version, files):
             host.make_directory(layout.versions)
             like = low_level_runtime(host, plan.during)
@@ -213,8 +214,7 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
         case SwitchToolkit(_, after):
             _switch(host, layout, after)
         case Reload(engine):
-            stop_s = 0.0 if site.hurried else STOP_S
-            facts, patience = plan.engines[engine], Patience(site.timeout_s, check, stop_s)
+            facts = plan.engines[engine]
             done = takewhile(lambda each: each is not step, plan.steps)
             reload(host, facts, step, patience, partial(refuse_changed, host, facts, plan.seen, done))
         case RemoveToolkit():

@@ -83,10 +83,12 @@ class Trials:
 
     def _program(self, engine: EngineFacts) -> PurePosixPath | None:
         """Return what the engine runs, if it goes by its name: others would take the words differently."""
-        name, host = ENGINES[engine.name].process, self._host
+        row, host = ENGINES[engine.name], self._host
+        name = row.process
         if engine.exe is not None:
             return engine.exe if engine.exe.name == name and host.kind(engine.exe) is Kind.FILE else None
-        return next((path for path in (place / name for place in PATH) if host.kind(path) is Kind.FILE), None)
+        usual = (row.program,) if row.program else tuple(place / name for place in PATH)
+        return next((path for path in usual if host.kind(path) is Kind.FILE), None)
 
     def _ran(self, program: PurePosixPath, engine: EngineFacts, check: Check) -> Ran | None:
         """Ask as the running engine was started.
@@ -146,4 +148,5 @@ class Trials:
 
 def _question(engine: EngineFacts, files: Mapping[PurePosixPath, File]) -> Question:
     texts = {path: text_of(file, path) for path, file in files.items()}
-    return Question(engine.config, engine.drop_in, texts)
+    rendered = ENGINES[engine.name].rendered(engine.config) or engine.config
+    return Question(engine.config, engine.drop_in, texts, text_of(engine.rendered, rendered))

@@ -10,6 +10,7 @@ from typing import Any
 
 from installer.decide.configs import tree_of
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Engine
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
 from installer.decide.options import Options, RestartMode
@@ -56,10 +57,11 @@ class Case:
             engine.config,
             drop_in,
             DEFAULT_HOOK if self.said.get("hook") else None,
-            tuple(_files(disk, self.engine, engine.config, drop_in)),
+            tuple(_files(disk, engine, engine.config, drop_in)),
             engine.socket,
             engine.unit,
             version=numbers(self.said["engine_version"]) if "engine_version" in self.said else None,
+            rendered=disk.get(rendered) if (rendered := engine.rendered(engine.config)) else None,
         )
         paths = {*found.files, found.config, *(row.path for row in held.configs)}
         paths |= {path for path in (drop_in, found.hook) if path is not None}
@@ -129,20 +131,29 @@ def _tree(root: Path) -> Disk:
 
 
 def _files(
-    disk: Disk, engine: str, config: PurePosixPath, drop_in: PurePosixPath | None
+    disk: Disk, engine: Engine, config: PurePosixPath, drop_in: PurePosixPath | None
 ) -> Iterator[PurePosixPath]:
     yield config
     beside = {drop_in} if drop_in else set()
-    if engine == "crio":
-        beside |= {path for path in disk if PurePosixPath("/etc/crio/crio.conf.d") in path.parents}
-    if engine == "containerd" and disk.get(config):
+    if directory := engine.drop_in_dir:
+        names = engine.drop_in_names
+        beside |= {
+            path
+            for path in disk
+            if (
+                path.parent == directory and fnmatchcase(path.name, names)
+                if names
+                else directory in path.parents
+            )
+        }
+    if engine.imports and disk.get(config):
         imports = tree_of(disk[config], config).get("imports")
         for pattern in imports if isinstance(imports, list) else ():
             full = config.parent / PurePosixPath(str(pattern))
             beside |= {
                 path for path in disk if path.parent == full.parent and fnmatchcase(path.name, full.name)
             }
-    yield from sorted(beside - {config})
+    yield from sorted(beside - {config, engine.rendered(config)})
 
 
 def artifacts() -> tuple[Artifact, ...]:

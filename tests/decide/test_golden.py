@@ -6,6 +6,7 @@ import pytest
 
 from installer.decide.configs import text_of
 from installer.decide.edits import undo
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.options import RestartMode
 from installer.decide.rows import Holdings
@@ -14,7 +15,7 @@ from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, cases, expected, installed, sentence, shape, undo_facts, written
 from tests.decide.serving import served
 
-ALL = [case for engine in ("docker", "containerd", "crio") for case in cases(engine)]
+ALL = [case for engine in ENGINES for case in cases(engine)]
 ACCEPTED = [case for case in ALL if not case.said.get("refused")]
 REFUSED = [case for case in ALL if case.said.get("refused")]
 

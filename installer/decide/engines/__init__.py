@@ -6,9 +6,11 @@ from typing import Final
 from installer.decide.engines.containerd import CONTAINERD
 from installer.decide.engines.crio import CRIO
 from installer.decide.engines.docker import DOCKER
+from installer.decide.engines.k0s import K0S
+from installer.decide.engines.microk8s import MICROK8S
 from installer.decide.engines.rancher import K3S, RKE2
 
-ENGINES: Final = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO, K3S, RKE2)}
+ENGINES: Final = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO, K3S, RKE2, K0S, MICROK8S)}
 
 
 def generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:

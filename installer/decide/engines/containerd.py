@@ -290,5 +290,6 @@ CONTAINERD: Final = Engine(
     edits=edits,
     check=check,
     effect=effect,
+    imports=True,
     relocated=relocated,
 )

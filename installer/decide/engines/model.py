@@ -44,7 +44,7 @@ class ConfigFiles:
     ``trees`` holds each file that exists, in the order in which the engine reads them;
     ``version`` is that of the running engine, or None where none runs; ``serving`` is what that one says.
     ``before`` is what the files have in force, None where nobody was asked yet. ``flags`` are those of its
-    start, in force besides. ``unreadable`` and ``dormant`` are as in ``EngineFacts``.
+    start, in force besides. ``unreadable``, ``dormant`` and ``rendered`` are as in ``EngineFacts``.
     """
 
     config: PurePosixPath
@@ -58,6 +58,7 @@ class ConfigFiles:
     flags: Flags = field(default_factory=Flags)
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
+    rendered: File | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class ReloadMethod(StrEnum):
 
     HUP = "SIGHUP"
     RESTART = "restart"
+    ITSELF = "it watches its configs, and restarts itself"
 
 
 class Api(StrEnum):
@@ -91,17 +92,20 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What there is to know of an engine that writes its whole config anew each time it starts.
+    """What there is to know of an engine that writes a config anew each time it starts.
 
     ``finds`` is the runtime of a toolkit at its usual place that it looks for by itself: nothing is edited
-    there. It is part of one of ``units``, whose start takes up to ``start_s`` seconds: it is done when all of
-    Kubernetes is. ``marks`` are parts of its paths that no other engine's have.
+    there; "" where it makes that config of texts that others write. ``rendered`` is the file that it makes of
+    them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
+    It is part of one of ``units``, whose start takes up to ``start_s`` seconds. ``marks`` are parts of its
+    paths that no other engine's have.
     """
 
     finds: str
     units: tuple[str, ...]
     start_s: float
     marks: tuple[str, ...]
+    rendered: PurePosixPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a program is asked about: the ``texts`` of an engine, and where two of them belong."""
+    """What a program is asked about: the ``texts`` of an engine, and where two of them belong.
+
+    ``rendered`` is what the engine has made of such texts at its last start (see ``Generated``), "" for none.
+    """
 
     config: PurePosixPath
     drop_in: PurePosixPath | None
     texts: Mapping[PurePosixPath, str]
+    rendered: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,10 @@ class Engine:
     runtime. ``needs_handler`` tells for a version whether a container cannot be used any more once its
     handler is not configured: containerd 2.x then refuses exec, CRI-O even stop and remove
     (engine-facts.md#removed-handler).
+
+    ``drop_in_names`` is the pattern of the names that it reads in ``drop_in_dir``, "" for all of them and
+    those below as well; ``imports`` tells that its files name others to be read with ``imports``.
+    ``program`` is where its program is that is in no usual place.
 
     ``hook_dir`` is where it looks for OCI hooks, None where it has none. ``uses`` is the engine that runs its
     containers for it. ``says_unserved`` tells that a reload changes what it says and not what it serves
@@ -179,6 +191,9 @@ class Engine:
     needs_handler: Callable[[tuple[int, ...] | None], bool]
     edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
     effect: Callable[[ConfigFiles], Effect]
+    drop_in_names: str = ""
+    imports: bool = False
+    program: PurePosixPath | None = None
     hook_dir: PurePosixPath | None = None
     uses: str = ""
     says_unserved: bool = False
@@ -193,7 +208,12 @@ class Engine:
         """The runtime that it looks for by itself, "" where it has to be told of ours in its config."""
         return self.generated.finds if self.generated else ""
 
+    def rendered(self, config: PurePosixPath) -> PurePosixPath | None:
+        """Return the file that it makes of its configs, given its root file; None where it makes none."""
+        name = self.generated.rendered if self.generated else None
+        return name and config.parent / name
+
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that it may be a part of, where there are several."""
+        """The units that it may be a part of, where that is not always the same one."""
         return self.generated.units if self.generated else ()

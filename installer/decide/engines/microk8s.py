@@ -1,0 +1,165 @@
+"""MicroK8s: the template that it makes the config of its containerd of at each start."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.edits import Syntax, Tree, Value, Want, parse
+from installer.decide.effect import Effect
+from installer.decide.engines import containerd, containerd_effect
+from installer.decide.engines.containerd_config import DEFAULT
+from installer.decide.engines.containerd_effect import BUILT_IN, RUNC_TYPE
+from installer.decide.engines.model import ConfigFiles, Decision, Extras, FileWants, RuntimeEntry, leaves
+from installer.decide.engines.row import (
+    Api,
+    Check,
+    CommandLine,
+    DropIns,
+    Engine,
+    Generated,
+    Question,
+    ReloadMethod,
+    State,
+)
+from installer.decide.errors import InstallerError
+
+ARGS: Final = PurePosixPath("/var/snap/microk8s/current/args")
+RENDERED: Final = PurePosixPath("containerd.toml")
+# What its wrapper puts in (microk8s-resources/wrappers/run-containerd-with-args): the first two depend on the
+# node, and the file that it has made tells of them.
+TYPE: Final = "RUNTIME_TYPE"
+USUAL: Final = {
+    "SNAPSHOTTER": "overlayfs",
+    TYPE: RUNC_TYPE,
+    "SNAP": "/snap/microk8s/current",
+    "SNAP_DATA": "/var/snap/microk8s/current",
+}
+ALWAYS: Final = {"RUNTIME": BUILT_IN}
+ONE: Final = 3  # parts of a text that one variable splits: before, its name, after
+VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
+
+
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+    """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
+
+    Raises:
+        InstallerError: containerd could not read the result in any place, or CRI is switched off.
+    """
+    template, values = files.trees.get(files.config, {}), _values(files)
+    for decision in containerd.edits(_as_read(files), entries, extras):
+        worded = (
+            _in_template(file, template, values) if file.path == files.config else file
+            for file in decision.files
+        )
+        yield replace(decision, files=tuple(worded))
+
+
+def effect(files: ConfigFiles) -> Effect:
+    """Return what the texts alone tell.
+
+    Raises:
+        InstallerError: a value has another type than containerd counts on.
+    """
+    return containerd_effect.effect(_as_read(files))
+
+
+def check(question: Question) -> Check:
+    """Return how containerd is asked: with what its template would become."""
+    path, texts = question.config, question.texts
+    template = texts.get(path, "")
+    values = _known(parse(template, Syntax.TOML, name=str(path)), question.rendered)
+    return containerd_effect.check(replace(question, texts={**texts, path: _filled(template, values)}))
+
+
+def _as_read(files: ConfigFiles) -> ConfigFiles:
+    """Return the files with the template as it will be rendered."""
+    values = _values(files)
+    tree = {name: _all_filled(value, values) for name, value in files.trees.get(files.config, {}).items()}
+    return replace(files, trees={**files.trees, files.config: tree})
+
+
+def _values(files: ConfigFiles) -> Mapping[str, str]:
+    text = files.rendered.content.decode(errors="replace") if files.rendered else ""
+    return _known(files.trees.get(files.config, {}), text)
+
+
+def _known(template: Tree, rendered: str) -> Mapping[str, str]:
+    """Return what stands for each variable, as the text tells that was rendered last."""
+    values, made = dict(USUAL), {}
+    with suppress(InstallerError):  # it is nobody's to correct, and made anew
+        made = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
+    for key, said in leaves(template):
+        parts, found = VARIABLE.split(said) if isinstance(said, str) else [], made.get(key)
+        if len(parts) == ONE and isinstance(found, str):
+            before, name, after = parts
+            if found.startswith(before) and found.endswith(after):
+                values[name] = found[len(before) : len(found) - len(after)]
+    return values | ALWAYS
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return VARIABLE.sub(lambda found: values[found[1]], text)
+
+
+def _all_filled(value: Value, values: Mapping[str, str]) -> Value:
+    if isinstance(value, Mapping):
+        return {name: _all_filled(each, values) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_all_filled(each, values) for each in value]
+    return _filled(value, values) if isinstance(value, str) else value
+
+
+def _in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
+    """Return what is wanted of the template, in its own words.
+
+    What it says by a variable stays so; and a new runtime gets the type of runc, which depends on the boot
+    (cgroups of version 1 or 2), by the same variable.
+    """
+    said = dict(leaves(template))
+    by_variable = {values[TYPE]: f"${{{TYPE}}}"} if f"${{{TYPE}}}" in said.values() else {}
+
+    def worded(want: Want) -> Want:
+        now = said.get(want.key)
+        if isinstance(now, str) and _filled(now, values) == want.value:
+            return replace(want, value=now)
+        if now is None and want.key[-1] == "runtime_type":
+            return replace(want, value=by_variable.get(str(want.value), want.value))
+        return want
+
+    return replace(file, wants=tuple(map(worded, file.wants)))
+
+
+MICROK8S: Final = Engine(
+    name="microk8s",
+    title="MicroK8s",
+    config=ARGS / "containerd-template.toml",
+    drop_in=None,
+    drop_in_dir=None,
+    drop_ins=DropIns.NONE,
+    imports=True,
+    socket=PurePosixPath("/var/snap/microk8s/common/run/containerd.sock"),
+    unit="snap.microk8s.daemon-containerd.service",
+    process="containerd",
+    program=PurePosixPath("/snap/microk8s/current/bin/containerd"),
+    api=Api.CRI,
+    cmdline=CommandLine(config=()),  # it is given the file that is rendered
+    state=State(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
+    reload=ReloadMethod.RESTART,
+    default_key=DEFAULT,
+    needs_handler=lambda version: not version or version[0] > 1,
+    edits=edits,
+    check=check,
+    effect=effect,
+    relocated=containerd_effect.relocated,
+    # It waits for a default route at its start.
+    generated=Generated(
+        "",
+        ("snap.microk8s.daemon-containerd.service",),
+        start_s=60.0,
+        marks=("/microk8s/",),
+        rendered=RENDERED,
+    ),
+)

@@ -1,0 +1,55 @@
+"""The wait until a restart of an engine would strand no container."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from installer.decide.engines import ENGINES
+from installer.decide.engines.row import ReloadMethod
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.steps import WriteConfig
+from installer.host import cri
+from installer.host.files import Host
+from installer.record.units import Patience
+from installer.record.write import write_config
+
+log = structlog.get_logger()
+
+SETTLE_S: Final = 10.0
+SETTLE_ASK_S: Final = 1.0
+SETTLE_POLL_S: Final = 0.1
+
+
+def await_settled(host: Host, facts: EngineFacts, patience: Patience) -> None:
+    """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
+
+    Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
+    is stuck already, and no reason to wait for ever.
+    """
+    socket, deadline = host.here(facts.socket), time.monotonic() + min(SETTLE_S, patience.start_s / 2)
+    while True:
+        try:
+            waiting = cri.unready_containers(socket, timeout_s=SETTLE_ASK_S)
+        except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
+            return
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            names = [each[:12] for each in waiting]
+            log.warning("containers stuck in CREATED", engine=facts.name, containers=names)
+            return
+        patience.check()
+        time.sleep(SETTLE_POLL_S)
+
+
+def write_settled(
+    host: Host, step: WriteConfig, engines: Mapping[str, EngineFacts], patience: Patience
+) -> None:
+    """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
+    facts = engines.get(step.engine)
+    if facts is not None and ENGINES[step.engine].reload is ReloadMethod.ITSELF:
+        await_settled(host, facts, patience)
+    write_config(host, step)

@@ -1,0 +1,185 @@
+"""MicroK8s by a stand-in that renders its template at each start, and is a real containerd then."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.engines.conftest import Boot
+from tests.engines.cri import Cri
+from tests.engines.images import ARCHIVE, IMAGE
+from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.told import sentence
+from tests.engines.versions import EngineSet
+
+DATA = "/var/snap/microk8s"
+TEMPLATE = f"{DATA}/current/args/containerd-template.toml"
+SOCKET = f"{DATA}/common/run/containerd.sock"
+NAME = "snap.microk8s.daemon-containerd.service"
+TOOLKIT = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+OURS = {"nvidia": TOOLKIT, "nvidia-cdi": f"{TOOLKIT}.cdi", "nvidia-legacy": f"{TOOLKIT}.legacy"}
+THEIRS = {"runc": "", "nvidia-container-runtime": "nvidia-container-runtime"}
+SOURCE = ("--toolkit-source", ARTIFACTS)
+UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
+CRI = 'plugins."io.containerd.grpc.v1.cri"'
+# As the snap's default-args has it, shortened, with the sandbox that a node has.
+TEXT = f"""\
+version = 2
+oom_score = 0
+
+[{CRI}]
+  sandbox_image = "{IMAGE}"
+  restrict_oom_score_adj = true
+
+  [{CRI}.containerd]
+    snapshotter = "${{SNAPSHOTTER}}"
+    default_runtime_name = "${{RUNTIME}}"
+
+    [{CRI}.containerd.runtimes.runc]
+      # by the version of cgroups
+      runtime_type = "${{RUNTIME_TYPE}}"
+
+    [{CRI}.containerd.runtimes.nvidia-container-runtime]
+      runtime_type = "${{RUNTIME_TYPE}}"
+
+      [{CRI}.containerd.runtimes.nvidia-container-runtime.options]
+        BinaryName = "nvidia-container-runtime"
+
+  [{CRI}.cni]
+    conf_dir = "${{SNAP_DATA}}/args/cni-network"
+"""
+# As microk8s-resources/wrappers/run-containerd-with-args of MicroK8s 1.36 does: the template is rendered at each
+# start, here as on a node with cgroups of version 2, then containerd takes the wrapper's place.
+WRAPPER = f"""\
+#!/bin/sh
+set -e
+data=$(readlink -f {DATA}/current) snap=$(readlink -f /snap/microk8s/current) common={DATA}/common
+sed "s,\\${{SNAP_DATA}},$data,; s,\\${{SNAPSHOTTER}},overlayfs,; s,\\${{RUNTIME}},runc,
+    s,\\${{RUNTIME_TYPE}},io.containerd.runc.v2," "$data/args/containerd-template.toml" >"$data/args/containerd.toml"
+mkdir -p $common/run/containerd "$snap/bin"
+cp /usr/bin/containerd "$snap/bin/"
+# A node's own /var has no overlays on it.
+exec "$snap/bin/containerd" --config "$data/args/containerd.toml" --root /var/lib/containerd/microk8s \
+    --state $common/run/containerd --address $common/run/containerd.sock
+"""
+UNIT = """\
+[Service]
+Type=notify
+ExecStart=/bin/sh /usr/local/bin/snap-run
+KillMode=process
+Delegate=yes
+Restart=always
+"""
+
+
+@dataclass
+class MicroK8s:
+    """A node that runs it."""
+
+    node: Node
+
+    @property
+    def cri(self) -> Cri:
+        return Cri(self.node.root / SOCKET.lstrip("/"))
+
+    def handlers(self) -> dict[str, str]:
+        """Return the handlers that the running engine serves, and what each starts."""
+        runtimes = self.cri.status().runtimes
+        return {name: (each.get("options") or {}).get("BinaryName", "") for name, each in runtimes.items()}
+
+    def template(self) -> str:
+        return (self.node.root / f"{DATA}/8511/args/containerd-template.toml".lstrip("/")).read_text()
+
+    def args(self) -> list[str]:
+        return sorted(path.name for path in (self.node.root / f"{DATA}/8511/args".lstrip("/")).iterdir())
+
+
+Started = Callable[[str], AbstractContextManager[MicroK8s]]
+
+
+@pytest.fixture
+def started(booted: Boot, engines_today: list[EngineSet]) -> Started:
+    """Return how to boot a node with one, on a containerd of a major version."""
+
+    @contextmanager
+    def boot(major: str) -> Iterator[MicroK8s]:
+        found = [row for row in engines_today if not row.docker and row.containerd.startswith(major)]
+        with booted(found[-1], start=False) as node:
+            node.write("/usr/local/bin/snap-run", WRAPPER)
+            node.write(f"{DATA}/8511/args/containerd-template.toml", TEXT)
+            for above in (DATA, "/snap/microk8s"):
+                node.run(["mkdir", "-p", f"{above}/8511"])
+                node.run(["ln", "-s", "8511", f"{above}/current"])
+            node.write(f"/etc/systemd/system/{NAME}", UNIT)
+            node.run(["systemctl", "daemon-reload"])
+            node.run(["systemctl", "start", NAME])
+            node.run(["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", ARCHIVE])
+            made = MicroK8s(node)
+            made.cri.wait()
+            yield made
+
+    return boot
+
+
+@pytest.mark.parametrize("major", ["1.", "2."])
+def test_the_template_is_edited_and_its_own_unit_restarted(started: Started, major: str) -> None:
+    with started(major) as microk8s:
+        node, files, args = microk8s.node, snapshot(microk8s.node), microk8s.args()
+        before = node.pid_of(NAME)
+
+        done = node.installer("install", *SOURCE, "--set-as-default", check=True)
+
+        assert "is not validated" not in done.stderr
+        assert microk8s.handlers() == {**THEIRS, **OURS}
+        assert microk8s.cri.status().config["containerd"]["defaultRuntimeName"] == "nvidia"
+        assert microk8s.template().count('"${RUNTIME_TYPE}"') == len({**THEIRS, **OURS})
+        after = node.pid_of(NAME)
+        assert after != before
+        pod = microk8s.cri.run_pod("nvidia-cdi", "trainer")
+        again = node.run([*UNSEEN, PYTHON, "-m", "installer", "install", *SOURCE, "--set-as-default"])
+        assert "nothing changed" in again.stderr
+        kept = node.installer("uninstall", "--in-use", "keep")
+        assert kept.returncode == 4
+        assert "default/trainer (microk8s)" in sentence(kept.stderr)
+        microk8s.cri.remove_pod(pod)
+
+        node.run([*UNSEEN, PYTHON, "-m", "installer", "uninstall"])
+
+        assert microk8s.handlers() == THEIRS
+        assert (microk8s.template(), microk8s.args()) == (TEXT, args)
+        assert snapshot(node) == files
+
+
+def test_nvidias_variables_are_understood_and_what_a_refresh_brings_is_served_by_the_next(
+    started: Started,
+) -> None:
+    with started("2.") as microk8s:
+        node, files = microk8s.node, snapshot(microk8s.node)
+        wrong = node.installer("install", *SOURCE, "--runtime", "containerd", "--socket", SOCKET)
+        assert sentence(wrong.stderr).endswith("run toolkit-installer with --runtime microk8s")
+        # As the addon nvidia of MicroK8s tells the GPU Operator.
+        told = {"CONTAINERD_CONFIG": TEMPLATE, "CONTAINERD_SOCKET": SOCKET, "HOST_ROOT_MOUNT": "/"}
+        told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
+        told |= {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
+        node.run([PYTHON, "-m", "installer.compat"], env=told)
+        assert microk8s.handlers() == {**THEIRS, **OURS}
+        # A refresh of the snap: a copy of the data, here of a hook that puts the snap's own template back.
+        node.run(["cp", "-a", f"{DATA}/8511", f"{DATA}/8600"])
+        node.run(["ln", "-sfn", "8600", f"{DATA}/current"])
+        node.write(f"{DATA}/8600/args/containerd-template.toml", TEXT)
+        node.restart(NAME)
+        microk8s.cri.wait()
+        assert microk8s.handlers() == THEIRS
+        assert node.installer("status").returncode == 1
+
+        node.installer("install", *SOURCE, check=True)
+
+        assert microk8s.handlers() == {**THEIRS, **OURS}
+        node.installer("uninstall", check=True)
+        assert microk8s.handlers() == THEIRS
+        assert node.read(f"{DATA}/8600/args/containerd-template.toml") == TEXT
+        assert microk8s.template() == TEXT, "of the revision to go back to"
+        assert snapshot(node) == files
