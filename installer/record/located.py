@@ -51,17 +51,15 @@ def awaited(host: Host, facts: EngineFacts, answer: Answer) -> Answer:
     Somebody has changed its configs a moment ago, perhaps we before a crash.
     """
     engine = ENGINES[facts.name]
+    silent = answer.serving is None and not answer.failed
     if not (
-        answer.stopped
-        and engine.reload is ReloadMethod.ITSELF
-        and engine.generated
-        and host.exists(facts.socket)
+        silent and engine.reload is ReloadMethod.ITSELF and engine.generated and host.exists(facts.socket)
     ):
         return answer
     if not any(units.runs(host, unit) for unit in engine.units):
         return answer
     deadline = time.monotonic() + engine.generated.start_s
-    while answer.serving is None and time.monotonic() < deadline:
+    while answer.serving is None and not answer.failed and time.monotonic() < deadline:
         time.sleep(POLL_S)
         answer = ask(engine, host.here(facts.socket), timeout_s=ANSWER_S)
     return answer

@@ -134,13 +134,9 @@ def main(*, merging: bool) -> None:
         refuse_old_schema()
     configure(merging=merging)
     child, changes, due = start(), watch(), float("inf")
-
-    def stop() -> None:
-        child.terminate()
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, lambda *_: stop())
-    while True:
+    stopping: list[int] = []  # between two steps only: a containerd that was just started would be left alone
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    while not stopping:
         ready, _, _ = select.select([changes], [], [], 0.05)
         if ready:
             with (RUN / "events").open("a") as log:
@@ -154,6 +150,8 @@ def main(*, merging: bool) -> None:
         if child.poll() is not None:
             time.sleep(respawn_s)
             child = start()
+    child.terminate()
+    child.wait()
 
 
 if __name__ == "__main__":
