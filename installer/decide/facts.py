@@ -51,6 +51,7 @@ class EngineFacts:
     ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
     imports which are there without a text as well, as symbolic links and directories are: with such a one
     it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
+    ``unstartable`` is why its unit would not start it again, as far as anybody can tell.
     """
 
     name: str
@@ -76,6 +77,7 @@ class EngineFacts:
     next_words: tuple[str, ...] = ()
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
+    unstartable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

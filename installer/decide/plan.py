@@ -20,7 +20,7 @@ from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.references import with_named
-from installer.decide.reloading import during, stale
+from installer.decide.reloading import during, stale, unstartable
 from installer.decide.rows import Holdings, ToolkitRow
 from installer.decide.steps import FindRuntimes, MakeDirectory, Reload, Step, WriteConfig, WriteSpecification
 from installer.decide.texts import Ask
@@ -128,6 +128,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
             *_silent(facts.engines, options, {part.row.name for part in parts if part.heals}),
             *_not_found_there(facts.engines, options),
             *_needed(facts, entries),
+            *unstartable(steps, facts.engines),
         ),
         notes=(
             *facts.notes,

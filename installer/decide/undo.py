@@ -15,7 +15,7 @@ from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.references import references
-from installer.decide.reloading import knowing, take_up
+from installer.decide.reloading import knowing, take_up, unstartable
 from installer.decide.rows import ConfigRow, Holdings
 from installer.decide.steps import (
     ProveUnused,
@@ -92,7 +92,12 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
             *(file for part in parts for file in part.backups),
             *(file for part in specifications for file in part.backups),
         ),
-        obstacles=(*_unreachable(facts, options.restart_mode), *_defaults_of_others(facts), *obstacles),
+        obstacles=(
+            *_unreachable(facts, options.restart_mode),
+            *_defaults_of_others(facts),
+            *obstacles,
+            *unstartable(steps, facts.engines),
+        ),
         notes=(*facts.notes, *(note for part in parts for note in part.notes), *_idle(facts)),
         in_use=facts.live,
         needed=needed,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import MALFORMED, MANAGER, ROOT, SYSTEMD, Bus
+from installer.host.unit_start import UnitStart
 
 _UNIT = f"{SYSTEMD}.Unit"
 _SERVICE = f"{SYSTEMD}.Service"
@@ -37,20 +38,6 @@ class UnitState:
     job: int = 0
     invocation: str = ""
     result: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitStart:
-    """How a unit starts its service: its program first, variables as they are written.
-
-    ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it. ``stale``
-    tells that the unit's files were changed since systemd has read them.
-    """
-
-    words: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    environment_files: tuple[str, ...] = ()
-    stale: bool = False
 
 
 def restart_unit(
@@ -151,13 +138,7 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
 
     def start(bus: Bus) -> UnitStart:
         path = _known(bus, unit)
-        lines = bus.get(path, _SERVICE, "ExecStart")
-        return UnitStart(
-            words=tuple(lines[-1][1]) if lines else (),
-            environment=tuple(bus.get(path, _SERVICE, "Environment")),
-            environment_files=tuple(file for file, _ in bus.get(path, _SERVICE, "EnvironmentFiles")),
-            stale=bool(bus.get(path, _UNIT, "NeedDaemonReload")),
-        )
+        return UnitStart.of(bus.properties(path, _UNIT), bus.properties(path, _SERVICE))
 
     return _ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
 

@@ -2,18 +2,21 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.host.files import Host
-from installer.host.systemd import UnitStart
+from installer.host.unit_start import UnitStart
 from installer.record import units
 from installer.record.cmdline import flags_of
+from installer.record.next_start import missing
 from installer.record.unit_files import command_of
 
 PROC: Final = PurePosixPath("/proc")
@@ -54,7 +57,7 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
 
 def how_started(host: Host, engine: EngineFacts) -> Started | None:
     """Return how an engine was started, or one that is stopped will be; None where nobody can tell."""
-    return _next_start(host, engine) if engine.stopped else started(host, engine)
+    return _next_start(host, engine, _unit_start(host, engine)) if engine.stopped else started(host, engine)
 
 
 def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
@@ -62,7 +65,10 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
 
     An admin edits the unit of an engine and restarts it later, after we have gone perhaps.
     """
-    row, later = ENGINES[engine.name], _next_start(host, engine)
+    row, unit = ENGINES[engine.name], _unit_start(host, engine)
+    later = _next_start(host, engine, unit)
+    if row.reload is ReloadMethod.RESTART:
+        engine = replace(engine, unstartable=missing(host, unit))
     how = later if engine.stopped else started(host, engine) if row.cmdline.telling else None
     if later is not None:
         flags = flags_of(row, later.words, later.environment)
@@ -70,10 +76,16 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
     return replace(engine, flags=flags_of(row, how.words, how.environment)) if how else engine
 
 
-def _next_start(host: Host, engine: EngineFacts) -> Started | None:
+def _unit_start(host: Host, engine: EngineFacts) -> UnitStart:
+    """Return what systemd has read of an engine's unit; nothing where it cannot be asked."""
+    with suppress(InstallerError):
+        return units.next_start(host, engine.unit) if engine.unit else UnitStart()
+    return UnitStart()
+
+
+def _next_start(host: Host, engine: EngineFacts, unit: UnitStart) -> Started | None:
     """Return how its unit will start an engine; None where that is not known."""
     try:
-        unit = units.next_start(host, engine.unit) if engine.unit else UnitStart()
         environment = _pairs(unit.environment)
         for path in unit.environment_files:
             environment |= _assigned(host.read(PurePosixPath(path)))
@@ -133,10 +145,7 @@ def _process(host: Host, engine: EngineFacts) -> Path | None:
 
 def _of_unit(host: Host, engine: EngineFacts) -> dict[str, str]:
     """Return the environment that the unit gives, where that of the process may not be read."""
-    try:
-        return _pairs(units.next_start(host, engine.unit).environment) if engine.unit else {}
-    except InstallerError:
-        return {}
+    return _pairs(_unit_start(host, engine).environment)
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
