@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.effect import Flags
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import ReloadMethod
+from installer.decide.engines.row import Engine, ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
@@ -19,6 +20,11 @@ from installer.record.cmdline import flags_of
 from installer.record.next_start import missing
 from installer.record.unit_files import command_of
 
+# Where systemd and shells look for programs that a word names, unless told otherwise.
+PATH: Final = tuple(
+    PurePosixPath(path)
+    for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+)
 PROC: Final = PurePosixPath("/proc")
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
@@ -49,10 +55,15 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
     process = _process(host, engine)
     if process is None:
         return None
-    words = _strings(process / "cmdline")[1:]
-    environment = _pairs(_strings(process / "environ")) or _of_unit(host, engine)
+    words, environment = _strings(process / "cmdline")[1:], _environment(process) or _of_unit(host, engine)
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
     return Started(words, kept)
+
+
+def flags_and_paths(process: Path, row: Engine) -> tuple[Flags, tuple[tuple[PurePosixPath, ...], ...]]:
+    """Return what an engine was told of runtimes at its start, and its PATH; ``process`` is one of /proc."""
+    how = Started(_strings(process / "cmdline")[1:], _environment(process))
+    return flags_of(row, how.words, how.environment), (_path(how),)
 
 
 def how_started(host: Host, engine: EngineFacts) -> Started | None:
@@ -69,7 +80,8 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
     later = _next_start(host, engine, unit)
     if row.reload is ReloadMethod.RESTART:
         engine = replace(engine, unstartable=missing(host, unit))
-    how = later if engine.stopped else started(host, engine) if row.cmdline.telling else None
+    how = later if engine.stopped else started(host, engine)
+    engine = replace(engine, paths=tuple(dict.fromkeys(_path(each) for each in (how, later) if each)))
     if later is not None:
         flags = flags_of(row, later.words, later.environment)
         engine = replace(engine, next_words=later.words, next_flags=flags)
@@ -97,6 +109,12 @@ def _next_start(host: Host, engine: EngineFacts, unit: UnitStart) -> Started | N
     if PurePosixPath("".join(words[:1])).name != ENGINES[engine.name].process:
         return None
     return Started(tuple(_expanded(words[1:], environment)), environment)
+
+
+def _path(how: Started) -> tuple[PurePosixPath, ...]:
+    """Return where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
+    places = how.environment.get("PATH", "").split(":")
+    return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
 
 
 def _assigned(file: File | None) -> dict[str, str]:
@@ -146,6 +164,10 @@ def _process(host: Host, engine: EngineFacts) -> Path | None:
 def _of_unit(host: Host, engine: EngineFacts) -> dict[str, str]:
     """Return the environment that the unit gives, where that of the process may not be read."""
     return _pairs(_unit_start(host, engine).environment)
+
+
+def _environment(process: Path) -> dict[str, str]:
+    return _pairs(_strings(process / "environ"))
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
