@@ -1,6 +1,8 @@
 """What an admin's own links lead to: the toolkit outlives every text that names it, by whatever path."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,7 +69,7 @@ def test_the_toolkit_stays_while_a_text_names_it_by_a_link(
     kept = site.call("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names {name}, a link to /usr/local/nvidia/" in sentence(kept)
+    assert f"remove the toolkit (/{path} names {name}, which leads to /usr/local/nvidia/" in sentence(kept)
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
     assert site.call("uninstall").returncode == 4
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
@@ -258,7 +260,7 @@ def test_the_toolkit_stays_while_what_an_engine_gives_its_containers_names_it(
     kept = site.call("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names {program}, a link to /usr/local/nvidia/" in sentence(kept)
+    assert f"remove the toolkit (/{path} names {program}, which leads to /usr/local/nvidia/" in sentence(kept)
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
     assert site.call("uninstall").returncode == 4
     assert file.read_text() == text
@@ -347,11 +349,130 @@ def test_what_a_file_names_since_our_install_keeps_the_toolkit(
     kept = site.call("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert f"remove the toolkit (/{path} names {name}, a link to " in sentence(kept)
+    assert f"remove the toolkit (/{path} names {name}, which leads to " in sentence(kept)
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
     said = json.loads((site.root / path).read_text())
     del said["runtimes"]["gpu"]
     (site.root / path).write_text(json.dumps(said))
     assert site.call("uninstall").returncode == 0
     assert json.loads((site.root / path).read_text()) == json.loads(before)
+    assert not (site.root / TOOLKIT).exists()
+
+
+def a_list(site: Site) -> str:
+    """As in ``env FOO=1 T``: a runtime that starts ours by its arguments."""
+    path = site.root / DAEMON_JSON
+    said = json.loads(path.read_text())
+    said["runtimes"]["gpu"] = {"path": "/usr/bin/env", "runtimeArgs": ["FOO=1", PROGRAM]}
+    path.write_text(json.dumps(said))
+    return f"/{DAEMON_JSON} names {PROGRAM}"
+
+
+def an_argument(site: Site) -> str:
+    path = site.root / DAEMON_JSON
+    said = json.loads(path.read_text())
+    said["runtimes"]["gpu"] = {"path": "/usr/bin/trace", "runtimeArgs": [f"--runtime={PROGRAM}"]}
+    path.write_text(json.dumps(said))
+    return f"/{DAEMON_JSON} names {PROGRAM}"
+
+
+def a_hard_link(site: Site) -> str:
+    """What a bind mount is as well: another name of the same file."""
+    place = written(site, "opt/nv/runtime", "")
+    place.unlink()
+    place.hardlink_to((site.root / TOOLKIT / "nvidia-container-runtime").resolve())
+    return f"/{in_docker(site, '/opt/nv/runtime')} names /opt/nv/runtime"
+
+
+def a_script(site: Site) -> str:
+    written(site, "opt/traced", f'#!/bin/sh\n# starts it\nexec {PROGRAM} "$@"\n')
+    return f"/{in_docker(site, '/opt/traced')} names /opt/traced"
+
+
+def podmans(site: Site) -> str:
+    path = "etc/containers/containers.conf"
+    written(site, path, f'[engine.runtimes]\nnvidia = ["{PROGRAM}"]\n')
+    return f"/{path} names {PROGRAM}"
+
+
+def podmans_drop_in(site: Site) -> str:
+    path = "etc/containers/containers.conf.d/50-nvidia.conf"
+    written(site, path, f'[engine.runtimes]\nnvidia = [\n  "{PROGRAM}",\n]\n')
+    return f"/{path} names {PROGRAM}"
+
+
+@pytest.mark.parametrize("name", [a_list, an_argument, a_hard_link, a_script, podmans, podmans_drop_in])
+def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callable[[Site], str]) -> None:
+    before = (site.root / DAEMON_JSON).read_text()
+    assert site.call("install").returncode == 0
+    said = name(site)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"remove the toolkit ({said}, which leads to /usr/local/nvidia/" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    (site.root / DAEMON_JSON).write_text(before)
+    for path in ("opt", "etc/containers"):
+        shutil.rmtree(site.root / path, ignore_errors=True)
+    done = site.call("uninstall")
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+def a_process(site: Site, number: int, *words: str, namespace: str = "mnt:[1]") -> Path:
+    """Lay down what /proc has of a process of root's, the program of which root has written."""
+    process = site.root / f"proc/{number}"
+    (process / "ns").mkdir(parents=True)
+    (process / "exe").symlink_to("/bin/true")
+    (process / "ns/mnt").symlink_to(namespace)
+    (process / "root").symlink_to(site.root if namespace == "mnt:[1]" else site.root / "other")
+    uids = "\t".join([str(os.geteuid())] * 4)
+    (process / "status").write_text(f"Name:\t{words[0]}\nUid:\t{uids}\n")
+    (process / "comm").write_text(f"{words[0]}\n")
+    (process / "cmdline").write_text("".join(f"{word}\0" for word in words))
+    (process / "environ").write_text("PATH=/usr/bin\0")
+    (process / "cgroup").write_text("0::/system.slice/second.service\n")
+    return process
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        (("dockerd", "--config-file", "/etc/second/daemon.json"), DAEMON_JSON),
+        (("dockerd", "--config-file=/etc/second/daemon.json"), DAEMON_JSON),
+        (("containerd", "-c", "/etc/second/config.toml"), CONTAINERD),
+        (("crio", "--config-dir", "/etc/second"), "etc/crio/crio.conf.d/99-nvidia.toml"),
+    ],
+)
+def test_the_toolkit_outlives_a_second_engine_that_names_it(
+    site: Site, words: tuple[str, ...], config: str
+) -> None:
+    assert site.call("install").returncode == 0
+    second = f"etc/second/{Path(config).name}"
+    written(site, second, (site.root / config).read_text())
+    a_process(site, 1, "systemd")
+    a_process(site, 50, *words)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"of second.service runs and reads /{second}, which names /{TOOLKIT}/" in sentence(kept)
+    assert "restart second.service" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    shutil.rmtree(site.root / "proc/50")
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+def test_an_engine_with_other_files_at_the_same_paths_keeps_nothing(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    written(site, f"other/{DAEMON_JSON}", (site.root / DAEMON_JSON).read_text())
+    written(site, f"other/{TOOLKIT}/nvidia-container-runtime", "theirs")
+    a_process(site, 1, "systemd")
+    a_process(site, 50, "dockerd", namespace="mnt:[2]")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
     assert not (site.root / TOOLKIT).exists()

@@ -52,6 +52,8 @@ class EngineFacts:
     imports which are there without a text as well, as symbolic links and directories are: with such a one
     it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
     ``rendered`` is what it made of its configs at its last start, where it does not read them as they are.
+    ``unstartable`` is why its unit would not start it again, as far as anybody can tell. ``paths`` are the
+    PATHs by which it finds programs, of this start and of its next.
     """
 
     name: str
@@ -78,6 +80,20 @@ class EngineFacts:
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
     rendered: File | None = None
+    unstartable: str = ""
+    paths: tuple[tuple[PurePosixPath, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEngine:
+    """An engine that runs and is none of the ledger's; ``unit`` is its unit, or its process.
+
+    ``named`` says, as the end of a sentence each, how it comes to start programs of the toolkit.
+    """
+
+    name: str
+    unit: str
+    named: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,7 @@ class Facts:
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
     is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
     of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
-    specs of others name.
+    specs of others name; ``other_engines`` are those beside ours that start the toolkit.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -143,6 +159,7 @@ class Facts:
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
+    other_engines: tuple[OtherEngine, ...] = ()
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:

@@ -42,6 +42,11 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
             )
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
     yield from _handed(facts, layout)
+    for other in facts.other_engines:
+        yield InstallerError(
+            f"remove the toolkit ({other.name} of {other.unit} runs and {other.named[0]})",
+            remedy=f"take that out of its config, restart {other.unit}, then {TRY_AGAIN}",
+        )
 
 
 def _ignored(
@@ -128,9 +133,21 @@ def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
     """Yield what a file may mean a program by: any path, and a word where a runtime's program stands."""
     with suppress(InstallerError):
         for key, value in flat(tree_of(file, path)):
-            if isinstance(value, str) and (value.startswith("/") or (value and key[-1] in BINARY_NAMES)):
-                yield value
+            for word in _words(value):
+                if word.startswith("/") or (word and word == value and key[-1] in BINARY_NAMES):
+                    yield word
+
+
+def _words(value: object) -> Iterator[str]:
+    """Yield a string, or those in a list: each as a whole, and what follows its equals sign."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for word in (word for each in value for word in _words(each)):
+            yield from (word, *word.partition("=")[2:])
+    elif isinstance(value, dict):
+        yield from (word for each in value.values() for word in _words(each))
 
 
 def _told(value: str, facts: Facts) -> str:
-    return f"{value}, a link to {facts.links[value]}" if value in facts.links else value
+    return f"{value}, which leads to {facts.links[value]}" if value in facts.links else value

@@ -163,6 +163,14 @@ def unit_in(cgroup: str) -> str | None:
     return None
 
 
+def unit_of(pid: int, proc: Path) -> str:
+    """Return the systemd service that a process is part of, "" where it is in none."""
+    try:
+        return unit_in(text_of(proc / f"{pid}/cgroup")) or ""
+    except OSError:
+        return ""
+
+
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
     """Return pid and uid of whoever sent the answer; uid -1 where the kernel does not tell."""
     for level, kind, content in ancillary:

@@ -1,5 +1,6 @@
 """The host's own programs, run in the host's own root: what they link to is there and not here."""
 
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError
+from installer.host.files import Host
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -33,6 +35,15 @@ class Ran:
         """Return the last line of stderr, where Go programs say why they gave up."""
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return lines[-1][:300] if lines else f"exit code {self.returncode}"
+
+
+def is_program(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a file that can be started stands at ``path``, or a link that leads to one."""
+    try:
+        mode = host.here(path).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
 def run_in(

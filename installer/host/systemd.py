@@ -14,6 +14,7 @@ from installer.decide.errors import (
     PendingError,
 )
 from installer.host.dbus import MALFORMED, MANAGER, ROOT, Bus
+from installer.host.unit_start import UnitStart
 
 T = TypeVar("T")
 
@@ -43,20 +44,6 @@ class UnitState:
     result: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitStart:
-    """How a unit starts its service: its program first, variables as they are written.
-
-    ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it. ``stale``
-    tells that the unit's files were changed since systemd has read them.
-    """
-
-    words: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    environment_files: tuple[str, ...] = ()
-    stale: bool = False
-
-
 def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitState:
     """Return the state of a unit; one that does not exist has ``load`` "not-found".
 
@@ -80,14 +67,7 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
     """
 
     def start(bus: Bus) -> UnitStart:
-        said = properties_of(bus, unit, f"look at {unit}")
-        lines = said["ExecStart"]
-        return UnitStart(
-            words=tuple(lines[-1][1]) if lines else (),
-            environment=tuple(said["Environment"]),
-            environment_files=tuple(file for file, _ in said["EnvironmentFiles"]),
-            stale=bool(said["NeedDaemonReload"]),
-        )
+        return UnitStart.of(properties_of(bus, unit, f"look at {unit}"))
 
     return ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
 

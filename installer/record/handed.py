@@ -1,6 +1,5 @@
-"""What engines hand to their containers besides their configs: CDI specifications, OCI hooks, base specs."""
+"""What has containers start programs besides configs of engines: CDI, hooks, base specs, Podman's config."""
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from installer.decide.inode import Kind
 from installer.decide.layout import Layout
 from installer.decide.parts.cdi import OWNER
 from installer.host.files import Host
-from installer.record.links import links_named
+from installer.record.links import links_named, paths_in
 from installer.record.texts import text
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -27,27 +26,26 @@ HOOK_SUFFIXES: Final = frozenset({".json"})
 CDI_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs"})
 HOOK_KEYS: Final = frozenset({"hooksdir"})
 BASE_KEYS: Final = frozenset({"baseruntimespec"})
-COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+# Podman's and Buildah's, which have runtimes of their own (containers.conf(5)).
+CONTAINERS_CONF: Final = (
+    PurePosixPath("/usr/share/containers/containers.conf"),
+    PurePosixPath("/etc/containers/containers.conf"),
+)
+CONF_DIRS: Final = tuple(PurePosixPath(f"{path}.d") for path in CONTAINERS_CONF)
+CONF_SUFFIXES: Final = frozenset({".conf"})
 
 
 def with_handed(host: Host, facts: Facts, layout: Layout) -> Facts:
     """Return the facts with the paths that such files name; one that cannot be read names none."""
     handed = {}
     for path in _files(host, facts):
-        said = dict.fromkeys(_paths(text(host, path), layout))
-        handed[path] = tuple(each for each in said if not _given_back(host, each, layout))
+        said = dict.fromkeys(paths_in(text(host, path), layout))
+        handed[path] = tuple(each for each in said if not given_back(host, each, layout))
     facts = replace(facts, handed=handed)
     return replace(facts, links=links_named(host, facts, layout))
 
 
-def _paths(said: str, layout: Layout) -> list[str]:
-    """Return every word of a text that is a path: YAML, which has no parser here, and JSON alike."""
-    ours = re.escape(str(layout.install_dir))  # which may hold what ends a word
-    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours}|/)[^\s\0"',:;\[\](){{}}<|>]*"""
-    return re.findall(words, COMMENT.sub("", said).replace("\\/", "/"))
-
-
-def _given_back(host: Host, value: str, layout: Layout) -> bool:
+def given_back(host: Host, value: str, layout: Layout) -> bool:
     """Tell whether an undo leaves a program of that name, of the toolkit that stood there before ours."""
     path = PurePosixPath(value)
     if not path.is_relative_to(layout.toolkit):
@@ -64,7 +62,8 @@ def _files(host: Host, facts: Facts) -> Iterator[PurePosixPath]:
     specs = (*SPEC_DIRS, *(path for key, path in said if key in CDI_KEYS))
     served = (place for engine in facts.engines if engine.serving for place in engine.serving.hook_dirs)
     hooks = (*HOOK_DIRS, *served, *(path for key, path in said if key in HOOK_KEYS))
-    found = [path for key, path in said if key in BASE_KEYS]
+    found = [*(path for key, path in said if key in BASE_KEYS), *CONTAINERS_CONF]
+    found += [path for place in CONF_DIRS for path in _within(host, place, CONF_SUFFIXES)]
     found += [path for place in dict.fromkeys(specs) for path in _within(host, place, SPEC_SUFFIXES)]
     found += [path for place in dict.fromkeys(hooks) for path in _within(host, place, HOOK_SUFFIXES)]
     for path in found:

@@ -1,8 +1,11 @@
-"""Where symbolic links lead that configs and engines name programs by."""
+"""Where names lead that configs and engines have for programs: by links, mounts, a PATH, or in a script."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Final
 
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
@@ -10,20 +13,52 @@ from installer.decide.inode import Kind
 from installer.decide.layout import Layout
 from installer.decide.references import programs_named
 from installer.host.files import Host
-from installer.record.live import PATH
+from installer.host.identity import Identity, identities_below, identity, script
+from installer.record.started import PATH
+
+COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+
+Places = tuple[PurePosixPath, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """The files of the toolkit, by what they are and not by a name."""
+
+    layout: Layout
+    files: Mapping[Identity, PurePosixPath]
+
+    @classmethod
+    def of(cls, host: Host, layout: Layout) -> "Ours":
+        """Return those that are installed."""
+        return cls(layout, identities_below(host, layout.toolkit) | identities_below(host, layout.versions))
+
+    def behind(self, host: Host, path: PurePosixPath) -> PurePosixPath | None:
+        """Return the file of the toolkit that a path leads to, or a script there names; None for another."""
+        if found := self.files.get(identity(host, path) or (0, 0)):
+            return found
+        for word in paths_in(script(host, path), self.layout) if self.files else ():
+            with suppress(InstallerError):
+                if found := self.files.get(identity(host, PurePosixPath(word)) or (0, 0)):
+                    return found
+        return None
 
 
 def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosixPath]:
-    """Return where each program really is that something names by a link, the install-dir as well.
+    """Return where each program really is that something names otherwise, the install-dir as well.
 
     A link that a stranger could have placed leads nowhere: he decides nothing.
     """
-    found = {}
+    found, ours = {}, Ours.of(host, layout)
+    paths = dict.fromkeys((*(path for engine in facts.engines for path in engine.paths), PATH))
     for value in dict.fromkeys((str(layout.install_dir), *_named(facts))):
-        with suppress(InstallerError):
-            path = _found(host, value)
-            if path is not None and (real := host.resolve(path)) != path:
-                found[value] = real
+        for path in candidates(host, value, paths):
+            with suppress(InstallerError):
+                real, leads = host.resolve(path), ours.behind(host, path)
+                if (leads or real) != path:
+                    found[value] = leads or real
+                if leads is not None:
+                    break
     return found
 
 
@@ -37,8 +72,18 @@ def _named(facts: Facts) -> Iterator[str]:
         yield from engine.serving.binaries.values() if engine.serving else ()
 
 
-def _found(host: Host, value: str) -> PurePosixPath | None:
-    """Return where a program is, as an engine looks for it; None where there is none."""
+def candidates(host: Host, value: str, paths: Iterable[Places]) -> Iterator[PurePosixPath]:
+    """Yield where a program is, as engines with these PATHs look for it."""
     if "/" in value:
-        return PurePosixPath(value) if value.startswith("/") else None
-    return next((place / value for place in PATH if value and host.kind(place / value) is Kind.FILE), None)
+        yield from [PurePosixPath(value)] if value.startswith("/") else []
+        return
+    for path in paths if value else ():
+        with suppress(InstallerError):
+            yield from [place / value for place in path if host.kind(place / value) is Kind.FILE][:1]
+
+
+def paths_in(said: str, layout: Layout) -> list[str]:
+    """Return every word of a text that is a path: YAML, which has no parser here, scripts and JSON alike."""
+    ours = re.escape(str(layout.install_dir))  # which may hold what ends a word
+    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours}|/)[^\s\0"',:;\[\](){{}}<|>]*"""
+    return re.findall(words, COMMENT.sub("", said).replace("\\/", "/"))

@@ -21,12 +21,8 @@ from installer.host.containers import STATES, of_crio, of_docker, of_shims
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
 from installer.record.cmdline import path_of, value_of
-from installer.record.started import how_started
+from installer.record.started import PATH, how_started
 
-PATH: Final = tuple(
-    PurePosixPath(path)
-    for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-)
 ASK_S: Final = 3.0
 DATA_ROOT: Final = ("--data-root",)
 

@@ -46,6 +46,7 @@ from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.live import in_use, low_level_runtime
 from installer.record.located import awaited, located, located_again
+from installer.record.other_engines import with_other_engines
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -153,6 +154,7 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
+    facts = with_other_engines(host, facts, options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     live, idle = in_use(host, options.layout, held, engines, restarts=restarts)
     return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)

@@ -8,9 +8,11 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import ConflictError, InstallerError
 from installer.decide.facts import EngineFacts
+from installer.decide.reloading import not_started_again
 from installer.decide.steps import Step, WriteConfig
 from installer.host.files import Host
 from installer.record.configs import contents_of, with_readable_configs
+from installer.record.next_start import obstacle
 from installer.record.trial import Trials
 
 
@@ -25,6 +27,9 @@ def refuse_changed(
     Raises:
         ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
     """
+    if ENGINES[engine.name].reload is ReloadMethod.RESTART and (reason := obstacle(host, engine.unit)):
+        error = not_started_again(replace(engine, unstartable=reason))
+        raise ConflictError(error.problem, remedy=error.remedy)
     try:
         broken = _broken(host, engine, {**seen, **_written(done)})
     except InstallerError as error:

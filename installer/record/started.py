@@ -2,20 +2,29 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.effect import Flags
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Engine, ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.host.files import Host
-from installer.host.systemd import UnitStart
+from installer.host.unit_start import UnitStart
 from installer.record import units
 from installer.record.cmdline import flags_of
+from installer.record.next_start import missing
 from installer.record.unit_files import command_of
 
+# Where systemd and shells look for programs that a word names, unless told otherwise.
+PATH: Final = tuple(
+    PurePosixPath(path)
+    for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+)
 PROC: Final = PurePosixPath("/proc")
 VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
@@ -46,15 +55,20 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
     process = _process(host, engine)
     if process is None:
         return None
-    words = _strings(process / "cmdline")[1:]
-    environment = _pairs(_strings(process / "environ")) or _of_unit(host, engine)
+    words, environment = _strings(process / "cmdline")[1:], _environment(process) or _of_unit(host, engine)
     kept = {name: value for name, value in environment.items() if not name.startswith(OF_ITS_PROCESS)}
     return Started(words, kept)
 
 
+def flags_and_paths(process: Path, row: Engine) -> tuple[Flags, tuple[tuple[PurePosixPath, ...], ...]]:
+    """Return what an engine was told of runtimes at its start, and its PATH; ``process`` is one of /proc."""
+    how = Started(_strings(process / "cmdline")[1:], _environment(process))
+    return flags_of(row, how.words, how.environment), (_path(how),)
+
+
 def how_started(host: Host, engine: EngineFacts) -> Started | None:
     """Return how an engine was started, or one that is stopped will be; None where nobody can tell."""
-    return _next_start(host, engine) if engine.stopped else started(host, engine)
+    return _next_start(host, engine, _unit_start(host, engine)) if engine.stopped else started(host, engine)
 
 
 def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
@@ -62,18 +76,28 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
 
     An admin edits the unit of an engine and restarts it later, after we have gone perhaps.
     """
-    row, later = ENGINES[engine.name], _next_start(host, engine)
-    how = later if engine.stopped else started(host, engine) if row.cmdline.telling else None
+    row, unit = ENGINES[engine.name], _unit_start(host, engine)
+    later = _next_start(host, engine, unit)
+    if row.reload is ReloadMethod.RESTART:
+        engine = replace(engine, unstartable=missing(host, unit))
+    how = later if engine.stopped else started(host, engine)
+    engine = replace(engine, paths=tuple(dict.fromkeys(_path(each) for each in (how, later) if each)))
     if later is not None:
         flags = flags_of(row, later.words, later.environment)
         engine = replace(engine, next_words=later.words, next_flags=flags)
     return replace(engine, flags=flags_of(row, how.words, how.environment)) if how else engine
 
 
-def _next_start(host: Host, engine: EngineFacts) -> Started | None:
+def _unit_start(host: Host, engine: EngineFacts) -> UnitStart:
+    """Return what systemd has read of an engine's unit; nothing where it cannot be asked."""
+    with suppress(InstallerError):
+        return units.next_start(host, engine.unit) if engine.unit else UnitStart()
+    return UnitStart()
+
+
+def _next_start(host: Host, engine: EngineFacts, unit: UnitStart) -> Started | None:
     """Return how its unit will start an engine; None where that is not known."""
     try:
-        unit = units.next_start(host, engine.unit) if engine.unit else UnitStart()
         environment = _pairs(unit.environment)
         for path in unit.environment_files:
             environment |= _assigned(host.read(PurePosixPath(path)))
@@ -85,6 +109,12 @@ def _next_start(host: Host, engine: EngineFacts) -> Started | None:
     if PurePosixPath("".join(words[:1])).name != ENGINES[engine.name].process:
         return None
     return Started(tuple(_expanded(words[1:], environment)), environment)
+
+
+def _path(how: Started) -> tuple[PurePosixPath, ...]:
+    """Return where programs are looked for that a word names; systemd sets a PATH where a unit does not."""
+    places = how.environment.get("PATH", "").split(":")
+    return tuple(PurePosixPath(place) for place in places if place.startswith("/")) or PATH
 
 
 def _assigned(file: File | None) -> dict[str, str]:
@@ -133,10 +163,11 @@ def _process(host: Host, engine: EngineFacts) -> Path | None:
 
 def _of_unit(host: Host, engine: EngineFacts) -> dict[str, str]:
     """Return the environment that the unit gives, where that of the process may not be read."""
-    try:
-        return _pairs(units.next_start(host, engine.unit).environment) if engine.unit else {}
-    except InstallerError:
-        return {}
+    return _pairs(_unit_start(host, engine).environment)
+
+
+def _environment(process: Path) -> dict[str, str]:
+    return _pairs(_strings(process / "environ"))
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from installer.host.locks import lock_directory
 from installer.host.waiting import SUCCESSOR, command_again
 from installer.record import units
 from installer.record.ledger import Ledger
-from installer.record.live import PATH
+from installer.record.started import PATH
 
 log = structlog.get_logger()
 

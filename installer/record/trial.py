@@ -19,8 +19,7 @@ from installer.decide.texts import Texts
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import ENVIRONMENT, Ran, run_in
-from installer.record.live import PATH
-from installer.record.started import Started, started, without
+from installer.record.started import PATH, Started, started, without
 
 ANSWER_S: Final = 5.0
 ROOT: Final = PurePosixPath("/")

@@ -13,7 +13,8 @@ from installer.decide.errors import InstallerError, NotBegunError, PendingError,
 from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd, unit_jobs
 from installer.host.files import Host
-from installer.host.systemd import NoBusError, UnitStart, UnitState
+from installer.host.systemd import NoBusError, UnitState
+from installer.host.unit_start import UnitStart
 from installer.record.failed_start import why_not_started
 
 ASK_S: Final = 20.0  # whoever is on the system bus can keep systemd busy for that long

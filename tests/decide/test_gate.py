@@ -458,3 +458,21 @@ def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> N
     assert after is not None
     assert after.content == b'{"log-level": "info"}\n'
     assert again.notes == ()
+
+
+def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> None:
+    options = replace(CONTAINERD.options, restart_mode=RestartMode.AUTO)
+    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    reason = "its EnvironmentFile /etc/default/site is not there"
+    engine = replace(facts.engines[0], unstartable=reason, serving=served({"runc": ""}, "runc"))
+    problem = f"restart containerd (containerd.service would not start it again: {reason})"
+
+    plan = plan_install(replace(facts, engines=(engine,)), options)
+
+    assert problem in {each.problem for each in plan.obstacles}
+    assert plan.settled is not None
+    held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), plan.settled)
+    running = replace(held.engines[0], unstartable=reason, stopped=False)
+    back = plan_undo(replace(held, engines=(running,)), options)
+    assert problem in {each.problem for each in back.obstacles}
+    assert not plan_undo(replace(held, engines=(replace(running, stopped=True),)), options).obstacles

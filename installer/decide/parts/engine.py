@@ -75,7 +75,11 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
             *reloading.stale(engine, facts, entries),
             *([f"{row.name}, pending: {row.pending}"] if row.pending else []),
         ),
-        obstacles=(*_silent(choice, options), *_not_found_there(engine, options)),
+        obstacles=(
+            *_silent(choice, options),
+            *_not_found_there(engine, options),
+            *reloading.unstartable(engine, choice.steps),
+        ),
     )
 
 
@@ -169,6 +173,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
             *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
             *(reloading.stale_runtimes(found, after, names) if found is not None else ()),
         ),
+        obstacles=tuple(reloading.unstartable(found, steps)),
         needed=left.needed if kept else (),
     )
 

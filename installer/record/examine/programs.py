@@ -10,7 +10,7 @@ from installer.decide.doctor.facts import Process, Version
 from installer.host.files import Host
 from installer.host.process_table import Seen, holds, root_wrote
 from installer.host.programs import run_in
-from installer.record.live import PATH
+from installer.record.started import PATH
 from installer.record.texts import is_file
 
 ASK_S: Final = 2.0
