@@ -35,9 +35,10 @@ class Ours:
 
     def behind(self, host: Host, path: PurePosixPath) -> PurePosixPath | None:
         """Return the file of the toolkit that a path leads to, or a script there names; None for another."""
-        if found := self.files.get(identity(host, path) or (0, 0)):
-            return found
-        for word in paths_in(script(host, path), self.layout) if self.files else ():
+        what = identity(host, path)
+        if what is None or not self.files or what in self.files:  # nothing but a plain file is opened
+            return self.files.get(what) if what else None
+        for word in paths_in(script(host, path), self.layout):
             with suppress(InstallerError):
                 if found := self.files.get(identity(host, PurePosixPath(word)) or (0, 0)):
                     return found
