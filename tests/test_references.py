@@ -420,6 +420,16 @@ def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callabl
     assert not (site.root / TOOLKIT).exists()
 
 
+def test_what_is_no_plain_file_is_not_opened(site: Site) -> None:
+    os.mkfifo(site.root / "fifo")
+    assert site.call("install").returncode == 0
+    in_docker(site, "/fifo")
+
+    assert site.call("uninstall").returncode == 0
+
+    assert not (site.root / TOOLKIT).exists()
+
+
 def a_process(site: Site, number: int, *words: str, namespace: str = "mnt:[1]") -> Path:
     """Lay down what /proc has of a process of root's, the program of which root has written."""
     process = site.root / f"proc/{number}"

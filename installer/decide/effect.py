@@ -86,8 +86,8 @@ def disturbed(before: Effect, after: Effect, ours: Collection[str]) -> Iterator[
         yield f"its default runtime {after.undefined} would not be defined"
     for name in sorted((before.handlers.keys() | after.handlers.keys()) - {*ours}):
         was, now = before.handlers.get(name), after.handlers.get(name)
-        asked = {before.default, after.default} & {*ours}
-        if (was is None and name == before.undefined) or (name == NAMELESS and asked):
+        returns = name == NAMELESS and before.default in {*ours}
+        if (was is None and name == before.undefined) or returns:
             continue  # the engine is the better for it, or was asked for it
         if now is None or was is None:
             yield f"the runtime {name} would {'be lost' if now is None else 'appear'}"

@@ -46,6 +46,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
         yield InstallerError(
             f"remove the toolkit ({other.name} of {other.unit} runs and {other.named[0]})",
             remedy=f"take that out of its config, restart {other.unit}, then {TRY_AGAIN}",
+            code="toolkit-needed",
         )
 
 

@@ -103,7 +103,7 @@ def served_by_image(host: Host) -> Iterator[InstallerError]:
     """Yield why nothing is installed on a system that brings the toolkit in its own way."""
     image = IMAGES.get(_os_release(host).get("ID", ""))
     if image is not None:
-        yield InstallerError(f"install on this node ({image[0]})", remedy=image[1])
+        yield InstallerError(f"install on this node ({image[0]})", remedy=image[1], code="not-supported")
 
 
 def _os_release(host: Host) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -21,23 +21,25 @@ COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
 Places = tuple[PurePosixPath, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Ours:
-    """The files of the toolkit, by what they are and not by a name."""
+    """The files of the toolkit, by what they are and not by a name; looked at where a name does not tell."""
 
-    layout: Layout
-    files: Mapping[Identity, PurePosixPath]
+    def __init__(self, host: Host, layout: Layout) -> None:
+        self.layout = layout
+        self._host = host
 
-    @classmethod
-    def of(cls, host: Host, layout: Layout) -> "Ours":
-        """Return those that are installed."""
-        return cls(layout, identities_below(host, layout.toolkit) | identities_below(host, layout.versions))
+    @cached_property
+    def files(self) -> Mapping[Identity, PurePosixPath]:
+        """Those that are installed."""
+        places = (self.layout.toolkit, self.layout.versions)
+        return {what: path for place in places for what, path in identities_below(self._host, place).items()}
 
     def behind(self, host: Host, path: PurePosixPath) -> PurePosixPath | None:
         """Return the file of the toolkit that a path leads to, or a script there names; None for another."""
-        if found := self.files.get(identity(host, path) or (0, 0)):
-            return found
-        for word in paths_in(script(host, path), self.layout) if self.files else ():
+        what = identity(host, path)
+        if what is None or not self.files or what in self.files:  # nothing but a plain file is opened
+            return self.files.get(what) if what else None
+        for word in paths_in(script(host, path), self.layout):
             with suppress(InstallerError):
                 if found := self.files.get(identity(host, PurePosixPath(word)) or (0, 0)):
                     return found
@@ -49,12 +51,13 @@ def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosix
 
     A link that a stranger could have placed leads nowhere: he decides nothing.
     """
-    found, ours = {}, Ours.of(host, layout)
+    found, ours = {}, Ours(host, layout)
     paths = dict.fromkeys((*(path for engine in facts.engines for path in engine.paths), PATH))
     for value in dict.fromkeys((str(layout.install_dir), *_named(facts))):
         for path in candidates(host, value, paths):
             with suppress(InstallerError):
-                real, leads = host.resolve(path), ours.behind(host, path)
+                real = host.resolve(path)
+                leads = real if real.is_relative_to(layout.home) else ours.behind(host, real)
                 if (leads or real) != path:
                     found[value] = leads or real
                 if leads is not None:

@@ -65,7 +65,7 @@ def _holds(host: Host, condition: Condition, about: str) -> bool:
 def _matches(host: Host, pattern: PurePosixPath) -> bool:
     """Tell whether a name fits a pattern, whose wildcards are in its last part; others are not judged."""
     if set(str(pattern.parent)) & WILDCARDS:
-        raise InstallerError(f"look for {pattern}", remedy="look for it on the node")
+        raise InstallerError(f"look for {pattern}", remedy="look for it on the node", code="unit-failed")
     return any(fnmatchcase(name, pattern.name) for name in host.names(pattern.parent))
 
 

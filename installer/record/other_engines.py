@@ -29,7 +29,7 @@ ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 def with_other_engines(host: Host, facts: Facts, layout: Layout) -> Facts:
     """Return the facts with each such engine that runs and names a program of the toolkit, as it sees it."""
-    ours, found = Ours.of(host, layout), []
+    ours, found = Ours(host, layout), []
     for seen in (each for each in of_root(host) if each.name in ROWS):
         with suppress(InstallerError):
             if not _known(host, seen, facts):

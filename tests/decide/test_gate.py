@@ -476,3 +476,43 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     back = plan_undo(replace(held, engines=(running,)), options)
     assert problem in {each.problem for each in back.obstacles}
     assert not plan_undo(replace(held, engines=(replace(running, stopped=True),)), options).obstacles
+
+
+OLD_TABLES = f"""version = 2
+[{OLD}.default_runtime]
+runtime_type = "io.containerd.runc.v2"
+[{OLD}.default_runtime.options]
+SystemdCgroup = true
+[{OLD}.untrusted_workload_runtime]
+runtime_type = "io.containerd.runc.v2"
+"""
+
+
+def test_what_the_old_tables_serve_is_served_beside_our_default_and_after_us() -> None:
+    case = Own(
+        "containerd", NOWHERE, {"set_as_default": True, "engine_version": "1.7.24"}, CONFIG, OLD_TABLES
+    )
+    engine = case.facts(case.before, Holdings(), {}).engines[0]
+    before = texts_alone(engine, case.before)
+
+    plan, disk = installed(case, case.before, Holdings())
+
+    now = texts_alone(engine, disk)
+    assert before.handlers.keys() == {"default", "untrusted", "runc"}
+    assert now.default == "nvidia"
+    assert all(now.handlers[name].same(before.handlers[name]) for name in before.handlers)
+    back, left = undone(case, disk, plan)
+    assert back.settled is None
+    assert left == case.before
+
+
+def test_a_default_that_would_be_served_by_no_name_any_more_is_told() -> None:
+    runc = Handler("", {"runtime_type": "io.containerd.runc.v2"})
+    nvidia = Handler(f"{TOOLKIT}/nvidia-container-runtime")
+    before = Effect({"default": runc}, "default")
+
+    lost = [*disturbed(before, Effect({"nvidia": nvidia}, "nvidia"), OURS)]
+    back = [*disturbed(Effect({"nvidia": nvidia}, "nvidia"), before, OURS)]
+
+    assert lost == ["the runtime default would be lost"]
+    assert back == []

@@ -13,6 +13,8 @@ V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
 DEFAULT: Final = "default_runtime_name"
 OLD_DEFAULT: Final = "default"  # what a full one of these is called:
 OLD_TABLE: Final = "default_runtime"
+OLD_UNTRUSTED: Final = "untrusted_workload_runtime"  # 1.x serves it as:
+UNTRUSTED: Final = "untrusted"
 NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engine-facts.md#containerd-schemas)
 
 

@@ -13,6 +13,8 @@ from installer.decide.engines.containerd_config import (
     DEFAULT,
     OLD_DEFAULT,
     OLD_TABLE,
+    OLD_UNTRUSTED,
+    UNTRUSTED,
     V2_PLUGIN,
     V3_PLUGIN,
     patterns,
@@ -74,6 +76,10 @@ def effect_of(dump: Tree) -> Effect:
     old = table(cri, ("containerd", OLD_TABLE), PRINTED)
     if old.get("runtime_type"):
         runtimes[NAMELESS], default = old, NAMELESS  # 1.x takes it for the default, whatever is named so
+    untrusted = table(cri, ("containerd", OLD_UNTRUSTED), PRINTED)
+    twice = bool(untrusted.get("runtime_type")) and UNTRUSTED in runtimes
+    if untrusted.get("runtime_type"):
+        runtimes[UNTRUSTED] = untrusted
     cdi = cri.get(CDI)
     return Effect(
         {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
@@ -81,6 +87,8 @@ def effect_of(dump: Tree) -> Effect:
         cdi=cdi if isinstance(cdi, bool) else None,
         rest=_digest(_rest(dump, plugin)),
         undefined="" if default in runtimes else default,
+        # engine-facts.md#containerd-untrusted
+        broken=f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}" if twice else "",
     )
 
 
@@ -113,6 +121,9 @@ def effect(files: ConfigFiles) -> Effect:
     default = default or BUILT_IN
     if config.old_default:
         runtimes[NAMELESS], default = runtimes.pop(OLD_DEFAULT), NAMELESS
+    untrusted = table(config.tree, (*config.key, OLD_UNTRUSTED), config.path)
+    if untrusted.get("runtime_type") and not config.merges:
+        runtimes[UNTRUSTED] = untrusted
     return Effect(
         {name: Handler(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
