@@ -4,22 +4,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, pristine, runtime_of, tree_of
+from installer.decide.configs import DEFAULT, group_of, notes_of, pristine, tree_of
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engine_part import defaults, others
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import RuntimeEntry, leaves
-from installer.decide.engines.row import ReloadMethod
+from installer.decide.engines.model import RuntimeEntry, is_ours, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.needed import default_of_others, needed_next
-from installer.decide.options import Options, RestartMode
-from installer.decide.reloading import stale_runtimes, take_up
+from installer.decide.options import Options
+from installer.decide.reloading import stale_runtimes
+from installer.decide.revert import revert
 from installer.decide.rows import ConfigRow, EngineRow, Saved
 from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.texts import Ask, Texts, of_others, present
 from installer.decide.toolkit_plan import TRY_AGAIN
+from installer.decide.undone import runtime_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class _Attempt:
     """The configs of one engine without any of our keys but those of ``kept``.
 
     ``texts`` is all that it reads then; ``edited`` tells whether others wrote to these files since we did.
+    ``taken`` are the runtimes of ours that somebody has taken over: from now on they are the engine's own.
     """
 
     kept: frozenset[str]
@@ -52,6 +54,7 @@ class _Attempt:
     notes: tuple[str, ...]
     texts: Texts
     edited: bool
+    taken: frozenset[str]
 
 
 def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> UndoPart:
@@ -72,22 +75,26 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     stays = used and (not options.in_use.forces or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
     attempt = _attempt(row, found, facts, (groups | names) - {DEFAULT} if stays else frozenset())
-    needed = needed_next(found, names - attempt.kept)
+    asked = _less(found, attempt.taken) if found else None
+    now = _effect(asked, present(asked, facts), ask) if asked else None
+    # One that was given another shim alone starts our program no more, which changes it.
+    started = now.binaries if now else {}
+    ours = names - {name for name in attempt.taken if not is_ours(started.get(name))}
+    needed = needed_next(found, ours - attempt.kept)
     if needed:
         attempt = _attempt(row, found, facts, attempt.kept | needed.keys())
-    now = _effect(found, present(found, facts), ask) if found else None
-    theirs = of_others(found, facts) if found else {}
-    while found is not None and (
-        more := _needs(found, attempt, groups, names, ask, now=now, theirs=theirs, needed=needed)
+    theirs = of_others(asked, facts) if asked else {}
+    while asked is not None and (
+        more := _needs(asked, attempt, groups, ours, ask, now=now, theirs=theirs, needed=needed)
     ):
         attempt = _attempt(row, found, facts, attempt.kept | more)
     kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
     left = sorted(attempt.kept) if not kept else []
-    after = _effect(found, attempt.texts, ask) if found else None
-    reload = _reload(row, kept, attempt.writes, found, after)
+    after = _effect(asked, attempt.texts, ask) if asked else None
+    reload = _reload(row, kept, attempt, found, after)
     # One that comes up neither way has nothing to reload, and its owner has to be told why.
     dead = after.broken if found is not None and found.crashing and after is not None else ""
-    steps = _revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
+    steps = revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
     if found is not None and any(isinstance(step, Reload) for step in steps):
         _refuse_fatal(found, now, after)
     return UndoPart(
@@ -99,7 +106,7 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
             *attempt.notes,
             *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in left),
             *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
-            *(stale_runtimes(found, after, names) if found is not None else ()),
+            *(stale_runtimes(found, after, ours) if found is not None else ()),
         ],
         tuple(needed.values()) if kept else (),
     )
@@ -128,18 +135,16 @@ def _groups(row: EngineRow, facts: Facts) -> frozenset[str]:
 
 
 def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: frozenset[str]) -> _Attempt:
-    rows, backups, notes, edited = [], [], [], False
+    rows, backups, edited = [], [], False
+    notes: list[str] = []
+    taken: set[str] = set()
     writes: list[WriteConfig] = []
     for config in (one for one in facts.held.configs if one.engine == row.name):
         path, now = config.path, facts.contents[config.path]
         plain = pristine(path, facts)
         was = pristine(path, facts, kept) if kept else plain
-        notes += [
-            f"left {'.'.join(edit.key)} in {path}: somebody has changed it since" for edit in was.overruled
-        ]
-        notes += [
-            f"removed {'.'.join(key)} from {path}: it was a setting of our runtime" for key in was.emptied
-        ]
+        notes += notes_of(path, was)
+        taken |= plain.taken.keys()
         if plain.file is not None:
             backups.append(plain.file)
         after = was.file if now is not None else None
@@ -150,7 +155,20 @@ def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: froz
         rows.append(left)
         writes.append(WriteConfig(row.name, path, now, after, facts.relinked.get(path, "")))
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
-    return _Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
+    return _Attempt(
+        kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited, frozenset(taken)
+    )
+
+
+def _less(engine: EngineFacts, taken: frozenset[str]) -> EngineFacts:
+    """Return an engine that tells nothing of the runtimes that were taken over: its files do.
+
+    CRI-O's function fills in from what is served where the files say nothing.
+    """
+    if engine.serving is None or not taken:
+        return engine
+    told = {name: one for name, one in engine.serving.handlers.items() if name not in taken}
+    return replace(engine, serving=replace(engine.serving, handlers=told))
 
 
 def _effect(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
@@ -180,7 +198,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     before, after = now, _effect(engine, attempt.texts, ask)
     if before is None or after is None or before.broken or before.undefined:
         return frozenset()  # it is somebody else's trouble, and would not be more with our keys
-    open_ = groups - attempt.kept
+    open_ = groups - attempt.kept - attempt.taken
     paths = ", ".join(str(write.path) for write in attempt.writes)
     if (name := after.undefined) and name in open_:
         if name not in names and not attempt.edited:
@@ -193,11 +211,13 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
             f"make {after.undefined} the default runtime of {engine.name} again (nobody defines it any more)",
             remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
         )
-        return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
+        return frozenset({DEFAULT, before.default} & {*open_, DEFAULT})
     theirs_alone = DEFAULT not in groups and attempt.edited
-    wrong = [*_lost(before, after, names, named=theirs_alone)]
+    # The default that we made of a runtime which is not ours any more is still ours to undo.
+    freed = attempt.taken if DEFAULT in open_ else frozenset()
+    wrong = [*_lost(before, after, names, freed, named=theirs_alone)]
     lived = ask(engine, theirs) if wrong else after
-    if not (lived.broken or lived.undefined or [*_lost(lived, after, names, named=theirs_alone)]):
+    if not (lived.broken or lived.undefined or [*_lost(lived, after, names, freed, named=theirs_alone)]):
         return frozenset()
     rest = sorted(open_ - names - {DEFAULT})
     if rest:
@@ -208,8 +228,15 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     )
 
 
-def _lost(before: Effect, after: Effect, names: frozenset[str], *, named: bool) -> Iterator[str]:
-    """Yield what an engine would not have as before; ``named`` tells that its default is not by us."""
+def _lost(
+    before: Effect, after: Effect, names: frozenset[str], freed: frozenset[str], *, named: bool
+) -> Iterator[str]:
+    """Yield what an engine would not have as before; ``named`` tells that its default is not by us.
+
+    None of the ``freed`` is missed as its default.
+    """
+    if before.default in freed:
+        before = replace(before, default=after.default)
     yield from disturbed(before, after, names)
     if named and before.default in names and after.default != before.default:
         yield f"its default runtime would be {after.default}, which somebody has set to {before.default}"
@@ -235,7 +262,7 @@ def _refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None)
 def _reload(
     row: EngineRow,
     kept: tuple[tuple[str, PurePosixPath], ...],
-    writes: tuple[WriteConfig, ...],
+    attempt: _Attempt,
     found: EngineFacts | None,
     after: Effect | None,
 ) -> Reload:
@@ -244,7 +271,7 @@ def _reload(
     Files without us may name some, too: runtimes that were taken over from another installer.
     """
     names = frozenset(name for name, _ in row.runtimes)
-    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    said = [leaf for write in attempt.writes for leaf in leaves(tree_of(write.after, write.path))]
     entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
     if after is not None and not after.broken:
         # A file may lie there that nobody reads, and files of others may name the same: NVIDIA's installer
@@ -253,35 +280,10 @@ def _reload(
     else:
         there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
     absent = tuple(e for e in entries if e not in there)
-    neighbours = () if found is None else others(found, after, names)
+    neighbours = () if found is None else others(found, after, names - attempt.taken)
     if not kept:
         wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
         return Reload(row.name, tuple(there), absent, others=neighbours, defaults=wanted)
     default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
     default |= {after.default} if after is not None and not after.broken else set()
     return Reload(row.name, tuple(there), absent, demoted=names - default, others=neighbours)
-
-
-def _revert(
-    writes: tuple[WriteConfig, ...],
-    reload: Reload,
-    found: EngineFacts | None,
-    facts: Facts,
-    restart_mode: RestartMode,
-) -> list[Step]:
-    """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
-    # what we wanted before we came has nothing to read.
-    unread = not writes or restart_mode is RestartMode.NONE
-    asleep = unread or found is None or found.stopped
-    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
-    told = found.serving if found is not None and not found.outdated else None
-    if reload.present and not reload.demoted:
-        # What others say of the same handlers looks alike before and after.
-        sure = facts.held.finished and all(step.before == step.after for step in writes)
-    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
-    if forgotten:
-        return [step for step in writes if step.before != step.after]
-    # Whatever dockerd has by now: somebody may have told it more since we asked.
-    return take_up(writes, reload, None, found)
