@@ -1,11 +1,12 @@
 """A runtime of ours that somebody has taken over stays whole at an undo: what we wrote there is his by then."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from installer.decide.edits import Key, Syntax, Tree, Value, Want, apply, parse
+from installer.decide.edits import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.undone import value_at
 from tests.support.site import DAEMON_JSON, Site
 
@@ -160,3 +161,19 @@ def test_a_setting_that_was_changed_goes_with_our_runtime_and_is_told_of_once(
     notes = [line["note"] for line in map(json.loads, done.stderr.splitlines()) if "note" in line]
     assert notes == [f"removed {'.'.join(key)} from /{path}: it was a setting of our runtime"]
     assert _tree(site, path) == before
+
+
+def test_a_default_that_was_taken_over_stays_where_nobody_defines_the_one_before_it(site: Site) -> None:
+    v2 = Want(("runtimes", "v2", "path"), "/usr/sbin/runc")
+    _edit(site, DAEMON_JSON, v2, Want(("default-runtime",), "v2"))
+    assert site.call("install", "--set-as-default").returncode == 0
+    _edit(site, DAEMON_JSON, replace(v2, key=v2.key[:2], value=ABSENT))
+    _edit(site, DAEMON_JSON, Want(("runtimes", "nvidia", "path"), "/usr/sbin/runc"))
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    left = _tree(site, DAEMON_JSON)
+    assert left["default-runtime"] == "nvidia"
+    assert left["runtimes"] == {"nvidia": {"path": "/usr/sbin/runc", "args": []}}
+    assert "did not make v2 the default runtime of docker again (nobody defines it any more)" in done.stderr

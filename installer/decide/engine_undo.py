@@ -94,7 +94,9 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
     reload = _reload(row, kept, attempt, found, after)
     # One that comes up neither way has nothing to reload, and its owner has to be told why.
     dead = after.broken if found is not None and found.crashing and after is not None else ""
-    steps = revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
+    steps = revert(
+        attempt.writes, reload, None if dead else found, facts, options.restart_mode, effects=(now, after)
+    )
     if found is not None and any(isinstance(step, Reload) for step in steps):
         _refuse_fatal(found, now, after)
     return UndoPart(
@@ -104,7 +106,12 @@ def undo_engine(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Und
         list(attempt.backups),
         [
             *attempt.notes,
-            *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in left),
+            *(
+                f"did not {needed[group].problem}"
+                if group in needed
+                else f"left {group} in the config of {row.name}: the rest of it needs that"
+                for group in left
+            ),
             *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
             *(stale_runtimes(found, after, ours) if found is not None else ()),
         ],

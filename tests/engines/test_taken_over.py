@@ -1,5 +1,6 @@
 """Runtimes of ours that an admin has made to start another program are his: they start after an undo as before."""
 
+import json
 import re
 
 import pytest
@@ -16,6 +17,21 @@ OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 
 def _config(node: Node) -> str:
     return DOCKER if node.engine == "docker" else CONTAINERD
+
+
+def _with_v2(node: Node) -> None:
+    """Give the engine a default runtime of its owner's."""
+    text = node.read(_config(node))
+    if node.engine == "docker":
+        said = {**json.loads(text), "default-runtime": "v2", "runtimes": {"v2": {"path": "/usr/sbin/runc"}}}
+        text = json.dumps(said)
+    else:
+        runc = re.search(r"^ *\[(plugins.*runtimes)\.runc\]$", text, re.MULTILINE)
+        assert runc is not None
+        text = re.sub(r"(default_runtime_name = .)runc", r"\1v2", text)
+        text += f'\n[{runc[1]}.v2]\nruntime_type = "io.containerd.runc.v2"\n'
+    node.write(_config(node), text)
+    _restart(node)
 
 
 def _repoint(node: Node, pattern: str) -> None:
@@ -67,3 +83,46 @@ def test_a_runtime_that_leads_elsewhere_starts_containers_after_an_undo(
     for handler in ("nvidia", ""):
         _starts(node, handler)
     assert not (node.root / "usr/local/nvidia").exists()
+
+
+def test_a_default_that_is_undone_is_in_force_though_no_runtime_of_ours_is_served(node: Node) -> None:
+    _with_v2(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    _repoint(node, "nvidia-container-runtime[a-z.]*")
+    assert served(node)[1] == "nvidia"
+
+    done = node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert served(node)[1] == "v2"
+    for handler in (*OURS, ""):
+        _starts(node, handler)
+
+
+def test_what_a_remedy_asks_for_is_in_force_in_the_end(node: Node) -> None:
+    _with_v2(node)
+    with_v2 = node.read(_config(node))
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    if node.engine == "docker":
+        said = json.loads(node.read(DOCKER))
+        v2 = said["runtimes"].pop("v2")
+        node.write(DOCKER, json.dumps(said))
+    else:
+        table = with_v2[with_v2.rindex("\n[") :]
+        node.write(CONTAINERD, node.read(CONTAINERD).replace(table, "\n"))
+    _restart(node)
+
+    kept = node.installer("uninstall")
+    if node.engine == "docker":
+        said = json.loads(node.read(DOCKER))
+        said["runtimes"]["v2"] = v2
+        node.write(DOCKER, json.dumps(said))
+    else:
+        node.write(CONTAINERD, node.read(CONTAINERD) + table)
+    done = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert done.returncode == 0, done.stderr
+    assert served(node) == ({"runc", "v2"}, "v2")
+    for handler in ("v2", ""):
+        _starts(node, handler)
