@@ -150,13 +150,17 @@ def plan_removal(
 def _stand_ins(
     facts: Facts, row: ToolkitRow, now: str | None
 ) -> tuple[ToolkitRow, list[Step], list[InstallerError]]:
-    """Return what lets a low-level runtime answer to the names that containers were started by."""
+    """Return what lets a low-level runtime answer to the names that containers were started by.
+
+    The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
+    """
     if row.version == STAND_IN:
         return row, [], []
     if facts.low_level is None:
         problem = "leave a low-level runtime in the place of ours (neither runc nor crun was found)"
         return row, [], [InstallerError(problem, remedy=Remedy("use ", Option("in-use", "keep")))]
-    names = sorted({container.binary.name for container in facts.live})
+    served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
+    names = sorted(served | {container.binary.name for container in facts.live})
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links), SwitchToolkit(now, f"{VERSIONS}{STAND_IN}")]
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
