@@ -200,8 +200,8 @@ def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(site: Site
         ),
         pytest.param(
             lambda tree: tree["runtimes"]["nvidia"].update({"path": "/mine"}),
-            {"runtimes": {"nvidia": {"path": "/mine"}}},
-            "left runtimes.nvidia.path in /etc/docker/daemon.json",
+            {"runtimes": {"nvidia": {"path": "/mine", "args": []}}},
+            "left the runtime nvidia in /etc/docker/daemon.json as it is: somebody has made it start /mine",
             id="gives our runtime another binary",
         ),
         pytest.param(

@@ -9,7 +9,6 @@ from installer.decide.configs import (
     ConfigChange,
     config_change,
     pristine,
-    runtime_of,
     syntax_of,
     text_of,
     untouched,
@@ -25,6 +24,7 @@ from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
 from installer.decide.steps import Neighbour, Reload, Step
 from installer.decide.texts import Ask, Texts, in_force
+from installer.decide.undone import runtime_of
 
 
 @dataclass(frozen=True, slots=True)

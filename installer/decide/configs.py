@@ -1,13 +1,12 @@
 """One config: what it would be without us, what it should be with us, and the row by which it is undone."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want, apply, holds, parse, undo
-from installer.decide.effect import flat
+from installer.decide.edits import Edit, Key, Syntax, Tree, apply, holds, parse
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd_config import OLD_TABLE
 from installer.decide.engines.model import FileWants, leaves
@@ -16,25 +15,23 @@ from installer.decide.facts import Facts
 from installer.decide.inode import File, Meta
 from installer.decide.rows import ConfigRow, Saved
 from installer.decide.steps import WriteConfig
+from installer.decide.undone import runtime_of, undone
 
-RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
 DEFAULT: Final = "the default"  # the key that names the default runtime, whatever the engine calls it
-# What makes a runtime start something, spelled without case and underscores.
-STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
 
 
 @dataclass(frozen=True, slots=True)
 class Pristine:
     """A file as it would be without us.
 
-    ``overruled`` are the edits of ours that somebody else has overruled, ``left`` those that were to stay,
-    and ``emptied`` the settings of others in a runtime of ours, which go with it.
+    ``left`` are the edits of ours that were to stay; the others are as in ``Undone``.
     """
 
     file: File | None
     overruled: tuple[Edit, ...] = ()
     left: tuple[Edit, ...] = ()
     emptied: tuple[Key, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +94,9 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
 def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> Pristine:
     """Return the file at ``path`` without us: the saved one, or the present one less our keys.
 
-    The keys of what ``kept`` names stay (see ``group_of``). Mode, owner and labels are those of the present
-    file: we never change them, so a change is somebody's. Where the saved copy is lost our keys go from the
-    present text, as from one that somebody has edited.
+    The keys of what ``kept`` names stay (see ``group_of``), and those of a runtime that was taken over. Mode,
+    owner and labels are those of the present file: we never change them, so a change is somebody's. Where
+    the saved copy is lost our keys go from the present text, as from one that somebody has edited.
 
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
@@ -114,12 +111,22 @@ def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> P
         return Pristine(now)  # a file that was ours as a whole is now somebody else's
     edits = relocated(row, now)
     going = tuple(edit for edit in edits if _goes(edit, row.engine, kept))
-    text, overruled = undo(text_of(now, path), going, row.syntax, name=str(path))
-    text, emptied = _without_orphans(text, going, row.syntax, str(row.path))
-    left = tuple(edit for edit in edits if edit not in going)
-    if row.original is None and not text.strip():
-        return Pristine(None, overruled, left, emptied)
-    return Pristine(File(text.encode(), now.meta), overruled, left, emptied)
+    was = text_of(facts.originals.get(path), path)
+    found = undone(text_of(now, path), going, row.syntax, name=str(path), original=was)
+    left = tuple(edit for edit in edits if edit not in going or runtime_of(edit.key) in found.taken)
+    empty = row.original is None and not found.text.strip()
+    file = None if empty else File(found.text.encode(), now.meta)
+    return Pristine(file, found.overruled, left, found.emptied, found.taken)
+
+
+def notes_of(path: PurePosixPath, was: Pristine) -> Iterator[str]:
+    """Yield what the owner of a file should know of the one without us."""
+    for edit in was.overruled:
+        yield f"left {'.'.join(edit.key)} in {path}: somebody has changed it since"
+    for key in was.emptied:
+        yield f"removed {'.'.join(key)} from {path}: it was a setting of our runtime"
+    for name, program in was.taken.items():
+        yield f"left the runtime {name} in {path} as it is: somebody has made it start {program}"
 
 
 def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
@@ -128,12 +135,6 @@ def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     if engine is None or now is None or row.syntax is None:
         return row.edits
     return engine.relocated(row.edits, tree_of(now, row.path))
-
-
-def runtime_of(key: Key) -> str:
-    """Return the name of the runtime that a key is about, "" for any other key."""
-    place = key.index(RUNTIMES) + 1 if RUNTIMES in key else len(key)
-    return key[place] if place < len(key) else ""
 
 
 def group_of(key: Key, engine: str) -> str:
@@ -146,42 +147,6 @@ def _goes(edit: Edit, engine: str, kept: Collection[str]) -> bool:
     """Tell whether an edit is to be undone while ``kept`` stay: the tables that hold these stay with them."""
     holds = not runtime_of(edit.key) and edit.after == "{}"
     return group_of(edit.key, engine) not in kept and not (kept and holds)
-
-
-def _without_orphans(
-    text: str, going: Sequence[Edit], syntax: Syntax, name: str
-) -> tuple[str, tuple[Key, ...]]:
-    """Return a text less what others have put into runtimes that we created: they start nothing any more."""
-    emptied: list[Key] = []
-    for key in dict.fromkeys(edit.key for edit in going if (edit.before, edit.after) == (None, "{}")):
-        if key[-2:-1] != (RUNTIMES,):
-            continue
-        orphan = value_at(parse(text, syntax, name=name), key)
-        if not isinstance(orphan, Mapping) or any(
-            below[-1] in STARTS and value for below, value in flat(orphan)
-        ):
-            continue
-        left = [(*key, *below) for below, value in leaves(orphan) if value != {}]
-        text, _ = apply(text, [Want(each, ABSENT) for each in left], syntax, name=name)
-        within = {key, *_containers(orphan, key)}
-        closing = [Edit(each, None, "{}") for each in sorted(within, key=len)]
-        text, _ = undo(text, closing, syntax, name=name)
-        emptied += [each for each in left if value_at(orphan, each[len(key) :])]
-    return text, tuple(emptied)
-
-
-def _containers(tree: Tree, above: Key) -> Iterator[Key]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield (*above, name)
-            yield from _containers(value, (*above, name))
-
-
-def value_at(tree: Value, key: Key) -> Value:
-    """Return what a tree holds at a key, None where there is nothing."""
-    for part in key:
-        tree = tree.get(part) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
@@ -206,8 +171,8 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     if row is None or now is None or now.digest in row.ours:
         target = clean
     else:
-        base, _ = undo(text, stale, syntax, name=str(path))
-        base, _ = _without_orphans(base, stale, syntax, str(path))
+        was = text_of(facts.originals.get(path), path)
+        base = undone(text, stale, syntax, name=str(path), original=was).text
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)

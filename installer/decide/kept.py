@@ -1,12 +1,13 @@
 """Which keys of ours an engine keeps at an undo: those that the rest of its config cannot do without."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, pristine, runtime_of
+from installer.decide.configs import DEFAULT, group_of, notes_of, pristine
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engines import ENGINES
+from installer.decide.engines.model import is_ours
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
@@ -16,6 +17,7 @@ from installer.decide.part import TRY_AGAIN
 from installer.decide.rows import ConfigRow, EngineRow, Saved
 from installer.decide.steps import WriteConfig
 from installer.decide.texts import Ask, Texts, of_others, present
+from installer.decide.undone import runtime_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Attempt:
     """The configs of one engine without any of our keys but those of ``kept``.
 
     ``texts`` is all that it reads then; ``edited`` tells whether others wrote to these files since we did.
+    ``taken`` are the runtimes of ours that somebody has taken over: from now on they are the engine's own.
     """
 
     kept: frozenset[str]
@@ -32,18 +35,22 @@ class Attempt:
     notes: tuple[str, ...]
     texts: Texts
     edited: bool
+    taken: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """The attempt that takes most of ours away; ``now`` is what the engine has in force before it.
+    """The attempt that takes most of ours away; ``now`` and ``after`` are what the files come to.
 
-    ``needed`` is why the rest of a config cannot do without a runtime of ours.
+    ``ours`` are the runtimes that are ours by now, ``needed`` is why the rest of a config cannot do without
+    one of them, or without the default.
     """
 
     attempt: Attempt
     now: Effect | None
-    needed: tuple[InstallerError, ...]
+    after: Effect | None
+    ours: frozenset[str]
+    needed: Mapping[str, InstallerError]
 
 
 def least(row: EngineRow, found: EngineFacts | None, facts: Facts, options: Options, ask: Ask) -> Least:
@@ -62,16 +69,21 @@ def least(row: EngineRow, found: EngineFacts | None, facts: Facts, options: Opti
     stays = used and (not options.in_use.forces or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
     attempt = _attempt(row, found, facts, (groups | names) - {DEFAULT} if stays else frozenset())
-    needed = needed_next(found, names - attempt.kept)
+    asked = _less(found, attempt.taken) if found else None
+    now = _effect_of(asked, present(asked, facts), ask) if asked else None
+    # One that was given another shim alone starts our program no more, which changes it.
+    started = now.binaries if now else {}
+    ours = names - {name for name in attempt.taken if not is_ours(started.get(name))}
+    needed = needed_next(found, ours - attempt.kept)
     if needed:
         attempt = _attempt(row, found, facts, attempt.kept | needed.keys())
-    now = effect_of(found, present(found, facts), ask) if found else None
-    theirs = of_others(found, facts) if found else {}
-    while found is not None and (
-        more := _needs(found, attempt, groups, names, ask, now=now, theirs=theirs, needed=needed)
+    theirs = of_others(asked, facts) if asked else {}
+    while asked is not None and (
+        more := _needs(asked, attempt, groups, ours, ask, now=now, theirs=theirs, needed=needed)
     ):
         attempt = _attempt(row, found, facts, attempt.kept | more)
-    return Least(attempt, now, tuple(needed.values()))
+    after = _effect_of(asked, attempt.texts, ask) if asked else None
+    return Least(attempt, now, after, ours, needed)
 
 
 def with_former(row: EngineRow, facts: Facts) -> EngineRow:
@@ -98,18 +110,16 @@ def _groups(row: EngineRow, facts: Facts) -> frozenset[str]:
 
 def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: frozenset[str]) -> Attempt:
     """Return the configs of one engine without any of our keys but those of ``kept``."""
-    rows, backups, notes, edited = [], [], [], False
+    rows, backups, edited = [], [], False
+    notes: list[str] = []
+    taken: set[str] = set()
     writes: list[WriteConfig] = []
     for config in (one for one in facts.held.configs if one.engine == row.name):
         path, now = config.path, facts.contents[config.path]
         plain = pristine(path, facts)
         was = pristine(path, facts, kept) if kept else plain
-        notes += [
-            f"left {'.'.join(edit.key)} in {path}: somebody has changed it since" for edit in was.overruled
-        ]
-        notes += [
-            f"removed {'.'.join(key)} from {path}: it was a setting of our runtime" for key in was.emptied
-        ]
+        notes += notes_of(path, was)
+        taken |= plain.taken.keys()
         if plain.file is not None:
             backups.append(plain.file)
         after = was.file if now is not None else None
@@ -120,10 +130,23 @@ def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: froz
         rows.append(left)
         writes.append(WriteConfig(row.name, path, now, after, facts.relinked.get(path, "")))
     texts = {**(present(found, facts) if found else {}), **{write.path: write.after for write in writes}}
-    return Attempt(kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited)
+    return Attempt(
+        kept, tuple(rows), tuple(writes), tuple(backups), tuple(notes), texts, edited, frozenset(taken)
+    )
 
 
-def effect_of(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
+def _less(engine: EngineFacts, taken: frozenset[str]) -> EngineFacts:
+    """Return an engine that tells nothing of the runtimes that were taken over: its files do.
+
+    CRI-O's function fills in from what is served where the files say nothing.
+    """
+    if engine.serving is None or not taken:
+        return engine
+    told = {name: one for name, one in engine.serving.handlers.items() if name not in taken}
+    return replace(engine, serving=replace(engine.serving, handlers=told))
+
+
+def _effect_of(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect | None:
     """Return what the engine would have; None where its files are not ours to judge."""
     if engine.hook is not None or ENGINES[engine.name].finds:
         return None
@@ -147,10 +170,10 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     """
     if all(write.before == write.after for write in attempt.writes):
         return frozenset()
-    before, after = now, effect_of(engine, attempt.texts, ask)
+    before, after = now, _effect_of(engine, attempt.texts, ask)
     if before is None or after is None or before.broken or before.undefined:
         return frozenset()  # it is somebody else's trouble, and would not be more with our keys
-    open_ = groups - attempt.kept
+    open_ = groups - attempt.kept - attempt.taken
     paths = ", ".join(str(write.path) for write in attempt.writes)
     if (name := after.undefined) and name in open_:
         if name not in names and not attempt.edited:
@@ -164,11 +187,13 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
             remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
             code="runtime-needed",
         )
-        return frozenset({DEFAULT, before.default} & {*groups, DEFAULT})
+        return frozenset({DEFAULT, before.default} & {*open_, DEFAULT})
     theirs_alone = DEFAULT not in groups and attempt.edited
-    wrong = [*_lost(before, after, names, named=theirs_alone)]
+    # The default that we made of a runtime which is not ours any more is still ours to undo.
+    freed = attempt.taken if DEFAULT in open_ else frozenset()
+    wrong = [*_lost(before, after, names, freed, named=theirs_alone)]
     lived = ask(engine, theirs) if wrong else after
-    if not (lived.broken or lived.undefined or [*_lost(lived, after, names, named=theirs_alone)]):
+    if not (lived.broken or lived.undefined or [*_lost(lived, after, names, freed, named=theirs_alone)]):
         return frozenset()
     rest = sorted(open_ - names - {DEFAULT})
     if rest:
@@ -180,8 +205,15 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     )
 
 
-def _lost(before: Effect, after: Effect, names: frozenset[str], *, named: bool) -> Iterator[str]:
-    """Yield what an engine would not have as before; ``named`` tells that its default is not by us."""
+def _lost(
+    before: Effect, after: Effect, names: frozenset[str], freed: frozenset[str], *, named: bool
+) -> Iterator[str]:
+    """Yield what an engine would not have as before; ``named`` tells that its default is not by us.
+
+    None of the ``freed`` is missed as its default.
+    """
+    if before.default in freed:
+        before = replace(before, default=after.default)
     yield from disturbed(before, after, names)
     if named and before.default in names and after.default != before.default:
         yield f"its default runtime would be {after.default}, which somebody has set to {before.default}"

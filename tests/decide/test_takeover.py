@@ -1,13 +1,16 @@
 """An undo after another installer's runtimes were taken over: what the files say again is not ours to see gone."""
 
+import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.engines import ENGINES
+from installer.decide.inode import File
 from installer.decide.options import RestartMode
 from installer.decide.rows import Holdings
-from installer.decide.steps import Reload
+from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.engines.configs import NVIDIA
 from tests.decide.golden import Case, installed, undo_facts
@@ -74,3 +77,54 @@ def test_an_engine_in_whose_files_nothing_was_written_is_left_alone(case: Case) 
     undo = plan_undo(facts, replace(case.options, restart_mode=RestartMode.AUTO))
 
     assert [step for step in undo.steps if isinstance(step, Reload)] == []
+
+
+def _repointed(engine: str, version: str, default: str) -> list[Step]:
+    """Return the undo of a default runtime of ours that somebody has made to start another program."""
+    files = {
+        "containerd": ("version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
+                       'runtime_type = "io.containerd.runc.v2"\n'),
+        "docker": "{}\n",
+        "crio": '[crio.runtime.runtimes.runc]\nruntime_path = "/usr/sbin/runc"\n',
+    }  # fmt: skip
+    path = ENGINES[engine].config
+    case = Case(engine, Path("/nowhere"), {"engine_version": version, "set_as_default": True})
+    plan, disk = installed(case, {path: File(files[engine].encode())}, Holdings())
+    assert plan.settled is not None
+    repointed = {
+        name: file and replace(file, content=re.sub(rb'"/usr/local/nvidia[^"]*"', b'"/usr/sbin/runc"', file.content))
+        for name, file in disk.items()
+    }  # fmt: skip
+    facts = undo_facts(case, repointed, plan.settled)
+    ours = dict.fromkeys(("nvidia", "nvidia-cdi", "nvidia-legacy"), "/usr/sbin/runc")
+    serving = served({**ours, "runc": "/usr/sbin/runc" if engine == "crio" else ""}, default)
+    originals = {path: File(files[engine].encode())}
+    facts = replace(
+        facts,
+        engines=tuple(replace(each, serving=serving) for each in facts.engines),
+        originals={name: originals.get(name) for name in facts.originals},
+    )
+    return list(plan_undo(facts, replace(case.options, restart_mode=RestartMode.AUTO)).steps)
+
+
+VERSIONS = [("containerd", "1.7.24"), ("containerd", "2.1.9"), ("docker", "28.5.2"), ("crio", "1.31.0")]
+
+
+@pytest.mark.parametrize(("engine", "version"), VERSIONS)
+def test_an_engine_that_loses_the_default_we_gave_it_takes_that_up(engine: str, version: str) -> None:
+    steps = _repointed(engine, version, "nvidia")
+
+    (reload,) = (step for step in steps if isinstance(step, Reload))
+    assert reload.present == ()
+    assert "nvidia" not in reload.defaults
+    assert {one.name for one in reload.others} >= {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+
+
+@pytest.mark.parametrize(("engine", "version"), VERSIONS)
+def test_an_engine_that_has_its_own_default_already_is_not_reloaded_for_that(
+    engine: str, version: str
+) -> None:
+    steps = _repointed(engine, version, "runc")
+
+    assert [step for step in steps if isinstance(step, WriteConfig)] != []
+    assert [step for step in steps if isinstance(step, Reload)] == []

@@ -114,7 +114,8 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
     plan = plan_undo(facts, replace(case.options, in_use=InUse.FORCE, restart_mode=RestartMode.AUTO))
 
     stand_in = next(step for step in plan.steps if isinstance(step, InstallVersion))
-    assert stand_in.files == (Symlink(PurePosixPath("nvidia-container-runtime"), "/usr/sbin/runc"),)
+    programs = (f"nvidia-container-runtime{mode}" for mode in ("", ".cdi", ".legacy"))
+    assert stand_in.files == tuple(Symlink(PurePosixPath(name), "/usr/sbin/runc") for name in programs)
     order = [
         type(step) for step in plan.steps if isinstance(step, InstallVersion | SwitchToolkit | RemoveVersion)
     ]

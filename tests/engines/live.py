@@ -35,10 +35,10 @@ class Live:
             self.node.cri.remove_pod(self.pod)
 
 
-def start(node: Node, handler: str = "nvidia") -> Live:
+def start(node: Node, handler: str = "nvidia", name: str = "trainer") -> Live:
     if node.engine == "docker":
         runtime = ("--runtime", handler) if handler else ()
-        command = ["docker", "run", "--detach", "--net", "none", "--name", "trainer", *runtime, IMAGE]
-        return Live(node, node.run(command).stdout.strip(), "trainer")
-    pod = node.cri.run_pod(handler, "trainer")
-    return Live(node, node.cri.start_container(pod), "default/trainer", pod)
+        command = ["docker", "run", "--detach", "--net", "none", "--name", name, *runtime, IMAGE]
+        return Live(node, node.run(command).stdout.strip(), name)
+    pod = node.cri.run_pod(handler, name)
+    return Live(node, node.cri.start_container(pod), f"default/{name}", pod)

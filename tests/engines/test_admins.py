@@ -3,6 +3,7 @@
 Each version's own program says what would be in force (``config dump``); it runs no daemon for that.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -416,4 +417,29 @@ def test_a_runtime_can_be_renamed_after_a_migration(containerd: Containerd, tmp_
     done = node.uninstall()
     assert (done.needed, done.settled) == ((), None)
     assert node.truth().handlers.keys() == before.handlers.keys()
+    assert not names_us(node)
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
+@pytest.mark.parametrize("drop_in", ["", DROP_IN], ids=["root file", "drop-in"])
+def test_a_runtime_that_was_made_to_start_another_program_is_served_as_before(
+    containerd: Containerd, tmp_path: Path, drop_in: str, *, default: bool
+) -> None:
+    node = a_node(containerd, tmp_path, f"version = 2\n[{OLD}.runtimes.runc]\n{RUNC}\n{SYSTEMD}\n")
+    before = node.truth()
+    node.install(default=default, drop_in=drop_in)
+    (place,) = (Path(path) for path, content in node.files().items() if b"/usr/local/nvidia" in content)
+    place.write_text(
+        re.sub(r'"/usr/local/nvidia/.*container-runtime"', '"/usr/sbin/runc"', place.read_text())
+    )
+    lived = node.truth()
+    assert lived.handlers["nvidia"].binary == "/usr/sbin/runc"
+
+    done = node.uninstall()
+
+    left = node.truth()
+    assert (done.needed, done.settled) == ((), None)
+    assert left.handlers == {**before.handlers, "nvidia": lived.handlers["nvidia"]}
+    assert left.default == before.default
+    assert any("left the runtime nvidia in" in note for note in done.notes)
     assert not names_us(node)

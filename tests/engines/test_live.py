@@ -75,6 +75,28 @@ def test_a_live_container_of_the_default_runtime_outlives_it(node: Node) -> None
     assert served(node) == before
 
 
+def test_every_handler_that_a_forced_undo_leaves_starts_containers(node: Node) -> None:
+    files = snapshot(node)
+    node.installer("install", *SOURCE, check=True)
+    live = start(node)
+
+    forced = node.installer("uninstall", "--in-use", "force")
+
+    assert forced.returncode == 4, forced.stderr
+    handlers = served(node)[0]
+    needs = node.engine == "containerd" and node.containerd_version.startswith("2.")
+    assert ("nvidia-cdi" in handlers) == needs
+    for handler in handlers:
+        new = start(node, handler, name="new")
+        assert new.exec() == "alive\n"
+        new.stop()
+        new.remove()
+    live.stop()
+    live.remove()
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
 def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
     files = snapshot(node)
     process = node.start_installer("run", *SOURCE)

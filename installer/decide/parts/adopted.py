@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.configs import RUNTIMES, syntax_of, text_of, tree_of, value_at
+from installer.decide.configs import syntax_of, text_of, tree_of
 from installer.decide.edits import Edit, Key, Tree
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd_config import own_import
@@ -18,6 +18,7 @@ from installer.decide.options import Options
 from installer.decide.part import Part
 from installer.decide.parts.toolkit import ADOPTED
 from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
+from installer.decide.undone import RUNTIMES, value_at
 
 ID: Final = "adopted"
 DROP_IN: Final = "99-nvidia"  # the stem of NVIDIA's drop-ins; they hold a copy of the engine's whole section

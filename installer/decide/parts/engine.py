@@ -10,14 +10,14 @@ from installer.decide.configs import tree_of
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
-from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts
-from installer.decide.kept import Attempt, effect_of, least, refuse_fatal, with_former
+from installer.decide.kept import Attempt, least, refuse_fatal, with_former
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part, id_of
 from installer.decide.references import with_named
+from installer.decide.revert import revert
 from installer.decide.rows import ConfigRow, EngineRow, Holdings
 from installer.decide.steps import FindRuntimes, Reload, Step, WriteConfig
 from installer.decide.texts import Ask
@@ -144,17 +144,15 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     """
     row = with_former(row, facts)
     found = next((each for each in facts.engines if each.name == row.name), None)
-    names = frozenset(name for name, _ in row.runtimes)
     left = least(row, found, facts, options, ask)
     attempt = left.attempt
     kept = tuple(runtime for runtime in row.runtimes if runtime[0] in attempt.kept)
-    after = effect_of(found, attempt.texts, ask) if found else None
-    reload = _reload(row, kept, attempt.writes, found, after)
+    reload = _reload(row, kept, attempt, found, left.after)
     # One that comes up neither way has nothing to reload, and its owner has to be told why.
-    dead = after.broken if found is not None and found.crashing and after is not None else ""
-    steps = _revert(attempt.writes, reload, None if dead else found, facts, options.restart_mode)
+    dead = left.after.broken if found is not None and found.crashing and left.after is not None else ""
+    steps = revert(reload, left, None if dead else found, facts, options.restart_mode)
     if found is not None and any(isinstance(step, Reload) for step in steps):
-        refuse_fatal(found, left.now, after)
+        refuse_fatal(found, left.now, left.after)
     spare = sorted(attempt.kept) if not kept else []
     edits = {config.path: config.edits for config in facts.held.configs}
     return Part(
@@ -169,12 +167,17 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         backups=attempt.backups,
         notes=(
             *attempt.notes,
-            *(f"left {group} in the config of {row.name}: the rest of it needs that" for group in spare),
+            *(
+                f"did not {left.needed[group].problem}"
+                if group in left.needed
+                else f"left {group} in the config of {row.name}: the rest of it needs that"
+                for group in spare
+            ),
             *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
-            *(reloading.stale_runtimes(found, after, names) if found is not None else ()),
+            *(reloading.stale_runtimes(found, left.after, left.ours) if found is not None else ()),
         ),
         obstacles=tuple(reloading.unstartable(found, steps)),
-        needed=left.needed if kept else (),
+        needed=tuple(left.needed.values()) if kept else (),
     )
 
 
@@ -190,7 +193,7 @@ def _as_found(attempt: Attempt, steps: Iterable[Step]) -> Iterator[ConfigRow]:
 def _reload(
     row: EngineRow,
     kept: tuple[tuple[str, PurePosixPath], ...],
-    writes: tuple[WriteConfig, ...],
+    attempt: Attempt,
     found: EngineFacts | None,
     after: Effect | None,
 ) -> Reload:
@@ -199,7 +202,7 @@ def _reload(
     Files without us may name some, too: runtimes that were taken over from another installer.
     """
     names = frozenset(name for name, _ in row.runtimes)
-    said = [leaf for write in writes for leaf in leaves(tree_of(write.after, write.path))]
+    said = [leaf for write in attempt.writes for leaf in leaves(tree_of(write.after, write.path))]
     entries = [RuntimeEntry(*runtime) for runtime in row.runtimes]
     if after is not None and not after.broken:
         # A file may lie there that nobody reads, and files of others may name the same: NVIDIA's installer
@@ -208,35 +211,10 @@ def _reload(
     else:
         there = [e for e in entries if any(e.name in key and value == str(e.binary) for key, value in said)]
     absent = tuple(e for e in entries if e not in there)
-    neighbours = () if found is None else others(found, after, names)
+    neighbours = () if found is None else others(found, after, names - attempt.taken)
     if not kept:
         wanted = defaults(found, after, names) if found is not None and after is not None else frozenset()
         return Reload(row.name, tuple(there), absent, others=neighbours, defaults=wanted)
     default = {value for key, value in said if key[-1] == ENGINES[row.name].default_key}
     default |= {after.default} if after is not None and not after.broken else set()
     return Reload(row.name, tuple(there), absent, demoted=names - default, others=neighbours)
-
-
-def _revert(
-    writes: tuple[WriteConfig, ...],
-    reload: Reload,
-    found: EngineFacts | None,
-    facts: Facts,
-    restart_mode: RestartMode,
-) -> list[Step]:
-    """Return the steps for one engine; one that is stopped will read its file anyway."""
-    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
-    # what we wanted before we came has nothing to read.
-    unread = not writes or restart_mode is RestartMode.NONE
-    asleep = unread or found is None or found.stopped
-    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
-    sure = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
-    told = found.serving if found is not None and not found.outdated else None
-    if reload.present and not reload.demoted:
-        # What others say of the same handlers looks alike before and after.
-        sure = facts.held.finished and all(step.before == step.after for step in writes)
-    forgotten = asleep or (sure and told is not None and reload.satisfied_by(told))
-    if forgotten:
-        return [step for step in writes if step.before != step.after]
-    # Whatever dockerd has by now: somebody may have told it more since we asked.
-    return reloading.take_up(writes, reload, None, found)

@@ -200,7 +200,10 @@ def _is_hook(row: ConfigRow) -> bool:
 
 
 def _stand_ins(facts: Facts, row: ToolkitRow) -> Part:
-    """Return what lets a low-level runtime answer to the names that containers were started by."""
+    """Return what lets a low-level runtime answer to the names that containers were started by.
+
+    The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
+    """
     if row.version == STAND_IN:
         return Part(ID, rows=Holdings(toolkit=row))
     if facts.low_level is None:
@@ -210,7 +213,8 @@ def _stand_ins(facts: Facts, row: ToolkitRow) -> Part:
             code="no-low-level-runtime",
         )
         return Part(ID, rows=Holdings(toolkit=row), obstacles=(error,))
-    names = sorted({container.binary.name for container in facts.live})
+    served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
+    names = sorted(served | {container.binary.name for container in facts.live})
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
     steps: list[Step] = [
         InstallVersion(STAND_IN, links),
