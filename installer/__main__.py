@@ -1,11 +1,12 @@
 """The entry point: signals first, then the verb."""
 
 import gc
+import json
 import os
 import sys
 
 from installer import signals
-from installer.decide.errors import Exit
+from installer.decide.errors import Exit, InstallerError, InternalError
 from installer.host.streams import open_standard_streams
 from installer.host.waiter import WOKEN_BY
 
@@ -20,6 +21,9 @@ def main() -> None:
         code = _verb()
     except SystemExit as end:  # argparse: it has printed its help, or what was wrong
         code = int(end.code or Exit.OK)
+    except (InstallerError, MemoryError) as error:
+        code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
+        _say(error if isinstance(error, InstallerError) else InternalError(error))
     except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
         # A woken process has installed before its wait: its host is not as before.
         code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
@@ -36,8 +40,20 @@ def _verb() -> int:
         gc.freeze()
         gc.enable()
     else:
+        from installer.host.limits import refuse_little_memory
+
+        refuse_little_memory()  # the modules of the others may not fit
         from installer.cli import main as verb
     return verb(sys.argv[1:])
+
+
+def _say(error: InstallerError) -> None:
+    """Tell an error as the log would: its modules are not loaded, or could not be."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"toolkit-installer: {error}\n")
+        return
+    told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
+    sys.stderr.write(json.dumps(told | {"event": "failed", "level": "error"}) + "\n")
 
 
 if __name__ == "__main__":

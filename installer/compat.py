@@ -15,7 +15,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns, Engine, ReloadMethod
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
-from installer.host.limits import refuse_few_files
+from installer.host.limits import refuse_few_files, refuse_little_memory
 from installer.host.streams import open_standard_streams
 from installer.record.internal import internal_errors
 
@@ -51,6 +51,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         sys.stdout.write(_usage() if asked.special == "help" else f"{NAME} version {_version()}\n")
         return Exit.OK
     options = options_from(asked)
+    refuse_little_memory()
     refuse_few_files()
     for warning in (*asked.warnings, *_warnings(asked, options)):
         log.warning("command line note", note=warning)

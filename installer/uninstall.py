@@ -82,7 +82,8 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
         if leftovers.any_among(facts):
-            leftovers.sweep(host, ((each.name, each.socket) for each in facts.engines))
+            sockets = [(each.name, each.socket) for each in facts.engines]
+            leftovers.sweep(host, sockets, hurried=hurried)
             facts = probe_undo(host, options, ledger.held)
         if facts.live and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -16,7 +17,7 @@ from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options
 from installer.decide.rows import EngineRow, Holdings
-from installer.decide.verify import TELLS, Observed, Proof, Tools, Wanted, proof
+from installer.decide.verify import TELLS, Exec, Observed, Proof, Tools, Wanted, is_whole, proof
 from installer.decide.wrapper import real_name
 from installer.host import cri_pods, docker_containers
 from installer.host.files import Host
@@ -29,6 +30,8 @@ from installer.record.lost import elsewhere
 
 SCHEMA: Final = 1
 GPU: Final = re.compile(r"/dev/nvidia\d+")
+PATIENCE_S: Final = 60.0  # for one container: nobody's grace runs out here, and a node may be busy
+RETRY_S: Final = 0.2
 CONTAINERS: Final = {"docker": docker_containers.container}
 
 
@@ -79,6 +82,7 @@ class Trial:
         environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
         run = CONTAINERS.get(row.name, cri_pods.container)
         seen: Observed | None = None
+        timeout_s = max(PATIENCE_S, self.options.timeout_s)
         try:
             with (
                 opens((wrapper, real)) as watch,
@@ -87,10 +91,10 @@ class Trial:
                     wanted.runtime,
                     self.tools,
                     environment,
-                    timeout_s=self.options.timeout_s,
+                    timeout_s=timeout_s,
                 ) as (made, script),
             ):
-                said = script(TELLS)
+                said = told(script, timeout_s=timeout_s)
                 opened = watch.those()
                 seen = Observed("", said, self._started_by(row, made), wrapper in opened, real in opened)
         except InstallerError as error:
@@ -103,6 +107,20 @@ class Trial:
         facts = EngineFacts(row.name, config, None, None, (), row.socket, row.unit, state=row.state)
         live = live_containers(self.host, self.options.layout, self.held, (facts,))
         return next((each.binary for each in live if each.id == made), None)
+
+
+def told(script: Exec, *, timeout_s: float) -> str:
+    """Return what the container tells, asked again until all of it has arrived, or what had by the deadline.
+
+    dockerd gives up on the output of an exec two seconds after its end (moby daemon/monitor.go).
+
+    Raises:
+        InstallerError: the container has ended, or the engine refuses.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_whole(said := script(TELLS)) and time.monotonic() < deadline:
+        time.sleep(RETRY_S)
+    return said
 
 
 def _document(found: tuple[Proof, ...]) -> Mapping[str, object]:

@@ -89,6 +89,46 @@ def test_few_open_files_are_made_more_or_refused_before_anything_is_written(
         assert sentence(done[0]).startswith(f"cannot start (this process may have no more than {most} files")
 
 
+@pytest.mark.parametrize(
+    "kilobytes", [20_000, 24_000, 27_000, 30_000, 33_000, 36_000, 40_000, 45_000, 60_000]
+)
+def test_little_memory_is_refused_in_a_sentence_before_anything_is_made(site: Site, kilobytes: int) -> None:
+    before = site.tree()
+
+    def little() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (kilobytes << 10, kilobytes << 10))
+
+    done = [_limited(site.command(verb), little) for verb in ("plan", "install", "run", "uninstall")]
+
+    assert [each.returncode for each in done] == [1, 1, 1, 1], done
+    assert all(plain(each) and "64 MiB or more: ulimit -v" in sentence(each) for each in done), done
+    assert {json.loads(each.stderr)["code"] for each in done} == {"no-memory"}
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize(("verb", "code"), [("install", 1), ("uninstall", 4)])
+def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
+    site: Site, verb: str, code: int
+) -> None:
+    if verb == "uninstall":
+        assert site.call("install").returncode == 0
+    before = site.tree()
+    starved = (
+        "import sys; from installer.record import probe; from installer.cli import main\n"
+        "def none_left(*_, **__): raise MemoryError\n"
+        "probe.contents_of = none_left\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+
+    done = _limited([sys.executable, "-c", starved, *site.command(verb)[3:]], lambda: None)
+
+    assert done.returncode == code
+    assert plain(done), done.stderr
+    assert "no memory is left for this process" in sentence(done)
+    assert json.loads(done.stderr)["code"] == "no-memory"
+    assert site.tree() == before
+
+
 def _limited(command: list[str], limit: Callable[[], None]) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=PROJECT, preexec_fn=limit, timeout=60

@@ -170,6 +170,7 @@ class UndoIncompleteError(InstallerError):
 class InternalError(InstallerError):
     """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
 
+    To have no memory is nobody's mistake, and has a remedy; it may strike anywhere all the same.
     What the exception says is left out but for an OSError's: it may quote a config.
     """
 
@@ -179,6 +180,13 @@ class InternalError(InstallerError):
         self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
         self.frames = tuple(_frames(error))
         where = f" in {self.frames[-1]}" if self.frames else ""
+        if isinstance(error, MemoryError):
+            super().__init__(
+                "finish (no memory is left for this process)",
+                remedy="free some memory of the node, or raise ulimit -v where it is set, and run it again",
+                code="no-memory",
+            )
+            return
         super().__init__(
             f"finish (internal error: {self.kind}{where})",
             remedy="report it with this log, as docs/troubleshooting.md says",

@@ -12,17 +12,24 @@ SHELL: Final = DIRECTORY / "sh"
 LOADER: Final = DIRECTORY / "ld"
 # Words of the shell alone: there is nothing else in the container.
 WAITS: Final = "read x"
+END: Final = f"{MARK} end"
 TELLS: Final = f"""\
 echo {MARK}
 for f in /dev/nvidia[0-9]*; do if [ -e "$f" ]; then echo "device $f"; fi; done
 for f in /usr/lib*/libnvidia-ml.so.* /usr/lib*/*/libnvidia-ml.so.* /lib*/libnvidia-ml.so.*; do
 if [ -e "$f" ]; then echo "library $f"; fi
 done
+echo {END}
 exit 0
 """
 
 
 Exec: TypeAlias = Callable[[str], str]  # runs a script in the container, returns what it printed
+
+
+def is_whole(said: str) -> bool:
+    """Tell whether all that ``TELLS`` prints has arrived: a busy engine may drop the end, or everything."""
+    return END in said.splitlines()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from installer.host.cri_errors import NotAnsweringError
 
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
-EXEC_S: Final = 10
+EXEC_S: Final = 30  # a busy node starts a process within seconds
 RETRY_S: Final = 0.2
 SYSTEMD: Final = "system.slice"
 

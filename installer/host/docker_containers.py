@@ -2,17 +2,21 @@
 
 import io
 import tarfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from installer.decide.errors import InstallerError
 from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
 
 if TYPE_CHECKING:
     import docker
+    from docker.models.containers import Container
+
+RETRY_S: Final = 0.2
 
 
 @contextmanager
@@ -26,12 +30,12 @@ def container(
     """
     with _connected(socket, "run", timeout_s) as client:
         try:
-            _sweep(client)
+            _sweep(client, timeout_s)
             client.api.import_image_from_data(_nothing(), repository=MARK, tag="1")
             with _running(client, runtime, tools, environment) as found:
                 yield found
         finally:
-            _sweep(client)
+            _sweep(client, timeout_s)
 
 
 def sweep(socket: Path, *, timeout_s: float) -> None:
@@ -41,7 +45,7 @@ def sweep(socket: Path, *, timeout_s: float) -> None:
         InstallerError: dockerd refuses, or does not answer in time.
     """
     with _connected(socket, "remove", timeout_s) as client:
-        _sweep(client)
+        _sweep(client, timeout_s)
 
 
 @contextmanager
@@ -94,14 +98,32 @@ def _running(
     yield str(made.id), run
 
 
-def _sweep(client: "docker.DockerClient") -> None:
+def _sweep(client: "docker.DockerClient", timeout_s: float) -> None:
     """Remove ours, whoever made it."""
     from docker.errors import ImageNotFound
 
-    for each in client.containers.list(all=True, filters={"label": f"{LABEL}={MARK}"}):
-        each.remove(force=True)
+    deadline = time.monotonic() + timeout_s
+    for each in client.containers.list(all=True, filters={"label": f"{LABEL}={MARK}"}, ignore_removed=True):
+        _remove(each, deadline)
     with suppress(ImageNotFound):
         client.images.remove(f"{MARK}:1", force=True)
+
+
+def _remove(made: "Container", deadline: float) -> None:
+    """Remove a container; dockerd refuses while it is being removed, or where it has not seen its end yet."""
+    from docker.errors import APIError, NotFound
+
+    while True:
+        try:
+            made.remove(force=True)
+        except NotFound:
+            return
+        except APIError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
+        else:
+            return
 
 
 def _nothing() -> bytes:

@@ -12,6 +12,7 @@ from installer.decide.errors import InstallerError
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 FEWEST_FILES: Final = 64
+LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB not always
 ENOUGH_FILES: Final = 1024
 MEMINFO: Final = Path("/proc/meminfo")
 STATUS: Final = Path("/proc/self/status")
@@ -35,6 +36,21 @@ def refuse_few_files() -> None:
     if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
         most = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def refuse_little_memory() -> None:
+    """Refuse, before anything is loaded or made, where ``ulimit -v`` leaves no room for that.
+
+    Raises:
+        InstallerError: this process may have less address space than an install takes.
+    """
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY and space < LEAST_BYTES:
+        raise InstallerError(
+            f"start (this process may use no more than {space >> 20} MiB of memory)",
+            remedy=f"allow {LEAST_BYTES >> 20} MiB or more: ulimit -v, or LimitAS= of the unit",
+            code="no-memory",
+        )
 
 
 def memory_limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:

@@ -18,9 +18,11 @@ def internal_errors() -> Iterator[None]:
     except InstallerError:
         raise
     except Exception as error:
+        internal = InternalError(error)
+        if internal.code == "no-memory":  # the sentence says all, and there is nothing to report
+            raise internal from error
         import structlog  # not at every start of a probe
 
-        internal = InternalError(error)
         log = structlog.get_logger()
         log.error("internal error", kind=internal.kind, frames=list(internal.frames))  # noqa: TRY400 - no texts
         raise internal from error

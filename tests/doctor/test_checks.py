@@ -181,7 +181,11 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=engine("containerd", serving=None, failed=True, silence="CRI did not load")),
         Act(facts=engine("containerd", serving=replace(SERVING, ready=False))),
     ],
-    "engine-unit": [Act(facts=engine("containerd", unit_state="failed/failed/exit-code"))],
+    "engine-unit": [
+        Act(facts=engine("containerd", unit_state="failed/failed/exit-code")),
+        Act(facts=system(units={"k3s.service": "activating/auto-restart/exit-code"})),
+        Act(facts=system(units={"crio.service": "failed/failed/exit-code"})),
+    ],
     "engine-kind": [Act(facts=engine("docker", another="Podman answers on it"), level=WARN)],
     "config-accepted": [
         Act(facts=engine("containerd", told=Effect({}, "", broken="expected key, found '='"))),

@@ -49,6 +49,26 @@ def give_driver(node: Node) -> None:
         node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
 
 
+def test_a_dockerd_that_ends_again_and_again_is_told(docker_node: Node) -> None:
+    node = docker_node
+    node.write(
+        "/etc/systemd/system/docker.service.d/loop.conf",
+        "[Unit]\nStartLimitIntervalSec=0\n[Service]\nRestartSec=60\n",
+    )
+    node.run(["systemctl", "daemon-reload"])
+    node.write(DOCKER, "{")
+    node.run(["systemctl", "restart", "docker"], check=False)
+
+    code, checks = doctor(node)
+
+    assert code == 1
+    assert (
+        "docker.service ends again and again (activating/auto-restart/exit-code)"
+        in bad(checks)["engine-unit"]
+    )
+    assert "journalctl -u docker.service" in bad(checks)["engine-unit"]
+
+
 def test_nothing_is_bad_on_a_good_node_and_nothing_is_changed(node: Node) -> None:
     give_driver(node)
     before, pid = snapshot(node, times=True), node.pid_of(node.engine)

@@ -16,6 +16,7 @@ from tests.engines.snapshot import snapshot
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 RUNTIMES = ["nvidia", "nvidia-cdi", "nvidia-legacy"]
+SLOW_S = 20
 LOOKS = {
     "docker": (["docker", "ps", "--all", "--quiet"], ["docker", "images", "--all", "--quiet"]),
     "containerd": tuple(
@@ -132,6 +133,28 @@ def test_what_a_killed_one_left_goes_with_an_undo(node: Node, in_use: str) -> No
 
     assert undone.returncode == 0, undone.stderr
     assert "waiting for containers" not in undone.stderr
+    assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
+
+
+def signal_shims(node: Node, number: signal.Signals) -> None:
+    """Send a signal to every shim of the node."""
+    listed = (line.split() for line in node.run(["ps", "-e", "-o", "pid=,comm="]).stdout.splitlines())
+    shims = [pid for pid, name in listed if name.startswith("containerd-shim")]
+    assert shims
+    node.run(["kill", f"-{number}", *shims])
+
+
+def test_what_a_killed_one_left_goes_with_an_undo_however_slow_the_engine_is(node: Node) -> None:
+    node.installer("install", *SOURCE, check=True)
+    verify(node)
+    before = [node.run(look).stdout for look in LOOKS[node.engine]]
+    kill_one(node)
+    signal_shims(node, signal.SIGSTOP)  # as on a machine that has no time for them
+    undoing = node.start_installer("uninstall", "--in-use", "keep")
+    time.sleep(SLOW_S)
+    signal_shims(node, signal.SIGCONT)
+
+    assert undoing.wait() == 0, undoing.log
     assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
 
 

@@ -10,6 +10,8 @@ from installer.decide.engines.model import is_ours
 from installer.decide.engines.row import Api
 
 GROUP: Final = "Engines"
+AGAIN: Final = "/auto-restart/"
+UNITS: Final = frozenset(unit for each in ENGINES.values() for unit in (each.unit, *each.units))
 NO_ENGINE: Final = none("no engine runs")
 
 
@@ -59,11 +61,20 @@ def ready(node: Node) -> Verdict:
 def unit(node: Node) -> Verdict:
     """Judge whether systemd takes each engine for healthy."""
     known = [engine for engine in node.engines if engine.unit_state]
-    if not known:
+    running = {engine.unit for engine in known}
+    down = [
+        f"{unit} ends again and again ({state}), see journalctl -u {unit}"
+        if AGAIN in state
+        else f"{unit} is {state}, see journalctl -u {unit}"
+        for unit, state in node.system.units.items()
+        if unit in UNITS - running and (AGAIN in state or state.startswith("failed"))
+    ]
+    if not known and not down:
         return none("systemd does not tell, or no engine runs as a unit")
     wrong = [
         f"{each.unit} is {each.unit_state}" for each in known if not each.unit_state.startswith("active")
     ]
+    wrong += down
     return bad(listed(wrong)) if wrong else ok(listed([f"{each.unit} is active" for each in known]))
 
 
@@ -194,8 +205,8 @@ CHECKS: Final = (
         "engine-unit",
         GROUP,
         "the state of the engines' units",
-        "a unit is not active although its engine answers, or has failed",
-        "`systemctl status` of the unit; start the engine through it",
+        "a unit is not active although its engine answers, has failed, or is started again and again",
+        "`systemctl status` and `journalctl -u` of the unit; start the engine through it",
         unit,
     ),
     Check(

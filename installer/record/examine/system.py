@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.doctor.facts import Space, System
+from installer.decide.engines import ENGINES
 from installer.host.devices import used
 from installer.host.files import Host
 from installer.host.process_table import Seen, inotify_instances
@@ -35,6 +36,7 @@ LIMIT: Final = PurePosixPath("/proc/sys/fs/inotify/max_user_instances")
 
 def system(host: Host, seen: Sequence[Seen]) -> System:
     """Return what is there."""
+    engines = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
     selinux = SYS / "fs/selinux"
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
     return System(
@@ -47,7 +49,7 @@ def system(host: Host, seen: Sequence[Seen]) -> System:
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
         inotify=_inotify(host),
         spaces=tuple(_spaces(host)),
-        units={unit: state for unit in UNITS if (state := unit_state(host, unit))},
+        units={unit: state for unit in (*UNITS, *engines) if (state := unit_state(host, unit))},
         kubelet_cgroups=_kubelet(host, seen),
     )
 
