@@ -114,11 +114,9 @@ def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles
         # It overrules the name. Emptied, not removed: so it comes back also when others have edited the file.
         wants.append(Want((*config.key, OLD_TABLE, "runtime_type"), ""))
         # Pods may ask for it by the name that containerd gives it, and go on doing so.
-        named = leaves(table(config.runtimes, (OLD_DEFAULT,), config.path))
+        named, place = leaves(table(config.runtimes, (OLD_DEFAULT,), config.path)), (*config.key, "runtimes")
         wants += [
-            Want((*config.key, "runtimes", OLD_DEFAULT, *key), value)
-            for key, value in named
-            if value not in ("", [], {})
+            Want((*place, OLD_DEFAULT, *key), value) for key, value in named if value not in ("", [], {})
         ]
     if _needs_runc(config):
         wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
