@@ -144,7 +144,7 @@ def state_in(said: Mapping[str, Any]) -> UnitState:
         main_pid=int(said.get("MainPID", 0)),
         can_reload=bool(said["CanReload"]),
         job=int(said["Job"][0]),
-        invocation=bytes(said["InvocationID"]).hex(),
+        invocation=bytes(list(said["InvocationID"])).hex(),
         result=str(said.get("Result", "")),
     )
 

@@ -10,6 +10,7 @@ from installer.decide.errors import InstallerError, NotBegunError, StoppedBefore
 from installer.host.dbus import MANAGER, ROOT, SYSTEMD, Bus
 from installer.host.systemd import UnitState, ask, properties_of, state_in, state_of
 
+CANCELED: Final = "canceled"  # systemd's word for a job that was taken out of its queue, or replaced
 WITHDRAW_S: Final = 30.0  # a few questions to a systemd that has no time
 
 
@@ -102,6 +103,11 @@ def _do(bus: Bus, method: str, unit: str, before: UnitState, withdraw_s: float =
             remedy="see systemctl list-jobs on the node",
         ) from error
     state = state_of(bus, unit)
+    if ended == CANCELED and replace(state, job=0) == replace(before, job=0):
+        raise NotBegunError(
+            f"{purpose} (somebody has cancelled it, or asked for something else of the unit)",
+            remedy="see systemctl list-jobs and the journal of systemd on the node, then run again",
+        )
     if ended not in {"done", ""} or state.active != "active":
         found = f"job {ended or 'gone'}, unit {state.active}/{state.sub}, {state.result or 'no result'}"
         raise InstallerError(

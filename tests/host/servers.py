@@ -336,5 +336,18 @@ class BusySystemd(FakeSystemd):
                 yield from super()._answers(request, member, listening)
 
 
+@dataclass
+class CancelledSystemd(FakeSystemd):
+    """Has the job of a restart taken out of its queue by ``systemctl cancel`` before it has begun."""
+
+    def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
+        from jeepney import DBusAddress, new_method_return, new_signal
+
+        manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
+        assert {"Subscribe", "AddMatch"} <= listening
+        yield new_method_return(request, "o", ("/job/7",))
+        yield new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", name, "canceled"))
+
+
 def _path(unit: str) -> str:
     return "/org/freedesktop/systemd1/unit/" + unit.replace(".", "_2e")

@@ -19,7 +19,7 @@ from installer.host.systemd import NoBusError, UnitState, system_state, unit_sta
 from installer.host.unit_jobs import restart_unit
 from installer.record import units
 from installer.record.units import Patience
-from tests.host.servers import BusySystemd, FakeSystemd, FakeUnit, hang, hang_up, serving
+from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeUnit, hang, hang_up, serving
 
 CONTAINERD = "containerd.service"
 
@@ -156,6 +156,8 @@ def test_the_end_of_a_job_is_found_out_without_its_signal(tmp_path: Path, result
         pytest.param({"Job": ("s", "no tuple")}, id="Job"),
         pytest.param({"InvocationID": ("s", "no bytes")}, id="InvocationID"),
         pytest.param({"MainPID": ("as", ["1"])}, id="MainPID"),
+        pytest.param({"InvocationID": ("u", 1 << 31)}, id="a number that would be two gigabytes"),
+        pytest.param({"Job": ("(uo)", (1, "/")), "InvocationID": ("as", ["a"])}, id="texts"),
     ],
 )
 def test_a_property_of_another_shape_is_an_error_and_no_traceback(
@@ -270,6 +272,18 @@ def test_a_restart_that_systemd_does_not_come_to_is_taken_back(tmp_path: Path) -
         restart_unit([bus], CONTAINERD, timeout_s=0.3)
 
     assert systemd.calls[-2:] == ["Cancel", "GetAll"]
+    assert systemd.units[CONTAINERD].starts == 0
+
+
+def test_a_restart_that_somebody_else_cancels_has_not_begun(tmp_path: Path) -> None:
+    systemd = CancelledSystemd({CONTAINERD: FakeUnit()})
+
+    with (
+        serving(tmp_path / "bus", systemd) as bus,
+        pytest.raises(NotBegunError, match="somebody has cancelled it"),
+    ):
+        restart_unit([bus], CONTAINERD, timeout_s=5)
+
     assert systemd.units[CONTAINERD].starts == 0
 
 
