@@ -103,12 +103,15 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     return ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
 
 
-def spent_s(stat: Path) -> float:
-    """Return the seconds of a processor that systemd took, by its ``stat``; 0 where that is another's."""
+def busy_s(process: Path) -> float:
+    """Return for how many seconds systemd worked or waited for a processor, 0 where ``process`` is another's.
+
+    On a loaded machine it waits most of the time that it is busy (``schedstat``, proc_pid_schedstat(5)).
+    """
     with suppress(OSError, ValueError, IndexError):
-        if (line := stat.read_bytes()).startswith(b"1 (systemd) "):
-            fields = line.rpartition(b") ")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        if (process / "stat").read_bytes().startswith(b"1 (systemd) "):
+            worked_ns, waited_ns = (process / "schedstat").read_bytes().split()[:2]
+            return (int(worked_ns) + int(waited_ns)) / 1e9
     return 0.0
 
 

@@ -100,7 +100,7 @@ def _do(bus: Bus, method: str, unit: str, before: UnitState, withdraw_s: float =
             raise StoppedBeforeError from error
         raise NotBegunError(
             f"{purpose} (systemd has not begun with it within {waited_s:.0f} s)",
-            remedy="see systemctl list-jobs on the node",
+            remedy="wait until systemd is idle (systemctl list-jobs and top on the node), then run again",
         ) from error
     state = state_of(bus, unit)
     if ended == CANCELED and replace(state, job=0) == replace(before, job=0):

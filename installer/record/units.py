@@ -24,7 +24,7 @@ STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it ma
 STOP_POLL_S: Final = 0.1
 STOPPING: Final = "deactivating"
 ROOT: Final = PurePosixPath("/")
-SYSTEMD_STAT: Final = PurePosixPath("/proc/1/stat")
+SYSTEMD: Final = PurePosixPath("/proc/1")
 BUSY: Final = 0.5
 
 T = TypeVar("T")
@@ -154,21 +154,22 @@ class Busy:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._began_s, self._spent_s = time.monotonic(), self._spent()
+        self._began_s, self._busy_s = time.monotonic(), self._busy()
 
     def explained(self, error: InstallerError) -> InstallerError:
         """Return the error, with whom to look for where systemd had no time."""
-        share = (self._spent() - self._spent_s) / max(0.1, time.monotonic() - self._began_s)
+        share = (self._busy() - self._busy_s) / max(0.1, time.monotonic() - self._began_s)
         if share < BUSY:
             return error
         return type(error)(
             error.problem,
             remedy=f"systemd was busy for {min(share, 1):.0%} of that time: see who asks it without end "
-            "(busctl monitor org.freedesktop.systemd1 on the node), end that, and run again",
+            "(busctl monitor org.freedesktop.systemd1 on the node) and end that; if nobody asks any more, it "
+            "still answers what was asked: wait until it is idle (top on the node), then run again",
         )
 
-    def _spent(self) -> float:
-        return systemd.spent_s(self._host.here(SYSTEMD_STAT))
+    def _busy(self) -> float:
+        return systemd.busy_s(self._host.here(SYSTEMD))
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:

@@ -324,18 +324,18 @@ def test_a_pod_has_no_time_to_take_a_restart_back(tmp_path: Path) -> None:
 
 
 def test_who_has_to_look_at_systemd_is_told_that_it_was_busy(tmp_path: Path) -> None:
-    systemd, stat = BusySystemd({CONTAINERD: FakeUnit()}), tmp_path / "proc/1/stat"
+    systemd, process = BusySystemd({CONTAINERD: FakeUnit()}), tmp_path / "proc/1"
     (tmp_path / "run/dbus").mkdir(parents=True)
-    stat.parent.mkdir(parents=True)
-    # As /proc/1/stat was on Debian 12, the times of a processor in ticks at 14 and 15.
-    line = (
-        "1 (systemd) S 0 1 1 0 -1 4194560 24000 200000 100 900 {} 100 500 200 20 0 1 0 30 23000000 3000 1\n"
+    process.mkdir(parents=True)
+    (process / "stat").write_text(
+        "1 (systemd) S 0 1 1 0 -1 4194560 24000 200000 100 900 300 100 500 200 20\n"
     )
-    stat.write_text(line.format(100))
+    (process / "schedstat").write_text("4000000000 1000000000 24000\n")
 
     def spend(_: str) -> tuple[()]:
         if "RestartUnit" in systemd.calls:
-            stat.write_text(line.format(100_000))
+            # It waits for a processor that others take.
+            (process / "schedstat").write_text("4000000000 900000000000 24000\n")
         return ()
 
     systemd.strangers = spend
