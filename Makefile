@@ -31,7 +31,7 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 	$(BIN)/python -m pytest -q --numprocesses 2 --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(BIN)/python -m pytest -q -rs --numprocesses 2 --ignore=tests/engines/node tests/engines
+	$(BIN)/python -m pytest -q -rs --numprocesses 3 --ignore=tests/engines/node tests/engines
 
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
