@@ -220,9 +220,9 @@ def test_others_edits_stay_and_only_our_keys_go(site: Site) -> None:
     assert toml.read_text() == CONFIGS["etc/containerd/config.toml"] + "# added by somebody\n"
     left = json.loads(daemon.read_text())
     assert left["log-driver"] == "local"
-    assert left["runtimes"] == {"nvidia": {"path": "/theirs"}}
+    assert left["runtimes"] == {"nvidia": {"path": "/theirs", "args": []}}
     assert "default-runtime" not in left
-    assert "left runtimes.nvidia.path in /etc/docker/daemon.json" in done.stderr
+    assert "left the runtime nvidia in /etc/docker/daemon.json as it is" in done.stderr
 
 
 def test_an_administrators_edit_of_the_toolkit_config_survives_an_upgrade(site: Site) -> None:
