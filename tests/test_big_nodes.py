@@ -227,7 +227,7 @@ def test_the_limit_of_memory_is_that_of_the_cgroups(
     assert memory_limit_bytes(tmp_path / "self", tmp_path / "fs") == limit
 
 
-@pytest.mark.parametrize("mebibytes", [70, 200])
+@pytest.mark.parametrize("mebibytes", [100, 200])
 def test_an_address_space_without_room_for_threads_is_enough(tmp_path: Path, mebibytes: int) -> None:
     site = Site(tmp_path)
     before = site.tree()
