@@ -20,6 +20,7 @@ from installer.decide.steps import WriteConfig
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
 from installer.record.configs import with_readable_configs
+from installer.record.transaction import refuse_obstacles
 from installer.record.trial import Trials
 from tests.decide.golden import artifacts
 
@@ -75,6 +76,12 @@ class Node:
         return facts, Trials(HOST, contents)
 
     def carry_out(self, plan: Plan) -> None:
+        """Write what a plan writes.
+
+        Raises:
+            InstallerError: refused; nothing was written.
+        """
+        refuse_obstacles(plan)
         self.saved |= {file.digest: file for file in plan.backups}
         for step in plan.steps:
             if isinstance(step, WriteConfig):

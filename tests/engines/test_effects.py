@@ -194,13 +194,12 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
         bool(before.broken),
     )
     try:
-        plan = plan_install(facts, options, trials)
+        node.carry_out(plan_install(facts, options, trials))
     except InstallerError:
         counts["refused"] += 1
         assert node.files() == untouched
         return
     counts["installed"] += 1
-    node.carry_out(plan)
     served = node.truth()
     assert not served.broken
     assert not served.undefined
