@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.conftest import Boot
 from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
+from tests.engines.versions import EngineSet
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -144,18 +146,22 @@ def signal_shims(node: Node, number: signal.Signals) -> None:
     node.run(["kill", f"-{number}", *shims])
 
 
-def test_what_a_killed_one_left_goes_with_an_undo_however_slow_the_engine_is(node: Node) -> None:
-    node.installer("install", *SOURCE, check=True)
-    verify(node)
-    before = [node.run(look).stdout for look in LOOKS[node.engine]]
-    kill_one(node)
-    signal_shims(node, signal.SIGSTOP)  # as on a machine that has no time for them
-    undoing = node.start_installer("uninstall", "--in-use", "keep")
-    time.sleep(SLOW_S)
-    signal_shims(node, signal.SIGCONT)
+@pytest.mark.parametrize("docker", [True, False], ids=["dockerd", "containerd"])
+def test_what_a_killed_one_left_goes_with_an_undo_however_slow_the_engine_is(
+    booted: Boot, engines_today: list[EngineSet], *, docker: bool
+) -> None:
+    with booted(next(engines for engines in engines_today if bool(engines.docker) is docker)) as node:
+        node.installer("install", *SOURCE, check=True)
+        verify(node)
+        before = [node.run(look).stdout for look in LOOKS[node.engine]]
+        kill_one(node)
+        signal_shims(node, signal.SIGSTOP)  # as on a machine that has no time for them
+        undoing = node.start_installer("uninstall", "--in-use", "keep")
+        time.sleep(SLOW_S)
+        signal_shims(node, signal.SIGCONT)
 
-    assert undoing.wait() == 0, undoing.log
-    assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
+        assert undoing.wait() == 0, undoing.log
+        assert [node.run(look).stdout for look in LOOKS[node.engine]] == before
 
 
 def test_what_a_killed_one_left_goes_also_where_nothing_is_installed(docker_node: Node) -> None:
