@@ -1,6 +1,7 @@
 """Four floors: a module imports its own floor and those below, never above."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,3 +95,12 @@ def test_no_module_asks_which_engine_it_is(path: Path) -> None:
 )
 def test_a_question_for_an_engine_by_name_is_seen(text: str, names: list[str]) -> None:
     assert list(_compared(ast.parse(text))) == names
+
+
+def test_each_package_is_in_the_wheel() -> None:
+    listed = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+
+    found = sorted(
+        ".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("__init__.py")
+    )
+    assert found == sorted(listed)
