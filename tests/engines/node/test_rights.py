@@ -18,7 +18,7 @@ OWNER = 1000
 # What then happens; the last one: an engine that was restarted into a config which nobody had tried.
 LACK = {
     "CHOWN": "cannot write /etc/containerd/config.toml (operation not permitted)",
-    "DAC_OVERRIDE": "cannot read /etc/containerd/config.toml (permission denied)",
+    "DAC_OVERRIDE": "cannot look at /etc/containerd/config.toml (permission denied)",
     "FOWNER": "cannot write /etc/containerd/config.toml (operation not permitted)",
     "SYS_CHROOT": "containerd.sock: connect failed",
 }
