@@ -1,11 +1,10 @@
 """The entry point: signals first, then the verb."""
 
-import gc
 import json
 import os
 import sys
 
-from installer import signals
+from installer import garbage, signals
 from installer.decide.errors import Exit, InstallerError, InternalError
 from installer.host.streams import open_standard_streams
 from installer.host.waiter import WOKEN_BY
@@ -13,7 +12,7 @@ from installer.host.waiter import WOKEN_BY
 
 def main() -> None:
     """Run one verb and exit with its code."""
-    gc.disable()  # until a verb's modules are loaded: looking for garbage among them is a tenth of an install
+    garbage.keep()
     signals.block()
     finished = open_standard_streams(signals.stop_requested)
     woken = WOKEN_BY in os.environb
@@ -37,8 +36,7 @@ def _verb() -> int:
         # A probe calls this every few seconds: nothing beyond the standard library is loaded.
         from installer.status import main as verb
 
-        gc.freeze()
-        gc.enable()
+        garbage.collect()
     else:
         from installer.host.limits import refuse_little_memory
 

@@ -1,6 +1,5 @@
 """Our own command line: argv and environment in, a verb and its exit code out."""
 
-import gc
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ import click
 import structlog
 from click.core import ParameterSource
 
+from installer import garbage
 from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
@@ -78,9 +78,7 @@ def _options(values: dict[str, Any]) -> Options:
         log.warning("unknown variable ignored", variable=variable, meant=meant)
     options = options_from(values, frozenset(given))
     refuse_few_files()
-    # Each verb loads its modules first; they stay, so nobody looks at them again, at the exit neither.
-    gc.freeze()
-    gc.enable()
+    garbage.collect()  # each verb has loaded its modules before
     return options
 
 
@@ -154,6 +152,7 @@ def status(words: tuple[str, ...]) -> Exit:
     """Tell what is installed, drifted or pending (see status --help)."""
     from installer.status import main as tell
 
+    garbage.collect()
     return Exit(tell(["status", *words]))
 
 
@@ -162,6 +161,7 @@ def demo() -> Exit:
     """Show the whole cycle in a throw-away root: no root rights, no engine."""
     from installer.demo import demo as show
 
+    garbage.collect()
     return show()
 
 
@@ -191,6 +191,7 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
     """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
     from installer.doctor import doctor as examine
 
+    garbage.collect()
     return examine(options, as_json=as_json)
 
 
@@ -200,6 +201,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
     from installer.verify import verify as prove
 
+    garbage.collect()
     return prove(options, as_json=as_json)
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
+from installer import garbage, signals
 from installer import log as logging
-from installer import signals
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows, spelt
 from installer.decide.engines import ENGINES
@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 def main() -> None:
     """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
+    garbage.keep()
     signals.block()
     finished = open_standard_streams(signals.stop_requested)
     code = run(sys.argv[1:], os.environ)
@@ -57,6 +58,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         log.warning("command line note", note=warning)
     from installer import daemon
 
+    garbage.collect()
     return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
 
 

@@ -189,13 +189,13 @@ def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[Conf
 def unstartable(engine: EngineFacts | None, steps: Iterable[Step]) -> Iterator[InstallerError]:
     """Yield why an engine that would be restarted would not come up again, whatever its config says."""
     if engine is not None and engine.unstartable and any(isinstance(step, Reload) for step in steps):
-        yield not_started_again(engine)
+        yield not_started_again(engine, engine.unstartable)
 
 
-def not_started_again(engine: EngineFacts) -> InstallerError:
+def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
     """Return why an engine is not restarted whose unit was edited since its start."""
     return InstallerError(
-        f"restart {engine.name} ({engine.unit} would not start it again: {engine.unstartable})",
+        f"restart {engine.name} ({engine.unit} would not start it again: {reason})",
         remedy=f"correct {engine.unit}, or what it needs, then run again",
         code="unit-failed",
     )

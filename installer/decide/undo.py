@@ -1,4 +1,4 @@
-"""What gives everything back: by kind, default and handlers first, the payload last."""
+"""The plan that removes everything, each thing before what it needs; and the plan of a roll-back."""
 
 from collections.abc import Sequence
 from dataclasses import replace

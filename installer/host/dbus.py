@@ -86,9 +86,8 @@ class Bus:
         if self._senders is not None:
             rule = MatchRule(type="signal", sender=SYSTEMD, interface=MANAGER, member="JobRemoved")
             self._reply(message_bus.AddMatch(rule))
-            self.call(
-                ROOT, MANAGER, "Subscribe", "", ()
-            )  # on its own socket systemd tells without being asked
+            # On its own socket systemd tells without being asked.
+            self.call(ROOT, MANAGER, "Subscribe", "", ())
 
     def ended(self, job: str) -> str:
         """Wait until ``job`` is gone from systemd's queue; return how it ended, "" where systemd did not say.

@@ -4,12 +4,12 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from installer.host.files import Host
 
 Identity: TypeAlias = tuple[int, int]
-SCRIPT_BYTES: int = 64 << 10
+SCRIPT_BYTES: Final = 64 << 10
 
 
 def identity(host: Host, path: PurePosixPath) -> Identity | None:

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from installer.decide.errors import (
-    InstallerError,
-    PendingError,
-)
+from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import MALFORMED, MANAGER, ROOT, Bus
 from installer.host.unit_start import UnitStart
 

@@ -103,7 +103,7 @@ def _do(bus: Bus, method: str, unit: str, before: UnitState, withdraw_s: float =
             remedy="wait until systemd is idle (systemctl list-jobs and top on the node), then run again",
         ) from error
     state = state_of(bus, unit)
-    if ended == CANCELED and replace(state, job=0) == replace(before, job=0):
+    if ended == CANCELED and _unchanged(before, state):
         raise NotBegunError(
             f"{purpose} (somebody has cancelled it, or asked for something else of the unit)",
             remedy="see systemctl list-jobs and the journal of systemd on the node, then run again",
@@ -120,14 +120,19 @@ def _do(bus: Bus, method: str, unit: str, before: UnitState, withdraw_s: float =
 def _withdrawn(bus: Bus, job: str, unit: str, before: UnitState) -> bool:
     """Take a job back that has not begun; tell whether the unit stays as it was ``before``."""
     now = state_of(bus, unit)
-    if not now.job or replace(now, job=0) != replace(before, job=0):
+    if not now.job or not _unchanged(before, now):
         return False
     bus.cancel(job)
-    if replace(state_of(bus, unit), job=0) == replace(before, job=0):
+    if _unchanged(before, state_of(bus, unit)):
         return True
     # It has begun in this very moment: what is stopped would stay so.
     bus.call(ROOT, MANAGER, "StartUnit", "ss", (unit, "replace"))
     return False
+
+
+def _unchanged(before: UnitState, now: UnitState) -> bool:
+    """Tell whether nothing was done to a unit, whatever is queued for it."""
+    return replace(now, job=0) == replace(before, job=0)
 
 
 def _forget_failures(bus: Bus, unit: str) -> None:

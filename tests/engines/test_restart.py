@@ -246,14 +246,14 @@ def test_a_config_that_takes_cri_down_is_rolled_back_with_the_reason(containerd_
     containerd_node.run(["systemctl", "daemon-reload"])
     count, began = starts(containerd_node), time.monotonic()
 
-    done = containerd_node.installer("install", *SOURCE, "--timeout", "20")
+    done = containerd_node.installer("install", *SOURCE, "--timeout", "90")
     took_s = time.monotonic() - began
-    again = containerd_node.installer("install", *SOURCE, "--timeout", "20")
+    again = containerd_node.installer("install", *SOURCE, "--timeout", "90")
 
     assert (done.returncode, again.returncode) == (1, 1)
     assert "no corresponding runtime configured" in sentence(done.stderr)
     assert 'default_runtime_name = \\"gone\\"' in done.stderr
-    assert took_s < 15  # what is hopeless is not waited for
+    assert took_s < 60  # what is hopeless is not waited for
     assert starts(containerd_node) - count == 2
     assert served(containerd_node) == before
     containerd_node.installer("uninstall", check=True)
@@ -538,7 +538,7 @@ def _send_sighup(send: Callable[..., None]) -> None:
     send(signal.SIGHUP)
 
 
-def _until(done: Callable[[], bool], timeout_s: float = 20) -> None:
+def _until(done: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < deadline

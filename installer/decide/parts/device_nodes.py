@@ -1,12 +1,14 @@
 """The driver's device nodes: made where they are absent and asked for, and removed if they are ours."""
 
+from typing import Final
+
 from installer.decide.facts import Facts
 from installer.decide.options import Options
 from installer.decide.part import Part
 from installer.decide.rows import Holdings
 from installer.decide.steps import MakeDeviceNodes, RemoveDeviceNodes
 
-ID = "device-nodes"
+ID: Final = "device-nodes"
 
 
 def install(facts: Facts, options: Options) -> Part:

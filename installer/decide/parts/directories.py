@@ -1,6 +1,7 @@
 """Directories: made for the files that other parts write, and removed if they are ours."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from installer.decide.facts import Facts
 from installer.decide.options import Options
@@ -8,7 +9,7 @@ from installer.decide.part import Part
 from installer.decide.rows import Holdings
 from installer.decide.steps import MakeDirectory, RemoveDirectory, WriteConfig, WriteSpecification
 
-ID = "directories"
+ID: Final = "directories"
 
 
 def install(facts: Facts, parts: Iterable[Part]) -> Part:

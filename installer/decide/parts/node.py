@@ -1,6 +1,7 @@
 """The node as a whole: what is held of others, and what stands against any plan."""
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from installer.decide.advisories import advice
 from installer.decide.engines import ENGINES
@@ -13,7 +14,7 @@ from installer.decide.part import TRY_AGAIN, Part
 from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import Holdings
 
-ID = "node"
+ID: Final = "node"
 
 
 def install(facts: Facts, entries: Iterable[RuntimeEntry]) -> Part:
