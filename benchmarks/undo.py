@@ -1,7 +1,7 @@
 """How many configs come back byte for byte: all golden cases that are accepted."""
 
 from benchmarks.rows import Row
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.undo import plan_undo
 from tests.decide.golden import cases, installed, undo_facts, written
 
@@ -14,8 +14,8 @@ def measure() -> list[Row]:
             if case.said.get("refused"):
                 continue
             total += 1
-            plan, after = installed(case, case.before, Holdings())
-            assert plan.settled is not None
-            back = plan_undo(undo_facts(case, after, plan.settled), case.options)
+            plan, after = installed(case, case.before, Record())
+            assert plan.final is not None
+            back = plan_undo(undo_facts(case, after, plan.final), case.options)
             lost += written(after, back) != case.before
     return [Row(f"configs not restored byte for byte, of {total}", lost, 0, "files", "167 of 167 rewritten")]

@@ -109,11 +109,11 @@ def _next_step(options: Options) -> str:
     from installer.decide.engines import ENGINES
     from installer.decide.engines.row import Api
     from installer.host.files import Host
-    from installer.record.ledger import read_holdings
+    from installer.record.ledger import read_record
 
     held = None
     with suppress(InstallerError):
-        held = read_holdings(Host.under(options.host_root, options.mounts), options.layout)
+        held = read_record(Host.under(options.host_root, options.mounts), options.layout)
     if held and any(ENGINES[engine.name].api is Api.DOCKER for engine in held.engines):
         name = options.runtime_name
         return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"

@@ -65,7 +65,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _warnings(asked: Asked, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
     engine = asked["runtime"]
-    if asked["set-as-default"] and any(ENGINES[name].finds for name in options.runtimes):
+    if asked["set-as-default"] and any(ENGINES[name].finds for name in options.engines):
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"

@@ -19,9 +19,9 @@ from installer.host.mounts import (
     followed,
     host_path,
     is_mount_point,
+    local_root,
     package_kind,
     resolved,
-    root_here,
 )
 
 ROOT: Final = PurePosixPath("/")
@@ -51,7 +51,7 @@ def options_from(asked: Asked) -> Options:
     pid_file, hook = view.file(asked["pid-file"]), _hook(asked, view)
     places, cdi = _places(asked, view), _cdi(asked, view)
     return Options(
-        runtimes=() if files_only else tuple(places),
+        engines=() if files_only else tuple(places),
         toolkit_source=_source(asked, view.root),
         install_dir=install_dir,
         host_root=view.root,
@@ -86,7 +86,7 @@ class _View:
 
     @classmethod
     def of(cls, asked: Asked) -> "_View":
-        view = cls(root_here(followed(_absolute(asked["host-root"] or "/"))), {})
+        view = cls(local_root(followed(_absolute(asked["host-root"] or "/"))), {})
         for there, here in (("driver-root", "driver-root-ctr-path"), ("dev-root", "dev-root-ctr-path")):
             view.told(asked[there] or asked["driver-root"], asked[here] or asked["driver-root-ctr-path"])
         return view
@@ -211,9 +211,9 @@ def _cdi(asked: Asked, view: _View) -> Cdi | None:
         directory=view.directory(asked["cdi-output-dir"]),
         kind=asked["cdi-kind"],
         driver_root=driver,
-        driver_here=here,
+        local_driver_root=here,
         dev_root=asked["dev-root"] or driver,
-        dev_here=asked["dev-root-ctr-path"] or here,
+        local_dev_root=asked["dev-root-ctr-path"] or here,
         nodes="control" in asked["create-device-nodes"],
     )
 

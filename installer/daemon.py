@@ -30,7 +30,7 @@ from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
-from installer.record.transaction import Site, apply, never_stop, refuse_obstacles
+from installer.record.transaction import Context, apply, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 from installer.record.units import buses
 from installer.uninstall import remove_readiness, undo, undoing
@@ -151,9 +151,9 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
         ready.remove(host, options.ready_file)
-    if plan.steps or plan.settled != ledger.held:
-        site = Site(host, options.layout, ledger, options.timeout_s)
-        apply(site, plan, signals.check, undo_follows=undo_follows)
+    if plan.steps or plan.final != ledger.held:
+        context = Context(host, options.layout, ledger, options.timeout_s)
+        apply(context, plan, signals.check, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
     if not plan.steps:

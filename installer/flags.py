@@ -92,13 +92,13 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     Raises:
         UsageError: a value, or a combination of them, makes no sense.
     """
-    runtimes = tuple(values["runtime"])
+    engines = tuple(values["runtime"])
     host_root = PurePosixPath(values["host_root"])
     mounts = tuple(_pair(text) for text in values["mount"])
     view = _View(host_root, mounts)
-    drop_ins = _places("drop-in-config", values["drop_in_config"], runtimes)
-    configs = _places("config", values["config"], runtimes)
-    sockets = _places("socket", values["socket"], runtimes)
+    drop_ins = _places("drop-in-config", values["drop_in_config"], engines)
+    configs = _places("config", values["config"], engines)
+    sockets = _places("socket", values["socket"], engines)
     if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
     if without := [name for name in drop_ins if ENGINES[name].drop_ins is DropIns.NONE]:
@@ -106,7 +106,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             f"give {ENGINES[without[0]].title} a drop-in", remedy="use --config: it reads no other file"
         )
     return Options(
-        runtimes=tuple(dict.fromkeys(runtimes)),
+        engines=tuple(dict.fromkeys(engines)),
         toolkit_source=PurePosixPath(values["toolkit_source"]),
         install_dir=PurePosixPath(values["install_dir"]),
         host_root=host_root,
@@ -142,41 +142,41 @@ class _View:
     host_root: PurePosixPath
     mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...]
 
-    def host(self, here: PurePosixPath | None) -> PurePosixPath | None:
-        if here is None:
+    def host(self, local: PurePosixPath | None) -> PurePosixPath | None:
+        if local is None:
             return None
-        if not here.is_absolute():
-            raise UsageError(f"use the path {here}", remedy="give an absolute path")
+        if not local.is_absolute():
+            raise UsageError(f"use the path {local}", remedy="give an absolute path")
         places = [(host, followed(mounted)) for host, mounted in self.mounts]
         places.sort(key=lambda pair: -len(pair[1].parts))
         root = followed(self.host_root)
         # Links of the host are not followed here: the host follows them.
-        real = followed(here, root, *(mounted for _, mounted in places))
+        real = followed(local, root, *(mounted for _, mounted in places))
         for host, mounted in (*places, (PurePosixPath("/"), root)):
             if real.is_relative_to(mounted):
                 return host / real.relative_to(mounted)
         raise UsageError(
-            f"use {here} (it is outside the host's root {self.host_root})",
+            f"use {local} (it is outside the host's root {self.host_root})",
             remedy="give the path as this process sees it, and --mount HOST=HERE for its directory",
         )
 
 
 def _pair(text: str) -> tuple[PurePosixPath, PurePosixPath]:
-    host, equals, here = text.partition("=")
-    if not equals or not host.startswith("/") or not here.startswith("/"):
+    host, equals, local = text.partition("=")
+    if not equals or not host.startswith("/") or not local.startswith("/"):
         raise UsageError(f"mount {text!r}", remedy="write --mount HOST=HERE with two absolute paths")
-    return PurePosixPath(host), PurePosixPath(here)
+    return PurePosixPath(host), PurePosixPath(local)
 
 
-def _places(flag: str, texts: Sequence[str], runtimes: Sequence[str]) -> dict[str, PurePosixPath]:
+def _places(flag: str, texts: Sequence[str], engines: Sequence[str]) -> dict[str, PurePosixPath]:
     """Return the paths by engine; a bare one needs exactly one engine to belong to."""
     found = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if equals and name in ENGINES:
             found[name] = PurePosixPath(path)
-        elif len(runtimes) == 1 and runtimes[0] in ENGINES:
-            found[runtimes[0]] = PurePosixPath(text)
+        elif len(engines) == 1 and engines[0] in ENGINES:
+            found[engines[0]] = PurePosixPath(text)
         else:
             raise UsageError(
                 f"tell which engine --{flag} {text} is for", remedy=f"write --{flag} ENGINE={text}"

@@ -20,7 +20,7 @@ SWEEPS: Final = {"docker": docker_containers.sweep}
 
 def any_among(facts: Facts) -> bool:
     """Tell whether one of the containers that need our runtimes is of a ``verify``."""
-    return any(MARK in name for name in (*(each.name for each in facts.live), *facts.idle))
+    return any(MARK in name for name in (*(each.name for each in facts.running), *facts.idle))
 
 
 def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath]], *, hurried: bool = False) -> None:
@@ -30,4 +30,4 @@ def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath]], *, hurried: 
         if host.exists(socket):
             left_s = max(1.0, deadline - time.monotonic())
             with suppress(InstallerError):
-                SWEEPS.get(engine, cri_pods.sweep)(host.here(socket), timeout_s=left_s)
+                SWEEPS.get(engine, cri_pods.sweep)(host.local_path(socket), timeout_s=left_s)

@@ -16,10 +16,10 @@ from installer.decide.inode import File
 from installer.decide.options import Options
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import WriteConfig, describe
 from installer.host.files import Host
-from installer.record.ledger import ledger_lost, read_holdings
+from installer.record.ledger import ledger_lost, read_record
 from installer.record.probe import probe_install
 from installer.record.trial import Trials
 
@@ -32,7 +32,7 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
     What looks like a secret in a config is masked unless ``show_secrets``.
     """
     host = Host.under(options.host_root, options.mounts)
-    held = read_holdings(host, options.layout) or Holdings()
+    held = read_record(host, options.layout) or Record()
     facts = probe_install(host, options, held)
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)

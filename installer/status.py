@@ -16,7 +16,7 @@ from installer.decide.integrity import damage
 from installer.decide.layout import Layout
 from installer.decide.options import Options
 from installer.decide.parts.toolkit import VERSIONS
-from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
+from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.digests import digests_below
@@ -25,7 +25,7 @@ from installer.host.lock_table import is_held_pidfile
 from installer.host.trees import entries
 from installer.record.access import exposed
 from installer.record.in_force import lacking
-from installer.record.ledger import is_lost, ledger_lost, read_holdings
+from installer.record.ledger import is_lost, ledger_lost, read_record
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
 
@@ -51,9 +51,9 @@ def main(argv: Sequence[str]) -> int:
         options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
-            return Exit.OK if is_held_pidfile(host.here(options.pid_file)) else Exit.FAILED
+            return Exit.OK if is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
         options = elsewhere(host, options, tell=False)
-        held = read_holdings(host, options.layout)
+        held = read_record(host, options.layout)
         ready = is_ready(host, options.ready_file)
         lines = list(
             _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
 
 
-def _lines(host: Host, layout: Layout, held: Holdings, *, deep: bool) -> Iterator[Line]:
+def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[Line]:
     rolled_back = held.failed is not None and replace(held, failed=None).empty
     if not held.finished and not rolled_back:
         state = "the last install or undo was cut short; run install or uninstall again"
@@ -126,7 +126,7 @@ def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> I
             yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
-def _config_lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
+def _config_lines(host: Host, layout: Layout, held: Record) -> Iterator[Line]:
     """Yield each config, and before those of an engine what they do not come to any more."""
     engines = {engine.name: engine for engine in held.engines} if held.finished else {}
     lacks: dict[str, tuple[str, ...]] = {}
@@ -140,7 +140,7 @@ def _config_lines(host: Host, layout: Layout, held: Holdings) -> Iterator[Line]:
         yield replace(line, state=line.state.removesuffix(IN_FORCE)) if told else line
 
 
-def _lacking(host: Host, engine: EngineRow, held: Holdings) -> tuple[str, ...]:
+def _lacking(host: Host, engine: EngineRow, held: Record) -> tuple[str, ...]:
     try:
         return lacking(host, engine, [row for row in held.configs if row.engine == engine.name])
     except InstallerError:
@@ -176,7 +176,7 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) 
     return Line(str(row.path), f"edited by somebody else{IN_FORCE if row.edits else ''}")
 
 
-def _print(lines: Sequence[Line], held: Holdings | None, *, ready: bool, as_json: bool) -> None:
+def _print(lines: Sequence[Line], held: Record | None, *, ready: bool, as_json: bool) -> None:
     if as_json:
         document = {
             "installed": held is not None,
@@ -240,5 +240,5 @@ def told(host: Host, options: Options) -> tuple[Line, ...]:
         InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
     """
     options = elsewhere(host, options, tell=False)
-    held = read_holdings(host, options.layout)
+    held = read_record(host, options.layout)
     return tuple(_lines(host, options.layout, held, deep=False) if held else _without(host, options))

@@ -20,10 +20,10 @@ from installer.host.locks import remove_pidfile
 from installer.record import ready
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened, remove_leftovers
-from installer.record.live import in_use, live_containers
 from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_undo
-from installer.record.transaction import Site, carry_out, never_stop, refuse_obstacles
+from installer.record.running import in_use, running_containers
+from installer.record.transaction import Context, carry_out, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
             sockets = [(each.name, each.socket) for each in facts.engines]
             leftovers.sweep(host, sockets, hurried=hurried)
             facts = probe_undo(host, options, ledger.held)
-        if facts.live and options.in_use.waits:
+        if facts.running and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
@@ -93,7 +93,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         refuse_obstacles(plan)
         left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
         timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
-        carry_out(Site(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
+        carry_out(Context(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
     if plan.in_use:
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
@@ -119,13 +119,13 @@ def undoing() -> Iterator[None]:
 
 def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:
     """Return what is found when the containers on our runtimes are gone, or have had their time."""
-    log.info("waiting for containers", containers=[each.name for each in facts.live], seconds=IN_USE_S)
+    log.info("waiting for containers", containers=[each.name for each in facts.running], seconds=IN_USE_S)
     deadline = time.monotonic() + IN_USE_S
     restarts = options.restart_mode is not RestartMode.NONE
     where = (host, options.layout, ledger.held, facts.engines)
     # To ask Docker takes a call for each container: not while the shims tell enough.
     while time.monotonic() < deadline and (
-        live_containers(*where, restarts=restarts) or in_use(*where, restarts=restarts)[0]
+        running_containers(*where, restarts=restarts) or in_use(*where, restarts=restarts)[0]
     ):
         time.sleep(IN_USE_POLL_S)
     return probe_undo(host, options, ledger.held)

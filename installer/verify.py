@@ -16,7 +16,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options
-from installer.decide.rows import EngineRow, Holdings
+from installer.decide.rows import EngineRow, Record
 from installer.decide.verify import TELLS, Exec, Observed, Proof, Tools, Wanted, is_whole, proof
 from installer.decide.wrapper import real_name
 from installer.host import cri_pods, docker_containers
@@ -24,9 +24,9 @@ from installer.host.files import Host
 from installer.host.opens import opens
 from installer.host.shell import shell_of
 from installer.record.examine.driver import driver
-from installer.record.ledger import read_holdings
-from installer.record.live import live_containers
+from installer.record.ledger import read_record
 from installer.record.lost import elsewhere
+from installer.record.running import running_containers
 
 SCHEMA: Final = 1
 GPU: Final = re.compile(r"/dev/nvidia\d+")
@@ -39,7 +39,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     """Print what a container on each of our runtimes proves; FAILED where one does not go all the way."""
     host = Host.under(options.host_root, options.mounts)
     options = elsewhere(host, options, tell=False)
-    held = read_holdings(host, options.layout)
+    held = read_record(host, options.layout)
     if held is None or held.toolkit is None or not held.engines:
         # What was killed may have left something all the same.
         leftovers.sweep(
@@ -56,7 +56,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     return Exit.FAILED if any(each.problem for each in found) else Exit.OK
 
 
-def _proofs(host: Host, options: Options, held: Holdings) -> Iterator[Proof]:
+def _proofs(host: Host, options: Options, held: Record) -> Iterator[Proof]:
     there = driver(host, PurePosixPath(options.driver_root))
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     trial = Trial(host, options, held, shell_of(host))
@@ -72,13 +72,13 @@ class Trial:
 
     host: Host
     options: Options
-    held: Holdings
+    held: Record
     tools: Tools
 
     def observed(self, row: EngineRow, wanted: Wanted) -> Observed:
         """Return what was seen of a container on one of the engine's runtimes; it is gone by then."""
         host, binary = self.host, wanted.binary
-        wrapper, real = host.here(binary), host.here(binary.parent / real_name(binary.name))
+        wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
         environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
         run = CONTAINERS.get(row.name, cri_pods.container)
         seen: Observed | None = None
@@ -87,7 +87,7 @@ class Trial:
             with (
                 opens((wrapper, real)) as watch,
                 run(
-                    host.here(row.socket),
+                    host.local_path(row.socket),
                     wanted.runtime,
                     self.tools,
                     environment,
@@ -105,8 +105,8 @@ class Trial:
         """Return the program that the records of the engine's shims, or of CRI-O, name for a container."""
         config = ENGINES[row.name].config
         facts = EngineFacts(row.name, config, None, None, (), row.socket, row.unit, state=row.state)
-        live = live_containers(self.host, self.options.layout, self.held, (facts,))
-        return next((each.binary for each in live if each.id == made), None)
+        running = running_containers(self.host, self.options.layout, self.held, (facts,))
+        return next((each.binary for each in running if each.id == made), None)
 
 
 def told(script: Exec, *, timeout_s: float) -> str:

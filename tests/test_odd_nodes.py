@@ -261,7 +261,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout: str) -> None:
 def test_a_relative_config_of_an_engine_is_said_and_not_guessed() -> None:
     cmdline = ("dockerd", "--config-file", "daemon.json")
 
-    (obstacle,) = overruling(ENGINES["docker"], cmdline, Options(runtimes=("docker",)))
+    (obstacle,) = overruling(ENGINES["docker"], cmdline, Options(engines=("docker",)))
 
     assert path_of(cmdline, ("--config-file",)) is None
     assert "started with --config-file daemon.json, a relative path" in str(obstacle)

@@ -8,11 +8,11 @@ from installer.decide import reloading
 from installer.decide.configs import (
     ConfigChange,
     config_change,
-    pristine,
     syntax_of,
     text_of,
     untouched,
     withdrawn,
+    without_us,
 )
 from installer.decide.edits import parse
 from installer.decide.effect import Effect, Handler, disturbed
@@ -92,14 +92,14 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
     )
 
 
-def without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, File | None]:
+def files_without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, File | None]:
     """Return each config of an engine as it would be without us.
 
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
     """
     held = (row.path for row in facts.held.configs if row.engine == engine.name)
-    return {path: pristine(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
+    return {path: without_us(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
 
 
 def choose(
@@ -112,7 +112,7 @@ def choose(
     Raises:
         InstallerError: there is none.
     """
-    texts = without_us(engine, facts)
+    texts = files_without_us(engine, facts)
     files = config_files(engine, texts)
     plain = _way(
         engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts

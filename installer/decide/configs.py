@@ -21,7 +21,7 @@ DEFAULT: Final = "the default"  # the key that names the default runtime, whatev
 
 
 @dataclass(frozen=True, slots=True)
-class Pristine:
+class WithoutUs:
     """A file as it would be without us.
 
     ``left`` are the edits of ours that were to stay; the others are as in ``Undone``.
@@ -91,7 +91,7 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
     return parse(text, syntax_of(path, text), name=str(path))
 
 
-def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> Pristine:
+def without_us(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> WithoutUs:
     """Return the file at ``path`` without us: the saved one, or the present one less our keys.
 
     The keys of what ``kept`` names stay (see ``group_of``), and those of a runtime that was taken over. Mode,
@@ -103,12 +103,12 @@ def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> P
     """
     now, row = facts.contents[path], facts.held.config(path)
     if row is None or now is None:
-        return Pristine(now)
+        return WithoutUs(now)
     if now.digest in row.ours and not kept and path not in facts.lost:
         original = facts.originals[path]
-        return Pristine(original and replace(original, meta=now.meta))
+        return WithoutUs(original and replace(original, meta=now.meta))
     if row.syntax is None:
-        return Pristine(now)  # a file that was ours as a whole is now somebody else's
+        return WithoutUs(now)  # a file that was ours as a whole is now somebody else's
     edits = relocated(row, now)
     going = tuple(edit for edit in edits if _goes(edit, row.engine, kept))
     was = text_of(facts.originals.get(path), path)
@@ -116,10 +116,10 @@ def pristine(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) -> P
     left = tuple(edit for edit in edits if edit not in going or runtime_of(edit.key) in found.taken)
     empty = row.original is None and not found.text.strip()
     file = None if empty else File(found.text.encode(), now.meta)
-    return Pristine(file, found.overruled, left, found.emptied, found.taken)
+    return WithoutUs(file, found.overruled, left, found.emptied, found.taken)
 
 
-def notes_of(path: PurePosixPath, was: Pristine) -> Iterator[str]:
+def notes_of(path: PurePosixPath, was: WithoutUs) -> Iterator[str]:
     """Yield what the owner of a file should know of the one without us."""
     for edit in was.overruled:
         yield f"left {'.'.join(edit.key)} in {path}: somebody has changed it since"
@@ -157,7 +157,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
-    original = pristine(path, facts).file
+    original = without_us(path, facts).file
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
     stale = _stale(relocated(row, now) if row else (), total)
     text = text_of(now, path)
@@ -220,7 +220,7 @@ def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
     """
-    now, was = facts.contents[row.path], pristine(row.path, facts).file
+    now, was = facts.contents[row.path], without_us(row.path, facts).file
     step = (
         WriteConfig(row.engine, row.path, now, was, facts.relinked.get(row.path, "")) if now != was else None
     )

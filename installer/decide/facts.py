@@ -9,7 +9,7 @@ from installer.decide.effect import Effect, Flags
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
 from installer.decide.layout import Layout
-from installer.decide.rows import DeviceNode, Holdings
+from installer.decide.rows import DeviceNode, Record
 from installer.decide.toolkit import Artifact
 
 NAMED: Final = 8
@@ -121,7 +121,7 @@ class Facts:
     ``contents`` holds each config that was read, ``originals`` the saved text of those in
     the ledger, ``missing`` the directories that would have to be made. ``obstacles`` are
     reasons for which an install could not end well. ``targets`` tells of each config that is reached
-    through a symbolic link where it is. ``live`` are the containers on our runtimes,
+    through a symbolic link where it is. ``running`` are the containers on our runtimes,
     ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
     runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
     None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
@@ -139,7 +139,7 @@ class Facts:
     missing: frozenset[PurePosixPath]
     artifacts: tuple[Artifact, ...]
     toolkit: ToolkitFacts
-    held: Holdings
+    held: Record
     ldconfig_real: bool = False
     suse: bool = False
     free_bytes: int | None = None
@@ -147,7 +147,7 @@ class Facts:
     obstacles: tuple[InstallerError, ...] = ()
     notes: tuple[str, ...] = ()
     targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
-    live: tuple[Container, ...] = ()
+    running: tuple[Container, ...] = ()
     idle: tuple[str, ...] = ()
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None

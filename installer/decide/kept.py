@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, notes_of, pristine
+from installer.decide.configs import DEFAULT, group_of, notes_of, without_us
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import is_ours
@@ -64,7 +64,7 @@ def least(row: EngineRow, found: EngineFacts | None, facts: Facts, options: Opti
         InstallerError: no text that is less ours leaves the rest as it is.
     """
     names = frozenset(name for name, _ in row.runtimes)
-    used = any(container.engine == row.name for container in facts.live)
+    used = any(container.engine == row.name for container in facts.running)
     version = found.version if found else None
     stays = used and (not options.in_use.forces or ENGINES[row.name].needs_handler(version))
     groups = _groups(row, facts)
@@ -116,8 +116,8 @@ def _attempt(row: EngineRow, found: EngineFacts | None, facts: Facts, kept: froz
     writes: list[WriteConfig] = []
     for config in (one for one in facts.held.configs if one.engine == row.name):
         path, now = config.path, facts.contents[config.path]
-        plain = pristine(path, facts)
-        was = pristine(path, facts, kept) if kept else plain
+        plain = without_us(path, facts)
+        was = without_us(path, facts, kept) if kept else plain
         notes += notes_of(path, was)
         taken |= plain.taken.keys()
         if plain.file is not None:

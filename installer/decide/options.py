@@ -95,16 +95,16 @@ class Places:
 class Cdi:
     """A CDI specification for management containers: in which directory of the host, and of what kind.
 
-    ``driver_here`` and ``dev_here`` are where this process finds the driver and the device nodes, the others
-    where the host does; ``nodes`` says that control device nodes are to be made.
+    ``local_driver_root`` and ``local_dev_root`` are where this process finds the driver and the device
+    nodes, the others where the host does; ``nodes`` says that control device nodes are to be made.
     """
 
     directory: PurePosixPath
     kind: str
     driver_root: str
-    driver_here: str
+    local_driver_root: str
     dev_root: str
-    dev_here: str
+    local_dev_root: str
     nodes: bool
 
     @property
@@ -117,7 +117,7 @@ class Cdi:
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
-    No ``runtimes`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
+    No ``engines`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
@@ -127,7 +127,7 @@ class Options:
         UsageError: the combination makes no sense.
     """
 
-    runtimes: tuple[str, ...] = (AUTO,)
+    engines: tuple[str, ...] = (AUTO,)
     toolkit_source: PurePosixPath = DEFAULT_SOURCE
     install_dir: PurePosixPath = DEFAULT_INSTALL_DIR
     host_root: PurePosixPath = ROOT
@@ -163,7 +163,7 @@ class Options:
                 f"name our runtime {self.runtime_name!r}",
                 remedy="choose a name that no other runtime has, such as nvidia",
             )
-        if AUTO in self.runtimes and len(self.runtimes) > 1:
+        if AUTO in self.engines and len(self.engines) > 1:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
         if not 0 < self.timeout_s < inf:
             raise UsageError(
@@ -178,12 +178,12 @@ class Options:
     @property
     def engine_names(self) -> tuple[str, ...]:
         """The engines to look at: the ones named, or all for ``auto``."""
-        return tuple(ENGINES) if self.auto else self.runtimes
+        return tuple(ENGINES) if self.auto else self.engines
 
     @property
     def auto(self) -> bool:
         """Whether the engines that run here are to be found out."""
-        return AUTO in self.runtimes
+        return AUTO in self.engines
 
     @property
     def ready_file(self) -> PurePosixPath:

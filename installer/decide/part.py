@@ -6,7 +6,7 @@ from typing import Final
 
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.rows import ConfigRow, Record
 from installer.decide.steps import Step
 
 TRY_AGAIN: Final = "run toolkit-installer uninstall again"
@@ -17,7 +17,7 @@ class Part:
     """What one part of an install or an undo takes.
 
     ``why`` has the reason of each step. ``rows`` is what is held of it after the steps; an undo also says
-    what is held of its configs ``during`` them, and in ``needed`` for which reasons something stays.
+    what is held of its configs ``in_progress`` them, and in ``needed`` for which reasons something stays.
     ``backups`` are saved ahead of all steps; ``obstacles`` keep the whole plan from being carried out.
     ``refused`` tells that nobody can say what the part would take.
     """
@@ -25,8 +25,8 @@ class Part:
     id: str
     steps: tuple[Step, ...] = ()
     why: tuple[str, ...] = ()
-    rows: Holdings = field(default_factory=Holdings)
-    during: tuple[ConfigRow, ...] = ()
+    rows: Record = field(default_factory=Record)
+    in_progress: tuple[ConfigRow, ...] = ()
     backups: tuple[File, ...] = ()
     notes: tuple[str, ...] = ()
     obstacles: tuple[InstallerError, ...] = ()
@@ -52,10 +52,10 @@ def attempted(part: str, make: Callable[[], Part]) -> Part:
         return Part(part, obstacles=(error,), refused=True)
 
 
-def rows_of(parts: Iterable[Part]) -> Holdings:
+def rows_of(parts: Iterable[Part]) -> Record:
     """Return what is held of all parts; where two have a row for the same thing, that of the later one."""
     rows = [part.rows for part in parts]
-    return Holdings(
+    return Record(
         directories=tuple(dict.fromkeys(path for each in rows for path in each.directories)),
         toolkit=next((each.toolkit for each in reversed(rows) if each.toolkit), None),
         engines=tuple({row.name: row for each in rows for row in each.engines}.values()),

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.choice import texts_alone
-from installer.decide.configs import pristine
+from installer.decide.configs import without_us
 from installer.decide.effect import flat
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
@@ -19,8 +19,8 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part, attempted, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.parts.cdi import OWNER
-from installer.decide.reloading import during
-from installer.decide.rows import Holdings, ToolkitRow
+from installer.decide.reloading import in_progress
+from installer.decide.rows import Record, ToolkitRow
 from installer.decide.steps import Reload, Step
 from installer.decide.texts import Ask
 
@@ -31,15 +31,15 @@ MODES: Final = ("", ".cdi", ".legacy")
 class Plan:
     """A sum of parts, in the order of their steps, and what the ledger says before them and after.
 
-    ``settled`` is None where nothing is held any more. ``unproven`` names the engines that nobody will ask
+    ``final`` is None where nothing is held any more. ``unproven`` names the engines that nobody will ask
     whether they serve what their config says. ``digest`` is that of all an engine's answer depends on. An
     undo stays incomplete for the containers ``in_use``, and for what is ``needed``. ``seen`` holds the digest
     of each config as it was read, "" where there was none.
     """
 
     parts: tuple[Part, ...]
-    during: Holdings
-    settled: Holdings | None
+    in_progress: Record
+    final: Record | None
     engines: Mapping[str, EngineFacts]
     digest: str = ""
     unproven: tuple[str, ...] = ()
@@ -125,12 +125,12 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
     """Return the sum of the parts of an install."""
     held, rows = facts.held, rows_of(parts)
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
-    settled = replace(rows, configs=tuple(configs), pid_file=held.pid_file, finished=True)
+    final = replace(rows, configs=tuple(configs), pid_file=held.pid_file, finished=True)
     steps = [step for part in parts for step in part.steps]
     plan = Plan(
         parts,
-        during(held, settled, steps),
-        settled,
+        in_progress(held, final, steps),
+        final,
         {each.name: each for each in facts.engines},
         _digest(facts, options, rows.toolkit),
         unproven=tuple(
@@ -147,7 +147,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
     """Return the digest of all an engine's answer depends on: what failed once fails the same way again."""
     engines = []
     for each in facts.engines:
-        files = [pristine(path, facts).file for path in each.files]
+        files = [without_us(path, facts).file for path in each.files]
         texts = [file.digest if file else "" for file in files]
         serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
         engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
@@ -166,7 +166,7 @@ def _served(engine: EngineFacts) -> tuple[object, ...]:
     return (engine.serving.default, handlers)
 
 
-def _refused_before(plan: Plan, held: Holdings, options: Options) -> tuple[InstallerError, ...]:
+def _refused_before(plan: Plan, held: Record, options: Options) -> tuple[InstallerError, ...]:
     """Return why a plan that would reload an engine is not tried again as it is."""
     failed = held.failed
     reloads = any(isinstance(step, Reload) for step in plan.steps)

@@ -6,14 +6,14 @@ from typing import Final
 from installer.decide.choice import Choice
 from installer.decide.configs import ConfigChange, group_of
 from installer.decide.facts import EngineFacts
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.rows import ConfigRow, Record
 from installer.decide.steps import Reload, Step, WriteConfig
 
 PASSING: Final = "dockerd keeps what its file leaves out, so this text names both keys until it is reloaded"
 PASSED: Final = "the text that named both keys for the reload has done its part"
 
 
-def of_install(choice: Choice, held: Holdings) -> Iterator[str]:
+def of_install(choice: Choice, held: Record) -> Iterator[str]:
     """Yield why each step of an install is taken."""
     changes = {change.step.path: change for change in choice.changes if change.step is not None}
     for step, last in _with_last(choice.steps):

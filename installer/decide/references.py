@@ -30,7 +30,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine == OWNER}
-    left |= {row.path for part in parts if part.rows.engines for row in part.during}
+    left |= {row.path for part in parts if part.rows.engines for row in part.in_progress}
     for engine in ENGINES.values():
         left |= {*_ignored(engine, facts, texts, layout)}
     for path in sorted(texts.keys() - left):

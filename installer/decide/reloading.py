@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from installer.decide.configs import ConfigChange, pristine, syntax_of, text_of
+from installer.decide.configs import ConfigChange, syntax_of, text_of, without_us
 from installer.decide.effect import NAMELESS, Effect, Flags
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.containerd_effect import CDI
@@ -15,14 +15,14 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
-from installer.decide.rows import ConfigRow, Holdings, Saved
+from installer.decide.rows import ConfigRow, Record, Saved
 from installer.decide.steps import Reload, Step, WriteConfig
 
 
 def take_up(
-    writes: Sequence[WriteConfig], reload: Reload, live: Effect | None, engine: EngineFacts | None
+    writes: Sequence[WriteConfig], reload: Reload, in_force: Effect | None, engine: EngineFacts | None
 ) -> list[Step]:
-    """Return the writes and the reload of one engine; ``live`` is None where nobody knows what it has.
+    """Return the writes and the reload of one engine; ``in_force`` is None where nobody knows what it has.
 
     One that is restarted has what its files say. One that is signalled keeps what its files do not say any
     more, and may die of a file that a start would take: it is led there by way of another text.
@@ -36,7 +36,7 @@ def take_up(
             steps.append(step)
             continue
         version, flags = (engine.version, engine.flags) if engine else (None, Flags())
-        first, *rest = route(live, step.after, step.path, version, flags)
+        first, *rest = route(in_force, step.after, step.path, version, flags)
         passing = explicit(step.after, step.path, flags)[1] if rest else ()
         texts = [step.before, first, *rest]
         pairs = [
@@ -98,7 +98,7 @@ def stale(engine: EngineFacts, facts: Facts, entries: Iterable[RuntimeEntry]) ->
     held = (row for row in facts.held.engines if row.name == engine.name)
     ours = {entry.name for entry in entries} | {name for row in held for name, _ in row.runtimes}
     default = engine.serving.default
-    text = pristine(engine.config, facts).file
+    text = without_us(engine.config, facts).file
     wanted = effect(text, engine.config, engine.version, engine.flags)
     if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
         yield (
@@ -157,22 +157,22 @@ def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
     return docker.pending(engine.config, extras, engine.serving)
 
 
-def during(held: Holdings, settled: Holdings, steps: Sequence[Step]) -> Holdings:
+def in_progress(held: Record, final: Record, steps: Sequence[Step]) -> Record:
     """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
 
     So both are known, and the edits that undo either, for somebody may write to it before we end.
     """
-    if settled == held and not any(isinstance(step, WriteConfig) for step in steps):
+    if final == held and not any(isinstance(step, WriteConfig) for step in steps):
         return held
     configs = []
-    for row in settled.configs:
+    for row in final.configs:
         before = held.config(row.path)
         texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
         edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
         configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
-    going = [row for row in held.configs if settled.config(row.path) is None]
+    going = [row for row in held.configs if final.config(row.path) is None]
     known = knowing((*configs, *going), steps)
-    return replace(settled, configs=tuple(known), finished=False, failed=held.failed)
+    return replace(final, configs=tuple(known), finished=False, failed=held.failed)
 
 
 def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:

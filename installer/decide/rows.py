@@ -102,7 +102,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class Record:
     """Everything we hold on one node.
 
     ``nodes`` are device nodes of the driver that we had made; ``pid_file`` is that of the last ``run``,

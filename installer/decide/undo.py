@@ -15,7 +15,7 @@ from installer.decide.parts import cdi, device_nodes, directories, engine, node,
 from installer.decide.plan import Plan
 from installer.decide.references import references
 from installer.decide.reloading import knowing, take_up
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import Reload, Step, WriteConfig, inverse
 from installer.decide.texts import Ask
 
@@ -33,7 +33,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     named = attempted("references", lambda: _named(facts, engines, options))
     first = (*engines, named, node.undo(facts, options))
     needed = [error for part in first for error in part.needed]
-    stays = bool(facts.live or needed)
+    stays = bool(facts.running or needed)
     parts = (
         *first,
         cdi.undo(facts, stays=stays),
@@ -49,35 +49,35 @@ def _named(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
     needed = tuple(references(facts, engines, options))
     kept = {row.name for part in engines for row in part.rows.engines}
     rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
-    return Part("references", rows=Holdings(engines=tuple(rows)), needed=needed)
+    return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
 
 
 def _undone(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     """Return the sum of the parts of an undo; None is held any more unless something ``stays``."""
     held = facts.held
     steps = [step for part in parts for step in part.steps]
-    rows = {row.path: row for part in parts for row in part.during}
+    rows = {row.path: row for part in parts for row in part.in_progress}
     needed = [error.problem for part in parts for error in part.needed]
-    left = f"our runtime runs {names_of(facts.live)}" if facts.live else next(iter(needed), "")
+    left = f"our runtime runs {names_of(facts.running)}" if facts.running else next(iter(needed), "")
     return Plan(
         parts,
         replace(held, configs=tuple(knowing(rows.values(), steps)), finished=False) if steps else held,
         replace(rows_of(parts), pid_file=held.pid_file, finished=True, left=left) if stays else None,
         {each.name: each for each in facts.engines},
-        in_use=facts.live,
+        in_use=facts.running,
         seen=facts.digests,
     )
 
 
 def plan_rollback(
-    plan: Plan, done: tuple[Step, ...], held: Holdings, live: tuple[Container, ...] = ()
+    plan: Plan, done: tuple[Step, ...], held: Record, running: tuple[Container, ...] = ()
 ) -> Plan:
     """Return the steps that take ``done``, the last of which may be half done, back to ``held``.
 
     An engine whose reload was tried is reloaded again, and proven to serve what it served before.
-    Where nothing was held before, ``live`` containers keep their engine and the payload as they are.
+    Where nothing was held before, ``running`` containers keep their engine and the payload as they are.
     """
-    used = {container.engine for container in live} if held.toolkit is None else set()
+    used = {container.engine for container in running} if held.toolkit is None else set()
     tried = {step.engine: step for step in done if isinstance(step, Reload)}
     # A file that belongs to no engine goes back as any other step does.
     of_engines = [
@@ -99,11 +99,11 @@ def plan_rollback(
         for step in reversed(done)
         if not used and step not in of_engines and (back := inverse(step)) is not None
     ]
-    rows = tuple(knowing(plan.during.configs, (*done, *steps)))
-    during = replace(plan.during, configs=rows, finished=False)
-    settled = during if used else held
+    rows = tuple(knowing(plan.in_progress.configs, (*done, *steps)))
+    in_progress = replace(plan.in_progress, configs=rows, finished=False)
+    final = in_progress if used else held
     part = Part("roll-back", tuple(steps), ("the install failed",) * len(steps))
-    return Plan((part,), during, settled, plan.engines, in_use=live if used else (), seen=plan.seen)
+    return Plan((part,), in_progress, final, plan.engines, in_use=running if used else (), seen=plan.seen)
 
 
 def _again(engine: EngineFacts, tried: Reload) -> Reload:

@@ -12,7 +12,7 @@ from typing import Final
 
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact, search_paths
 from installer.host.inodes import translated
-from installer.host.programs import run_here
+from installer.host.programs import run_locally
 from installer.host.threads import begun
 
 ASK_S: Final = 2.0
@@ -35,7 +35,7 @@ def asked_version(root: PurePosixPath) -> Iterator[Callable[[], tuple[int, ...] 
 
 def _version(root: PurePosixPath) -> tuple[int, ...] | None:
     program = find_artifact(root, ASKED)
-    ran = run_here(program, ("--version",), "", timeout_s=ASK_S) if program else None
+    ran = run_locally(program, ("--version",), "", timeout_s=ASK_S) if program else None
     said = _SAYS.search(ran.stdout) if ran is not None and ran.returncode == 0 else None
     if said is None:
         library = find_artifact(root, NAMED)

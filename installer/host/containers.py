@@ -42,7 +42,7 @@ def of_shims(
     for tasks, owner in {host.resolve(state / TASKS): name for state, name in states.items()}.items():
         for namespace in host.names(tasks):
             # A node may run thousands: the way to them is followed once, and most take one open file.
-            with _opened(host.here(tasks / namespace)) as directory:
+            with _opened(host.local_path(tasks / namespace)) as directory:
                 for name in host.names(tasks / namespace):
                     binary = known.of(_binary(directory, name))
                     if binary is not None:
@@ -148,10 +148,10 @@ def _conmon(host: Host, bundle: PurePosixPath, name: str) -> str:
 
 
 @contextmanager
-def _opened(here: Path) -> Iterator[int]:
+def _opened(local: Path) -> Iterator[int]:
     """Hold a directory open for the block; where it has gone meanwhile, nothing is found below it."""
     try:
-        directory = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         yield NOT_OPEN
         return

@@ -23,16 +23,16 @@ def character_devices(
     host: Host, directory: PurePosixPath, prefix: str
 ) -> Iterator[tuple[str, int, int, str]]:
     """Yield name, major, minor and SELinux label of each character device whose name begins so."""
-    here = host.here(directory)
+    local = host.local_path(directory)
     for name in host.names(directory):
         if not name.startswith(prefix):
             continue
         try:
-            status = (here / name).lstat()
+            status = (local / name).lstat()
         except OSError:
             continue
         if stat.S_ISCHR(status.st_mode):
-            yield name, os.major(status.st_rdev), os.minor(status.st_rdev), _label(here / name)
+            yield name, os.major(status.st_rdev), os.minor(status.st_rdev), _label(local / name)
 
 
 def _label(path: Path) -> str:
@@ -50,7 +50,7 @@ def kernel_log(host: Host, words: Collection[str]) -> tuple[str, ...]:
     """
     found: list[str] = []
     try:
-        fd = os.open(host.here(KMSG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(host.local_path(KMSG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ()
     deadline = time.monotonic() + LOG_S
@@ -81,20 +81,20 @@ def _messages(record: bytes) -> Iterator[str]:
 def size_of(host: Host, path: PurePosixPath) -> int:
     """Return the size of a file in bytes, 0 where there is none; those of /proc have none either."""
     try:
-        return host.here(path).stat().st_size
+        return host.local_path(path).stat().st_size
     except OSError:
         return 0
 
 
 def listens(host: Host, path: PurePosixPath) -> bool | None:
     """Tell whether somebody listens on a socket; None where there is none."""
-    here = host.here(path)
+    local = host.local_path(path)
     try:
-        if not stat.S_ISSOCK(here.lstat().st_mode):
+        if not stat.S_ISSOCK(local.lstat().st_mode):
             return None
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ASK_S)
-            connection.connect(str(here))
+            connection.connect(str(local))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ConnectionRefusedError:
@@ -108,7 +108,7 @@ def is_read_only(host: Host, path: PurePosixPath) -> bool:
     """Tell whether nothing can be written at ``path``, for its file system is mounted so."""
     standing = next((each for each in (path, *path.parents) if host.exists(each)), path)
     try:
-        return bool(os.statvfs(host.here(standing)).f_flag & os.ST_RDONLY)
+        return bool(os.statvfs(host.local_path(standing)).f_flag & os.ST_RDONLY)
     except OSError:
         return False
 
@@ -119,7 +119,7 @@ def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
     As df(1) counts: what only root may still use is not free.
     """
     try:
-        status = os.statvfs(host.here(path))
+        status = os.statvfs(host.local_path(path))
     except OSError:
         return None
     blocks = status.f_blocks - status.f_bfree

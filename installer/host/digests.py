@@ -24,11 +24,11 @@ def digests_below(host: Host, path: PurePosixPath | None) -> Iterator[Callable[[
 
     from installer.host.threads import begun
 
-    here = host.here(path)
-    files = [Path(place, name) for place, _, names in os.walk(here) for name in names]
+    local = host.local_path(path)
+    files = [Path(place, name) for place, _, names in os.walk(local) for name in names]
     with ThreadPoolExecutor() as pool:
         hashed = {
-            PurePosixPath(file.relative_to(here)): begun(pool, partial(digest_of, str(file)))
+            PurePosixPath(file.relative_to(local)): begun(pool, partial(digest_of, str(file)))
             for file in files
         }
         yield lambda: {name: digest() for name, digest in hashed.items()}

@@ -26,13 +26,13 @@ def containers(host: Host, data_root: PurePosixPath) -> tuple[DockerContainer, .
     directory = data_root / "containers"
     found = []
     try:
-        names, here = host.names(directory), host.here(directory)
+        names, local = host.names(directory), host.local_path(directory)
     except InstallerError:
         return ()
     for name in filter(ID.fullmatch, names):
-        runtime = _said(here / name / "hostconfig.json").get("Runtime")
+        runtime = _said(local / name / "hostconfig.json").get("Runtime")
         if isinstance(runtime, str) and runtime:
-            said = _said(here / name / "config.v2.json").get("Name")
+            said = _said(local / name / "config.v2.json").get("Name")
             called = NAME.fullmatch(said) if isinstance(said, str) else None
             found.append(
                 DockerContainer(name, called[1] if called else name[:SHORT_ID], runtime, running=False)

@@ -42,18 +42,18 @@ class Host(Places):
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
         refuse_missing_root(root)
         host = cls([Mount(PurePosixPath("/"), Path(root))])
-        for there, here in sorted(pairs, key=lambda pair: len(pair[0].parts)):
-            host._mounts[host.resolve(there)] = Path(here)  # a path is looked up without its links
+        for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
+            host._mounts[host.resolve(directory)] = Path(local)  # a path is looked up without its links
         return host
 
-    def here(self, path: PurePosixPath, *, last: bool = True) -> Path:
+    def local_path(self, path: PurePosixPath, *, last: bool = True) -> Path:
         """Return where this process finds ``path``."""
-        return self.place(path, last=last).here
+        return self.place(path, last=last).local_path
 
     def kind(self, path: PurePosixPath, *, last: bool = True) -> Kind:
         """Return what stands at ``path``."""
         try:
-            return kind_of(self.here(path, last=last).lstat())
+            return kind_of(self.local_path(path, last=last).lstat())
         except (FileNotFoundError, NotADirectoryError):
             return Kind.ABSENT
         except OSError as error:
@@ -94,8 +94,8 @@ class Host(Places):
             InstallerError: the file is hard-linked, or mounted as a single file.
         """
         try:
-            here = self.here(path)
-            status = here.lstat()
+            local = self.local_path(path)
+            status = local.lstat()
         except OSError:
             return
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
@@ -104,7 +104,7 @@ class Host(Places):
                 remedy="break the link: copy the file and move the copy over it",
                 code="file-not-replaceable",
             )
-        if stat.S_ISREG(status.st_mode) and is_mount_point(here):
+        if stat.S_ISREG(status.st_mode) and is_mount_point(local):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",
@@ -120,9 +120,9 @@ class Host(Places):
             InstallerError: it is whole as it was, or whole as wanted but not safe from a power failure.
         """
         with translated("write", path):
-            place = self.place(path)
-            with _staged(place) as (directory, name):
-                write_synced(name, file.content, labelled_as_neighbours(place.here, file.meta), directory)
+            at = self.place(path)
+            with _staged(at) as (directory, name):
+                write_synced(name, file.content, labelled_as_neighbours(at.local_path, file.meta), directory)
 
     def stage(self, path: PurePosixPath, file: File) -> PurePosixPath:
         """Put ``file`` where ``replace`` would stage it, for somebody to look at; ``sweep`` removes it."""
@@ -132,7 +132,7 @@ class Host(Places):
             with staged.opened() as (directory, name):
                 remove_name(name, directory)
                 write_synced(name, file.content, file.meta, directory)
-            up = len(place.here.parts) - len(staged.here.parts)
+            up = len(place.local_path.parts) - len(staged.local_path.parts)
             return self.resolve(path).parents[up] / name
 
     def sweep(self, path: PurePosixPath) -> None:
@@ -188,7 +188,7 @@ class Host(Places):
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return the sorted names in a directory; none where there is no directory."""
         try:
-            return tuple(sorted(entry.name for entry in self.here(path).iterdir()))
+            return tuple(sorted(entry.name for entry in self.local_path(path).iterdir()))
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
@@ -197,7 +197,7 @@ class Host(Places):
     def link_target(self, path: PurePosixPath) -> str | None:
         """Return what the symbolic link at ``path`` holds; None where there is none."""
         try:
-            return str(self.here(path, last=False).readlink())
+            return str(self.local_path(path, last=False).readlink())
         except OSError:
             return None
 
@@ -219,23 +219,23 @@ class Host(Places):
 
     def exchange(self, one: PurePosixPath, other: PurePosixPath) -> None:
         """Let two names change places at once, whatever they are (renameat2)."""
-        with translated("exchange", one), self._both(one, other) as ((here, name), (there, named)):
-            exchange_names(here, name, there, named)
-            os.fsync(here)
-            os.fsync(there)
+        with translated("exchange", one), self._both(one, other) as ((first, name), (second, named)):
+            exchange_names(first, name, second, named)
+            os.fsync(first)
+            os.fsync(second)
 
     @contextmanager
     def _both(
         self, one: PurePosixPath, other: PurePosixPath
     ) -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
-        here, there = self.place(one, last=False), self.place(other, last=False)
-        with here.opened() as source, there.opened() as target:
+        first, second = self.place(one, last=False), self.place(other, last=False)
+        with first.opened() as source, second.opened() as target:
             yield source, target
 
     def build_of(self, path: PurePosixPath) -> str:
         """Return what tells one build of a program from another without reading it; "" where it is gone."""
         try:
-            status = self.here(path).stat()
+            status = self.local_path(path).stat()
         except OSError:
             return ""
         return f"{status.st_size} {status.st_mtime_ns}"
@@ -243,7 +243,7 @@ class Host(Places):
     def inode(self, path: PurePosixPath) -> int | None:
         """Return the number of the inode at ``path``; None where there is nothing."""
         try:
-            return self.here(path, last=False).lstat().st_ino
+            return self.local_path(path, last=False).lstat().st_ino
         except OSError:
             return None
 
@@ -269,7 +269,7 @@ class Host(Places):
     def _file_system(self, path: PurePosixPath) -> os.statvfs_result:
         standing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
         with translated("look at", standing):
-            return os.statvfs(self.here(standing))
+            return os.statvfs(self.local_path(standing))
 
 
 def _find(name: str, directory: int) -> None:
@@ -279,7 +279,7 @@ def _find(name: str, directory: int) -> None:
 
 def _beside(place: Place) -> Place:
     """Return where the next content of ``place`` is written."""
-    staged = staged_name(place.here)
+    staged = staged_name(place.local_path)
     if staged.is_relative_to(place.base):
         return Place(place.base, PurePosixPath(staged.relative_to(place.base)))
     return Place(staged.parent, PurePosixPath(staged.name))

@@ -13,14 +13,14 @@ from installer.host.kernel import trusted_uids
 LEDGER: Final = Layout().ledger.name
 
 
-def open_home(here: Path, path: PurePosixPath) -> int | None:
+def open_home(local: Path, path: PurePosixPath) -> int | None:
     """Open our own directory; None where it has gone.
 
     Raises:
         InstallerError: it is no directory, or another user's and never ours.
     """
     try:
-        fd = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fd = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     except OSError as error:

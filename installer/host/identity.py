@@ -15,7 +15,7 @@ SCRIPT_BYTES: Final = 64 << 10
 def identity(host: Host, path: PurePosixPath) -> Identity | None:
     """Return the device and inode of the file that ``path`` leads to; None where there is none."""
     with suppress(OSError):
-        status = host.here(path).stat()
+        status = host.local_path(path).stat()
         if stat.S_ISREG(status.st_mode):
             return status.st_dev, status.st_ino
     return None
@@ -27,7 +27,7 @@ def identities_below(host: Host, directory: PurePosixPath) -> dict[Identity, Pur
     waiting = [directory]
     while waiting:
         place = waiting.pop()
-        with suppress(OSError), os.scandir(host.here(place)) as entries:
+        with suppress(OSError), os.scandir(host.local_path(place)) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(place / entry.name)
@@ -39,7 +39,7 @@ def identities_below(host: Host, directory: PurePosixPath) -> dict[Identity, Pur
 
 def script(host: Host, path: PurePosixPath) -> str:
     """Return the text of a script, be it cut off where it is a long one; "" for any other file."""
-    with suppress(OSError), host.here(path).open("rb") as file:
+    with suppress(OSError), host.local_path(path).open("rb") as file:
         if file.read(2) == b"#!":
             return file.read(SCRIPT_BYTES).decode(errors="replace")
     return ""

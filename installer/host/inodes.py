@@ -143,23 +143,23 @@ def meta_of(fd: int, status: os.stat_result) -> Meta:
     return Meta(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs)
 
 
-def label_of(here: Path) -> tuple[tuple[str, bytes], ...]:
+def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
     """Return the SELinux label of a file as an extended attribute; none where there is none."""
     try:
-        return ((LABEL, os.getxattr(here, LABEL)),)
+        return ((LABEL, os.getxattr(local, LABEL)),)
     except OSError:
         return ()
 
 
-def labelled_as_neighbours(here: Path, meta: Meta) -> Meta:
+def labelled_as_neighbours(local: Path, meta: Meta) -> Meta:
     """Return ``meta``, for a new file with the label of the one in its place, or of the first one beside it.
 
     The kernel would give it that of the directory, which need not be what an engine may read.
     """
     if meta.uid is not None:
         return meta
-    beside = sorted(path for path in here.parent.iterdir() if path.is_file() and not path.is_symlink())
-    like = here if here in beside else next(iter(beside), None)
+    beside = sorted(path for path in local.parent.iterdir() if path.is_file() and not path.is_symlink())
+    like = local if local in beside else next(iter(beside), None)
     return replace(meta, xattrs=label_of(like)) if like else meta
 
 
@@ -175,14 +175,14 @@ def kind_of(status: os.stat_result) -> Kind:
     return Kind.OTHER
 
 
-def staged_name(here: Path) -> Path:
-    """Return the name under which the next content of ``here`` is written.
+def staged_name(local: Path) -> Path:
+    """Return the name under which the next content of ``local`` is written.
 
     It is fixed, so that the next run sweeps it, and stays out of every ``*.d``:
     CRI-O parses each file below crio.conf.d whatever its name (engine-facts.md#crio-drop-ins).
     """
-    directory = here.parent
-    name = f".{here.name}{STAGED}"
+    directory = local.parent
+    name = f".{local.name}{STAGED}"
     while directory.name.endswith(".d"):
         name = f".{directory.name}{name}"
         outside = directory.parent
@@ -191,16 +191,16 @@ def staged_name(here: Path) -> Path:
         directory = outside
     else:
         return directory / name
-    return directory / f".{here.name}{STAGED}"
+    return directory / f".{local.name}{STAGED}"
 
 
 def _same_mount(one: Path, other: Path) -> bool:
     return not is_mount_point(one) and one.stat().st_dev == other.stat().st_dev
 
 
-def is_mount_point(here: Path) -> bool:
+def is_mount_point(local: Path) -> bool:
     """Tell whether something is mounted at just this place; the kernel names it without links."""
-    return str(here.parent.resolve() / here.name) in mount_points()
+    return str(local.parent.resolve() / local.name) in mount_points()
 
 
 def mount_points() -> frozenset[str]:
@@ -208,9 +208,9 @@ def mount_points() -> frozenset[str]:
     return frozenset(point for point, _ in mounts())
 
 
-def changed_s(here: Path) -> float:
+def changed_s(local: Path) -> float:
     """Return when a file or directory was changed, its name included; 0 where there is none."""
     try:
-        return here.stat().st_ctime
+        return local.stat().st_ctime
     except OSError:
         return 0.0

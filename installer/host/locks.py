@@ -71,20 +71,20 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
         InstallerError: it is no directory of root's.
     """
     with translated("lock", path):
-        here = host.here(path, last=False)
-        directory = _inherited(inherited, here) or open_home(here, path)
+        local = host.local_path(path, last=False)
+        directory = _inherited(inherited, local) or open_home(local, path)
         if directory is None:
             return None
         lock = Lock(directory)
         try:
-            _refuse_older(host, directory, here, path)
-            file = _inherited(inherited, here / LOCK) or _lock_file(host, directory)
+            _refuse_older(host, directory, local, path)
+            file = _inherited(inherited, local / LOCK) or _lock_file(host, directory)
             if file is None:  # no room for it: as 0.1.0 did
-                _flock(directory, here, path)
+                _flock(directory, local, path)
             else:
                 lock = Lock(file, directory)
-                _flock(file, here / LOCK, path)
-            still = _has_name(directory, here) and (file is None or _has_name(file, here / LOCK))
+                _flock(file, local / LOCK, path)
+            still = _has_name(directory, local) and (file is None or _has_name(file, local / LOCK))
         except BaseException:
             lock.release()
             raise
@@ -102,13 +102,13 @@ def lock_pidfile(host: Host, path: PurePosixPath, inherited: Sequence[int] = ())
         InstallerError: what is there is not a pidfile of ours.
     """
     with translated("lock", path):
-        here = host.here(path)
-        if (fd := _inherited(inherited, here)) is not None:
-            _flock(fd, here, path)
+        local = host.local_path(path)
+        if (fd := _inherited(inherited, local)) is not None:
+            _flock(fd, local, path)
             os.fchmod(fd, PRIVATE)  # 0.1.0 made it for everybody to read
             return _kept(Lock(fd))
         for _ in range(TRIES):
-            if (lock := _new_pidfile(host, here, path)) is not None:
+            if (lock := _new_pidfile(host, local, path)) is not None:
                 return _kept(lock)
     raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
@@ -116,12 +116,12 @@ def lock_pidfile(host: Host, path: PurePosixPath, inherited: Sequence[int] = ())
 def remove_pidfile(host: Host, path: PurePosixPath) -> None:
     """Remove the pidfile if it is one of ours, and nobody else's who runs; what is not is left as it is."""
     with translated("remove", path):
-        here = host.here(path)
-        fd = _pidfile(here)
+        local = host.local_path(path)
+        fd = _pidfile(local)
         if fd is None:
             return
         os.close(fd)
-        holder = lock_holder(here)
+        holder = lock_holder(local)
         if holder is None or holder[0] == os.getpid():
             host.remove(path)
 
@@ -133,18 +133,18 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _refuse_older(host: Host, directory: int, here: Path, path: PurePosixPath) -> None:
+def _refuse_older(host: Host, directory: int, local: Path, path: PurePosixPath) -> None:
     """Lock the directory as 0.1.0 does, and raise where 0.1.0 may have done so."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         if root_holds(directory, _process_tables(host)):
-            _refuse(here, path, error)
+            _refuse(local, path, error)
 
 
 def _process_tables(host: Host) -> tuple[Path, ...]:
     """Return our own /proc and the host's: one that is mounted from there shows the host's processes."""
-    return tuple({PROC, host.here(PurePosixPath(PROC))})
+    return tuple({PROC, host.local_path(PurePosixPath(PROC))})
 
 
 def _lock_file(host: Host, directory: int) -> int | None:
@@ -168,22 +168,22 @@ def _lock_file(host: Host, directory: int) -> int | None:
         return None
 
 
-def _inherited(fds: Sequence[int], here: Path) -> int | None:
-    """Return the one of ``fds`` that is open on what has the name ``here``."""
-    return next((fd for fd in fds if _has_name(fd, here)), None)
+def _inherited(fds: Sequence[int], local: Path) -> int | None:
+    """Return the one of ``fds`` that is open on what has the name ``local``."""
+    return next((fd for fd in fds if _has_name(fd, local)), None)
 
 
-def _flock(fd: int, here: Path, path: PurePosixPath) -> None:
+def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        _refuse(here, path, error)
+        _refuse(local, path, error)
 
 
-def _has_name(fd: int, here: Path) -> bool:
+def _has_name(fd: int, local: Path) -> bool:
     """Tell whether an open inode still has its name: a lock on one that lost it keeps nobody out."""
     try:
-        return os.path.samestat(os.fstat(fd), here.lstat())
+        return os.path.samestat(os.fstat(fd), local.lstat())
     except OSError:
         return False
 
@@ -196,25 +196,25 @@ def _kept(lock: Lock) -> Lock:
     return lock
 
 
-def _new_pidfile(host: Host, here: Path, path: PurePosixPath) -> Lock | None:
+def _new_pidfile(host: Host, local: Path, path: PurePosixPath) -> Lock | None:
     """Lock the pidfile that is there, or a new one; None where its name was lost meanwhile."""
     try:
-        fd = os.open(here, FLAGS | os.O_CREAT | os.O_EXCL, PRIVATE)
+        fd = os.open(local, FLAGS | os.O_CREAT | os.O_EXCL, PRIVATE)
     except FileExistsError:
-        found = _pidfile(here)
+        found = _pidfile(local)
         if found is None:
-            if os.path.lexists(here):
+            if os.path.lexists(local):
                 _refuse_foreign(path)
             return None
         fd = found
     lock = Lock(fd)
     try:
         if _is_a_neighbours(host, fd):
-            if _has_name(fd, here):
-                here.unlink()
+            if _has_name(fd, local):
+                local.unlink()
         else:
-            _flock(fd, here, path)
-            if _has_name(fd, here):
+            _flock(fd, local, path)
+            if _has_name(fd, local):
                 return lock
     except BaseException:
         lock.release()
@@ -223,29 +223,29 @@ def _new_pidfile(host: Host, here: Path, path: PurePosixPath) -> Lock | None:
     return None
 
 
-def _pidfile(here: Path) -> int | None:
+def _pidfile(local: Path) -> int | None:
     """Open the pidfile of ours that stands there; None where there is none, or something else."""
     try:
-        fd = os.open(here, FLAGS)
+        fd = os.open(local, FLAGS)
     except OSError:
         return None
     status = os.fstat(fd)
     ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid in trusted_uids()
     text = os.pread(fd, MAX_PID_BYTES + 1, 0) if ours else b""
-    if not ours or len(text) > MAX_PID_BYTES or not _PID.fullmatch(text) or _is_another(here, status, text):
+    if not ours or len(text) > MAX_PID_BYTES or not _PID.fullmatch(text) or _is_another(local, status, text):
         os.close(fd)
         return None
     return fd
 
 
-def _is_another(here: Path, status: os.stat_result, text: bytes) -> bool:
+def _is_another(local: Path, status: os.stat_result, text: bytes) -> bool:
     """Tell whether it is the pidfile of another program, which runs and has written it.
 
     Not where the pid is that of a later process: numbers are given again. Nor where the mode or the name says
     that it is ours or NVIDIA's, whose pid may be of another namespace.
     """
     pid = text.strip(b"\0 \n")
-    if stat.S_IMODE(status.st_mode) == PRIVATE or here.name == PIDFILE or not pid.isdigit():
+    if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
         return False
     started = started_of(int(pid), PROC)
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -275,15 +275,15 @@ def _refuse_foreign(path: PurePosixPath) -> NoReturn:
     )
 
 
-def _refuse(here: Path, path: PurePosixPath, error: OSError) -> NoReturn:
+def _refuse(local: Path, path: PurePosixPath, error: OSError) -> NoReturn:
     raise LockedError(
-        f"start (another instance holds {path}{_holder(here)})",
+        f"start (another instance holds {path}{_holder(local)})",
         remedy="stop it first, or let it finish",
     ) from error
 
 
-def _holder(here: Path) -> str:
-    holder = lock_holder(here)
+def _holder(local: Path) -> str:
+    holder = lock_holder(local)
     if holder is None:
         return ""
     pid, started = holder

@@ -17,7 +17,7 @@ RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sl
 OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/os-release"))
 
 
-def root_here(wanted: PurePosixPath) -> PurePosixPath:
+def local_root(wanted: PurePosixPath) -> PurePosixPath:
     """Return where the host's root is: ``wanted`` if something is there, else ``/``."""
     try:
         return wanted if any(Path(wanted).iterdir()) else ROOT
@@ -25,13 +25,13 @@ def root_here(wanted: PurePosixPath) -> PurePosixPath:
         return ROOT
 
 
-def followed(here: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
-    """Return ``here`` as the kernel finds it: no ``..``, and no links of this container.
+def followed(local: PurePosixPath, *hosts: PurePosixPath) -> PurePosixPath:
+    """Return ``local`` as the kernel finds it: no ``..``, and no links of this container.
 
     Mount points are known by such names: where /var/run is a link to /run, what is mounted at /var/run/cdi is
     at /run/cdi. Links below ``hosts``, directories of the host, are the host's and are not followed.
     """
-    rest, done = list(reversed(here.parts[1:])), ROOT
+    rest, done = list(reversed(local.parts[1:])), ROOT
     for _ in range(MAX_PARTS):
         if not rest:
             break
@@ -58,23 +58,23 @@ def _link_target(path: PurePosixPath) -> PurePosixPath | None:
 
 
 def host_path(
-    here: PurePosixPath, root: PurePosixPath, guesses: Sequence[PurePosixPath]
+    local: PurePosixPath, root: PurePosixPath, guesses: Sequence[PurePosixPath]
 ) -> PurePosixPath | None:
-    """Return the host's path of ``here``, which a mount has brought; None where none has.
+    """Return the host's path of ``local``, which a mount has brought; None where none has.
 
-    The kernel tells what is mounted where, and the path within its file system; ``guesses`` are what ``here``
-    may be on the host. The candidate whose mount point is the same inode below the host's ``root`` is right.
-    Where none is, a mount at just this place is taken for the first guess, or for the host's path of that
-    name; a wider one (the container's own /run) has nothing to do with the host.
+    The kernel tells what is mounted where, and the path within its file system; ``guesses`` are what
+    ``local`` may be on the host. The candidate whose mount point is the same inode below the host's ``root``
+    is right. Where none is, a mount at just this place is taken for the first guess, or for the host's path
+    of that name; a wider one (the container's own /run) has nothing to do with the host.
     """
-    real = followed(here, root)
+    real = followed(local, root)
     found = _mount_of(real)
     if found is None:
         return None
     point, within = found
     host = Host.under(root)
     below = real.relative_to(point)
-    named = [path for path in (*guesses, here, real) if ".." not in path.parts]
+    named = [path for path in (*guesses, local, real) if ".." not in path.parts]
     outer = [path for guess in named if (path := _without(guess, below)) is not None]
     tails = [PurePosixPath("/", *within.parts[cut:]) for cut in range(1, len(within.parts))]
     proven = next((path / below for path in (*outer, *tails) if _same(point, host, path)), None)
@@ -83,9 +83,9 @@ def host_path(
     return proven or (named[0] if point == real else None)
 
 
-def brought_by_root(here: PurePosixPath, there: PurePosixPath, root: PurePosixPath) -> bool:
-    """Tell whether ``here`` is what the host has at ``there``, reached through its ``root`` too."""
-    return _same(here, Host.under(root), there)
+def brought_by_root(local: PurePosixPath, there: PurePosixPath, root: PurePosixPath) -> bool:
+    """Tell whether ``local`` is what the host has at ``there``, reached through its ``root`` too."""
+    return _same(local, Host.under(root), there)
 
 
 def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
@@ -94,9 +94,9 @@ def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
     return PurePosixPath(*path.parts[:cut]) if cut > 0 and path.parts[cut:] == below.parts else None
 
 
-def is_mount_point(here: PurePosixPath) -> bool:
+def is_mount_point(local: PurePosixPath) -> bool:
     """Tell whether something is mounted at just this place."""
-    return inodes.is_mount_point(Path(followed(here)))
+    return inodes.is_mount_point(Path(followed(local)))
 
 
 def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
@@ -104,9 +104,9 @@ def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
     return Host.under(root).resolve(path)
 
 
-def _mount_of(here: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None:
-    """Return the mount point above ``here``, if not the container's root, and its path within its disk."""
-    found = [mount for mount in _mounts() if mount[0] != ROOT and here.is_relative_to(mount[0])]
+def _mount_of(local: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None:
+    """Return the mount point above ``local``, if not the container's root, and its path within its disk."""
+    found = [mount for mount in _mounts() if mount[0] != ROOT and local.is_relative_to(mount[0])]
     return max(found, key=lambda mount: len(mount[0].parts), default=None)
 
 
@@ -116,9 +116,9 @@ def _mounts() -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
         yield PurePosixPath(point), PurePosixPath(root)
 
 
-def _same(here: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:
+def _same(local: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:
     try:
-        return os.path.samestat(Path(here).stat(), host.here(candidate).stat())
+        return os.path.samestat(Path(local).stat(), host.local_path(candidate).stat())
     except (OSError, InstallerError):
         return False
 

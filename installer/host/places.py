@@ -27,7 +27,7 @@ class Mount:
     """A directory of the host and where this process finds it."""
 
     host: PurePosixPath
-    here: Path
+    local_path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Place:
     below: PurePosixPath
 
     @property
-    def here(self) -> Path:
+    def local_path(self) -> Path:
         """The path, for this process."""
         return self.base / self.below
 
@@ -84,7 +84,7 @@ class Places:
     """One host, seen through the mounts of this process; the longest prefix decides."""
 
     def __init__(self, mounts: Sequence[Mount]) -> None:
-        self._mounts = {mount.host: mount.here for mount in mounts}
+        self._mounts = {mount.host: mount.local_path for mount in mounts}
 
     def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
         """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
@@ -147,23 +147,23 @@ class Places:
 
     def _is_roots_step(self, path: PurePosixPath) -> bool:
         try:
-            directory = os.lstat(self._mapped(path.parent).here)
+            directory = os.lstat(self._mapped(path.parent).local_path)
         except OSError:
             return True
         try:
-            return _placed_by_root(directory, os.lstat(self._mapped(path).here))
+            return _placed_by_root(directory, os.lstat(self._mapped(path).local_path))
         except OSError:
             return _placed_by_root(directory, None)
 
     def _link_target(self, above: PurePosixPath, path: PurePosixPath) -> PurePosixPath | None:
         if path in self._mounts:
             return None
-        here = self._mapped(path).here
+        local = self._mapped(path).local_path
         try:
-            status = os.lstat(here)
+            status = os.lstat(local)
             if not stat.S_ISLNK(status.st_mode):
                 return None
-            directory, target = os.lstat(here.parent), os.readlink(here)  # noqa: PTH115 - here as a Path costs more
+            directory, target = os.lstat(local.parent), os.readlink(local)  # noqa: PTH115 - here as a Path costs more
         except OSError:
             return None
         if not _placed_by_root(directory, status):

@@ -40,7 +40,7 @@ class Seen:
 
 def of_root(host: Host) -> Iterator[Seen]:
     """Yield root's processes, kernel threads left out."""
-    proc = host.here(PROC)
+    proc = host.local_path(PROC)
     init = _namespace(proc / "1")
     for pid in _pids(proc):
         directory = proc / str(pid)
@@ -62,7 +62,7 @@ def of_root(host: Host) -> Iterator[Seen]:
 def holds(host: Host, pid: int, mark: bytes) -> bool:
     """Tell whether the program of a process has ``mark`` in it; only its first 64 MB are looked at."""
     try:
-        with (host.here(PROC) / str(pid) / "exe").open("rb") as file:
+        with (host.local_path(PROC) / str(pid) / "exe").open("rb") as file:
             size = min(os.fstat(file.fileno()).st_size, READ_BYTES)
             if not size:
                 return False
@@ -74,7 +74,7 @@ def holds(host: Host, pid: int, mark: bytes) -> bool:
 
 def inotify_instances(host: Host) -> int:
     """Return how many inotify instances root's processes hold: their limit is one for all of them."""
-    return sum(_instances(host.here(PROC) / str(pid)) for pid in _pids(host.here(PROC)))
+    return sum(_instances(host.local_path(PROC) / str(pid)) for pid in _pids(host.local_path(PROC)))
 
 
 def _instances(directory: Path) -> int:
@@ -122,7 +122,7 @@ def _program(exe: Path) -> tuple[tuple[int, int], bool]:
 def root_wrote(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a program of the host is one that root alone can have written."""
     try:
-        return _by_root(host.here(path).stat())
+        return _by_root(host.local_path(path).stat())
     except OSError:
         return False
 

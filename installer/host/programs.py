@@ -40,7 +40,7 @@ class Ran:
 def is_program(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a file that can be started stands at ``path``, or a link that leads to one."""
     try:
-        mode = host.here(path).stat().st_mode
+        mode = host.local_path(path).stat().st_mode
     except OSError:
         return False
     return stat.S_ISREG(mode) and bool(mode & 0o111)
@@ -83,7 +83,7 @@ def run_in_time(
     return ran
 
 
-def run_here(program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float) -> Ran | None:
+def run_locally(program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float) -> Ran | None:
     """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``."""
     with suppress(LateError):
         return _ran([str(program), *words], text, timeout_s)

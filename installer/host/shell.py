@@ -60,7 +60,7 @@ def interpreter(content: bytes) -> PurePosixPath | None:
 
 
 def _linked(host: Host, loader: PurePosixPath, path: PurePosixPath) -> Iterator[tuple[str, PurePosixPath]]:
-    ran = run_in(host.here(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
+    ran = run_in(host.local_path(ROOT), [str(loader), "--list", str(path)], timeout_s=ASK_S)
     if ran is None or ran.returncode:
         raise _unusable(f"{loader} does not tell what {path} links to")
     for name, there in _LINKED.findall(ran.stdout):

@@ -53,7 +53,7 @@ def install_tree(
         _remove(staged, directory)
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
-            _fill(staged, directory, files, label_of(host.here(like)) if like else ())
+            _fill(staged, directory, files, label_of(host.local_path(like)) if like else ())
             switch = exchange_names if _is_directory(name, directory) else _rename
             switch(directory, staged, directory, name)
             try:
@@ -244,39 +244,39 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
 
 def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
     """Return what stands at ``path``, which is ``.``, and below it."""
-    here = host.here(path)
+    local = host.local_path(path)
     trusted = trusted_uids()
     found = {}
-    for directory, below, names in os.walk(here):
+    for directory, below, names in os.walk(local):
         links = (name for name in below if Path(directory, name).is_symlink())
         for file in (Path(directory), *(Path(directory, name) for name in (*names, *links))):
-            found[PurePosixPath(file.relative_to(here))] = _entry(file, trusted)
+            found[PurePosixPath(file.relative_to(local))] = _entry(file, trusted)
     return found
 
 
 def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
     """Return what stands at ``path``, no link followed in the last place; None where there is nothing."""
     try:
-        return _entry(host.here(path, last=False), trusted_uids())
+        return _entry(host.local_path(path, last=False), trusted_uids())
     except OSError:
         return None
 
 
-def _entry(here: Path, trusted: frozenset[int]) -> Entry:
-    status = here.lstat()
+def _entry(local: Path, trusted: frozenset[int]) -> Entry:
+    status = local.lstat()
     return Entry(
         status.st_size,
         stat.S_IMODE(status.st_mode),
-        str(here.readlink()) if stat.S_ISLNK(status.st_mode) else "",
+        str(local.readlink()) if stat.S_ISLNK(status.st_mode) else "",
         owned=status.st_uid in trusted,
         directory=stat.S_ISDIR(status.st_mode),
-        capabilities=stat.S_ISREG(status.st_mode) and _has_capabilities(here),
+        capabilities=stat.S_ISREG(status.st_mode) and _has_capabilities(local),
     )
 
 
-def _has_capabilities(here: Path) -> bool:
+def _has_capabilities(local: Path) -> bool:
     try:
-        return bool(os.getxattr(here, CAPABILITIES, follow_symlinks=False))
+        return bool(os.getxattr(local, CAPABILITIES, follow_symlinks=False))
     except OSError:  # none, or a file system that has none
         return False
 

@@ -8,7 +8,7 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Entry, File
 from installer.decide.integrity import NOT_OWNED, OTHERS_WRITE, WRITABLE
 from installer.decide.layout import Layout
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK
@@ -26,7 +26,7 @@ OTHERS: Final = 0o077
 FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
 
 
-def exposed(host: Host, layout: Layout, held: Holdings) -> Iterator[tuple[PurePosixPath, int, str]]:
+def exposed(host: Host, layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
     """Yield each path of ours that others than root may do too much with, its mode as it should be, and what.
 
     A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
@@ -57,7 +57,7 @@ def _flaw(entry: Entry, mode: int) -> str:
     return (WRITABLE if too_much & OTHERS_WRITE else "readable by others than root") if too_much else ""
 
 
-def restore_access(host: Host, layout: Layout, held: Holdings) -> None:
+def restore_access(host: Host, layout: Layout, held: Record) -> None:
     """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
     for path, mode, flaw in exposed(host, layout, held):
         if path.is_relative_to(layout.home) or path in held.directories:

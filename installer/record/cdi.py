@@ -13,7 +13,7 @@ from installer.decide.rows import DeviceNode
 from installer.decide.steps import MakeDeviceNodes
 from installer.host.artifacts import find_artifact
 from installer.host.files import Host
-from installer.host.programs import run_here
+from installer.host.programs import run_locally
 from installer.record.device_nodes import absent_node
 
 TOOL: Final = "nvidia-ctk"
@@ -33,7 +33,7 @@ def make_device_nodes(step: MakeDeviceNodes) -> None:
     Raises:
         InstallerError: they cannot be made; some of them may be there.
     """
-    words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={step.cdi.dev_here}")
+    words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={step.cdi.local_dev_root}")
     _run(step.source, "make the control device nodes", words)
 
 
@@ -45,22 +45,22 @@ def specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:
     """
     vendor, _, kind = cdi.kind.partition("/")
     hook = layout.toolkit / "nvidia-cdi-hook"
-    places = (f"--driver-root={cdi.driver_here}", f"--dev-root={cdi.dev_here}")
+    places = (f"--driver-root={cdi.local_driver_root}", f"--dev-root={cdi.local_dev_root}")
     named = (f"--vendor={vendor}", f"--class={kind}", f"--nvidia-cdi-hook-path={hook}")
     text = _run(
         source, "generate the CDI specification", ("cdi", "generate", "--mode=management", *places, *named)
     )
-    moves = dict.fromkeys(((cdi.driver_here, cdi.driver_root), (cdi.dev_here, cdi.dev_root)))
-    for here, there in moves:
-        if here != there:
-            words = ("cdi", "transform", "root", f"--from={here}", f"--to={there}")
+    moves = dict.fromkeys(((cdi.local_driver_root, cdi.driver_root), (cdi.local_dev_root, cdi.dev_root)))
+    for local, there in moves:
+        if local != there:
+            words = ("cdi", "transform", "root", f"--from={local}", f"--to={there}")
             text = _run(source, "give the CDI specification the host's paths", words, text)
     return text
 
 
 def _run(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
     tool = find_artifact(source, TOOL)
-    ran = run_here(tool, words, text, timeout_s=ANSWER_S) if tool else None
+    ran = run_locally(tool, words, text, timeout_s=ANSWER_S) if tool else None
     if ran is None:
         raise InstallerError(
             f"{what} (the toolkit's {TOOL} cannot be run from here)",

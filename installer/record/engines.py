@@ -161,7 +161,7 @@ def reload(
         InstallerError: it cannot be reloaded, or does not serve that in time.
     """
     engine, check = ENGINES[facts.name], patience.check
-    socket = host.here(facts.socket)
+    socket = host.local_path(facts.socket)
     timeout_s = max(patience.start_s, engine.generated.start_s if engine.generated else 0)
     deadline = time.monotonic() + timeout_s
     if engine.reload is ReloadMethod.RESTART:
@@ -196,7 +196,7 @@ def _begun(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | No
     """Begin a reload; return how the unit was before, None where no unit is restarted."""
     match ENGINES[facts.name].reload:
         case ReloadMethod.HUP:
-            _send_sighup(host, facts, host.here(facts.socket), patience.start_s)
+            _send_sighup(host, facts, host.local_path(facts.socket), patience.start_s)
         case ReloadMethod.ITSELF:
             log.info("waiting for the engine to restart itself", engine=facts.name)
         case ReloadMethod.RESTART:

@@ -59,7 +59,7 @@ def _ended(code: int, status: int) -> str:
 
 def _last_words(host: Host, unit: str, since_s: float, before: UnitState | None) -> str:
     """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
-    root = host.here(ROOT)
+    root = host.local_path(ROOT)
     run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
     words = ["journalctl", f"_SYSTEMD_UNIT={unit}", f"--since=@{since_s:.6f}", "--output=json", "--no-pager"]
     # With --since and without --reverse, --lines are the first ones (systemd 252).

@@ -12,7 +12,7 @@ from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
 from installer.decide.options import Options
 from installer.decide.parts.toolkit import VERSIONS
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.host import cri
 from installer.host.files import Host
 from installer.record import units
@@ -71,7 +71,7 @@ def driver_note(host: Host, options: Options) -> tuple[str, ...]:
 
 
 def used(
-    host: Host, held: Holdings, engines: tuple[EngineFacts, ...]
+    host: Host, held: Record, engines: tuple[EngineFacts, ...]
 ) -> tuple[tuple[EngineFacts, ...], tuple[str, ...]]:
     """Return the engines less a containerd that only serves Docker, CRI switched on or not; and a note of it.
 
@@ -114,7 +114,7 @@ def _os_release(host: Host) -> dict[str, str]:
 
 def _runs_pods(host: Host, engine: EngineFacts) -> bool:
     try:
-        return bool(cri.sandboxes(host.here(engine.socket), timeout_s=ASK_S))
+        return bool(cri.sandboxes(host.local_path(engine.socket), timeout_s=ASK_S))
     except InstallerError:
         return True
 

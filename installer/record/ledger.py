@@ -11,7 +11,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
-from installer.decide.rows import ConfigRow, Holdings, Saved
+from installer.decide.rows import ConfigRow, Record, Saved
 from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
@@ -24,7 +24,7 @@ TRIES: Final = 100  # a directory that goes and comes more often than this does 
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
 
 
-def read_holdings(host: Host, layout: Layout) -> Holdings | None:
+def read_record(host: Host, layout: Layout) -> Record | None:
     """Return what is held on the host, without a lock; None where there is no ledger.
 
     Raises:
@@ -53,7 +53,7 @@ def ledger_lost(host: Host, layout: Layout) -> bool:
 class Ledger:
     """The ledger of one install-dir, locked against a second instance while this lives."""
 
-    def __init__(self, host: Host, layout: Layout, lock: Lock, held: Holdings) -> None:
+    def __init__(self, host: Host, layout: Layout, lock: Lock, held: Record) -> None:
         self._host, self._layout, self.lock = host, layout, lock
         self.held = held
         self.gone = False
@@ -87,13 +87,13 @@ class Ledger:
                 f"start (somebody makes and removes {layout.home} all the time)", remedy="stop that first"
             )
         try:
-            held = read_holdings(host, layout)
-            restore_access(host, layout, held or Holdings())
+            held = read_record(host, layout)
+            restore_access(host, layout, held or Record())
             _set_aside(host, layout)
         except Exception:
             lock.release()
             raise
-        return cls(host, layout, lock, held or Holdings())
+        return cls(host, layout, lock, held or Record())
 
     def sweep(self) -> None:
         """Remove what a killed run left beside the files that it was about to replace."""
@@ -102,14 +102,14 @@ class Ledger:
             self._host.sweep(path)
         remove_tree(self._host, layout.check)
 
-    def write(self, held: Holdings) -> None:
+    def write(self, held: Record) -> None:
         """Put the rows on the disk; the same rows again cost nothing."""
         if held != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
             try:
                 self._host.replace(self._layout.ledger, File(dumps(held), PRIVATE))
             except Exception:
                 # It may stand there all the same, and only not be safe from a power failure.
-                self.held = read_holdings(self._host, self._layout) or self.held
+                self.held = read_record(self._host, self._layout) or self.held
                 raise
             self.held = held
 
@@ -172,7 +172,7 @@ class Ledger:
             if path not in layout.home.parents:
                 self._host.remove_directory(path)
         _remove_upwards(self._host, layout.home, [path for path in made if path in layout.home.parents])
-        self.held, self.gone = Holdings(), True
+        self.held, self.gone = Record(), True
 
     def _refuse_unclaimed(self) -> None:
         """Remove the copies of a lost ledger's that stand in a config again, and raise for the others."""
@@ -294,7 +294,7 @@ def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
     if not missing:
         return
     first = missing[-1]
-    held = Holdings(directories=tuple(reversed(missing[1:])))
+    held = Record(directories=tuple(reversed(missing[1:])))
     ledger = Text(layout.ledger.relative_to(first), dumps(held).decode(), PRIVATE.mode)
     lock = Text(layout.home.relative_to(first) / LOCK, "", PRIVATE.mode)
     create_tree(host, first, [ledger, lock], check)

@@ -11,7 +11,7 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, Places
-from installer.decide.rows import EngineRow, Holdings
+from installer.decide.rows import EngineRow, Record
 from installer.host.files import Host
 from installer.host.processes import listening
 from installer.record import units
@@ -36,7 +36,7 @@ def located(
     told = options.places.get(facts.name, Places()).socket or row.socket
     others = (told, row.socket, *_sockets(host, row.unit)) if not engine.finds else ()
     for socket in dict.fromkeys(path for path in others if path != facts.socket):
-        found = ask(engine, host.here(socket), timeout_s=ANSWER_S)
+        found = ask(engine, host.local_path(socket), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(facts, socket=socket, unit=row.unit), found
     if answer.stopped and engine.reload is not ReloadMethod.HUP:
@@ -61,12 +61,12 @@ def awaited(host: Host, facts: EngineFacts, answer: Answer) -> Answer:
     deadline = time.monotonic() + engine.generated.start_s
     while answer.serving is None and not answer.failed and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        answer = ask(engine, host.here(facts.socket), timeout_s=ANSWER_S)
+        answer = ask(engine, host.local_path(facts.socket), timeout_s=ANSWER_S)
     return answer
 
 
 def located_again(
-    host: Host, facts: EngineFacts, answer: Answer, held: Holdings, options: Options
+    host: Host, facts: EngineFacts, answer: Answer, held: Record, options: Options
 ) -> tuple[EngineFacts, Answer]:
     """Return an engine as ``located`` does if it is in the ledger, and nobody names a socket now."""
     row = next((row for row in held.engines if row.name == facts.name), None)
@@ -82,5 +82,5 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     except InstallerError:
         return
     if state.active == "active" and state.main_pid:
-        for path in sorted(listening(host.here(PROC) / str(state.main_pid)), key=len):
+        for path in sorted(listening(host.local_path(PROC) / str(state.main_pid)), key=len):
             yield PurePosixPath(path)

@@ -16,7 +16,7 @@ from installer.decide.options import Options, Places
 from installer.decide.part import Part
 from installer.decide.parts.adopted import adoption
 from installer.decide.parts.toolkit import ADOPTED, VERSIONS
-from installer.decide.rows import Holdings, ToolkitRow
+from installer.decide.rows import Record, ToolkitRow
 from installer.host.files import Host
 from installer.record.ledger import Ledger
 
@@ -95,7 +95,7 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
     if not ledger.held.empty:
         return
     part, toolkit = lost(host, options), _toolkit(host, options.layout)
-    held, found = (part.rows, part.notes) if part else (Holdings(), ())
+    held, found = (part.rows, part.notes) if part else (Record(), ())
     if toolkit is not None:
         held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
     if not held.empty:
@@ -134,7 +134,7 @@ def lost(host: Host, options: Options) -> Part | None:
     from installer.record.probe import probe_adoption
 
     # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
-    options = replace(options, runtimes=tuple(dict.fromkeys(named.values())))
+    options = replace(options, engines=tuple(dict.fromkeys(named.values())))
     # Where not even our link is left, a drop-in that holds more than runtimes may be NVIDIA's.
     ours = host.kind(options.layout.toolkit, last=False) is Kind.LINK
     found = adoption(probe_adoption(host, options), options, ours=ours)

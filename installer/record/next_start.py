@@ -115,6 +115,6 @@ def _failing(host: Host, start: UnitStart) -> Iterator[str]:
         told = " ".join(command.words)
         if program not in TESTS or command.optional or "!" in command.words or "$" in told:
             continue
-        ran = run_in(host.here(PurePosixPath("/")), command.words, timeout_s=RUN_S)
+        ran = run_in(host.local_path(PurePosixPath("/")), command.words, timeout_s=RUN_S)
         if ran is not None and ran.returncode:
             yield f"its {command.setting} {told} fails"

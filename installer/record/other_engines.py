@@ -39,7 +39,7 @@ def with_other_engines(host: Host, facts: Facts, layout: Layout) -> Facts:
 
 def _known(host: Host, seen: Seen, facts: Facts) -> bool:
     """Tell whether a process is an engine of the ledger, or one that looks for the toolkit at each start."""
-    unit = unit_of(seen.pid, host.here(PROC))
+    unit = unit_of(seen.pid, host.local_path(PROC))
     for engine in facts.engines:
         same = ENGINES[engine.name].process == seen.name
         if same and (engine.pid == seen.pid or (engine.pid is None and unit and engine.unit == unit)):
@@ -52,7 +52,7 @@ def _other(host: Host, seen: Seen, facts: Facts, ours: Ours) -> OtherEngine:
 
     In a mount namespace of its own it may have other files at the same paths.
     """
-    row, process = ROWS[seen.name], host.here(PROC) / str(seen.pid)
+    row, process = ROWS[seen.name], host.local_path(PROC) / str(seen.pid)
     view = host if seen.of_host else Host.under(PurePosixPath(process / "root"))
     flags, paths = flags_and_paths(process, row)
     engine = EngineFacts(row.name, row.config, row.drop_in, None, (), row.socket, "")
@@ -81,7 +81,7 @@ def _other(host: Host, seen: Seen, facts: Facts, ours: Ours) -> OtherEngine:
 def _served(view: Host, row: Engine, process: Path) -> Iterable[tuple[str, str]]:
     """Return the runtimes, with their programs, that an engine serves at one of its sockets."""
     for socket in sorted(listening(process), key=len):
-        answer = ask(row, view.here(PurePosixPath(socket)), timeout_s=ANSWER_S)
+        answer = ask(row, view.local_path(PurePosixPath(socket)), timeout_s=ANSWER_S)
         if answer.serving is not None or answer.failed:
             return answer.serving.binaries.items() if answer.serving else ()
     return ()

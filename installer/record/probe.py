@@ -11,7 +11,7 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
-from installer.decide.rows import ConfigRow, Holdings
+from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import digests_below
 from installer.host.files import Host
@@ -44,15 +44,15 @@ from installer.record.hints import (
 from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
-from installer.record.live import in_use, low_level_runtime
 from installer.record.located import awaited, located, located_again
 from installer.record.other_engines import with_other_engines
+from installer.record.running import in_use, low_level_runtime
 from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
 
 
-def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
+def probe_install(host: Host, options: Options, held: Record) -> Facts:
     """Return everything that an install depends on.
 
     Raises:
@@ -94,7 +94,7 @@ def probe_install(host: Host, options: Options, held: Holdings) -> Facts:
                 *overruled,
             ),
             notes=(*notes, *driver_note(host, options)),
-            live=in_use(host, options.layout, held, engines)[0],
+            running=in_use(host, options.layout, held, engines)[0],
             version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
         )
@@ -121,12 +121,12 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    engines, notes, _ = _engines(host, options, Holdings())
+    engines, notes, _ = _engines(host, options, Record())
     engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in engines)
-    return replace(_facts(host, options, Holdings(), engines), notes=notes)
+    return replace(_facts(host, options, Record(), engines), notes=notes)
 
 
-def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
+def probe_undo(host: Host, options: Options, held: Record) -> Facts:
     """Return everything that an undo depends on: what the ledger names, and nothing else.
 
     Raises:
@@ -156,8 +156,8 @@ def probe_undo(host: Host, options: Options, held: Holdings) -> Facts:
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
     facts = with_other_engines(host, facts, options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
-    live, idle = in_use(host, options.layout, held, engines, restarts=restarts)
-    return replace(facts, live=live, idle=idle, low_level=low_level_runtime(host, held) if live else None)
+    used, idle = in_use(host, options.layout, held, engines, restarts=restarts)
+    return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)
 
 
 def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
@@ -171,7 +171,7 @@ def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
 def _facts(
     host: Host,
     options: Options,
-    held: Holdings,
+    held: Record,
     engines: tuple[EngineFacts, ...],
     more: Collection[PurePosixPath] = (),
 ) -> Facts:
@@ -208,7 +208,7 @@ def _facts(
 
 
 def _engines(
-    host: Host, options: Options, held: Holdings
+    host: Host, options: Options, held: Record
 ) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
     found: list[EngineFacts] = []
     notes: list[str] = []
@@ -263,7 +263,8 @@ def _engines(
 
 
 def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    return awaited(host, facts, ask(engine, host.here(facts.socket), timeout_s=min(ASK_S, options.timeout_s)))
+    socket, timeout_s = host.local_path(facts.socket), min(ASK_S, options.timeout_s)
+    return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s))
 
 
 def _cmdline(answer: Answer) -> tuple[str, ...]:

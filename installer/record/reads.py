@@ -118,4 +118,4 @@ def outdated(host: Host, engine: Engine, since_s: float | None, paths: Iterable[
     if since_s is None or not engine.says_unserved:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
-    return any(changed_s(host.here(path)) > since_s + TICK_S for path in seen)
+    return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)

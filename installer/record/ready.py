@@ -8,7 +8,7 @@ from typing import Final
 
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.host.boot import boot_id, own_pid, runs
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
@@ -17,7 +17,7 @@ from installer.record.rows_json import dumps
 OURS: Final = frozenset({"boot_id", "pid", "plan", "engines", "time"})
 
 
-def publish(host: Host, path: PurePosixPath, held: Holdings) -> None:
+def publish(host: Host, path: PurePosixPath, held: Record) -> None:
     """Say that everything in the ledger is in force since now, in this boot, by this process."""
     text = json.dumps(
         {

@@ -12,7 +12,7 @@ from installer.decide.edits.tree import kind_of
 from installer.decide.engines import ENGINES
 from installer.decide.inode import Meta
 from installer.decide.parts.cdi import OWNER
-from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
+from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
 
 VERSION: Final = 1
 KNOWN: Final = frozenset(
@@ -31,7 +31,7 @@ KNOWN: Final = frozenset(
 )
 
 
-def dumps(held: Holdings) -> bytes:
+def dumps(held: Record) -> bytes:
     """Return the rows as JSON that a person can read."""
     toolkit = held.toolkit
     rows = {
@@ -86,14 +86,14 @@ def dumps(held: Holdings) -> bytes:
     return json.dumps(rows, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
-def loads(text: bytes) -> Holdings:
+def loads(text: bytes) -> Record:
     """Return the rows that ``dumps`` wrote.
 
     Raises:
         ValueError: these are not rows of a version known here.
     """
     try:
-        return _holdings(json.loads(text.decode(), parse_int=_whole))
+        return _record(json.loads(text.decode(), parse_int=_whole))
     except UnicodeDecodeError as error:
         raise ValueError(f"it is no text: byte {error.start} is not UTF-8") from error
     except json.JSONDecodeError as error:
@@ -112,14 +112,14 @@ def _whole(digits: str) -> int:
         raise ValueError("it holds a number of more than 4300 digits") from error
 
 
-def _holdings(rows: Any) -> Holdings:
+def _record(rows: Any) -> Record:
     rows = _table(rows)
     if rows["version"] != VERSION:
         raise ValueError(f"it is of version {rows['version']!r:.20}, and {VERSION} is known here")
     if unknown := rows.keys() - KNOWN:
         raise ValueError(f"{min(unknown)!r:.40} is unknown here")
     toolkit, failed = rows["toolkit"], rows.get("failed")
-    return Holdings(
+    return Record(
         tuple(_path(path) for path in _list(rows["directories"])),
         None if toolkit is None else _toolkit(_table(toolkit)),
         tuple(_engine(_table(row)) for row in _list(rows["engines"])),

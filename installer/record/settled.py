@@ -29,7 +29,7 @@ def await_settled(host: Host, facts: EngineFacts, patience: Patience) -> None:
     Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
     is stuck already, and no reason to wait for ever.
     """
-    socket, deadline = host.here(facts.socket), time.monotonic() + min(SETTLE_S, patience.start_s / 2)
+    socket, deadline = host.local_path(facts.socket), time.monotonic() + min(SETTLE_S, patience.start_s / 2)
     while True:
         try:
             waiting = cri.unready_containers(socket, timeout_s=SETTLE_ASK_S)

@@ -152,7 +152,7 @@ def _process(host: Host, engine: EngineFacts) -> Path | None:
         pid = units.state(host, engine.unit).main_pid if engine.unit else 0
     except InstallerError:
         return None
-    process = host.here(PROC) / str(pid)
+    process = host.local_path(PROC) / str(pid)
     try:
         # Our own /proc, of another pid namespace, has another process under that number, or none.
         named = (process / "comm").read_text().strip() == ENGINES[engine.name].process

@@ -15,7 +15,7 @@ from installer.decide.errors import InstallerError, LockedError, UndoIncompleteE
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.host.containers import pid_of_own
 from installer.host.files import Host
 from installer.host.locks import lock_directory
@@ -32,7 +32,7 @@ POLL_S: Final = 0.02
 REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
 
 
-def handed_over(host: Host, options: Options, held: Holdings) -> bool:
+def handed_over(host: Host, options: Options, held: Record) -> bool:
     """Hand the undo to a unit of systemd's if we are a container of an engine that cannot restart meanwhile.
 
     Raises:

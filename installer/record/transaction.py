@@ -21,7 +21,7 @@ from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
 from installer.decide.parts.cdi import OWNER, generated
 from installer.decide.plan import Plan
-from installer.decide.rows import Failure, Holdings
+from installer.decide.rows import Failure, Record
 from installer.decide.steps import (
     ConcreteStep,
     FindRuntimes,
@@ -49,8 +49,8 @@ from installer.record.engines import reload
 from installer.record.hooks import await_created
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
-from installer.record.live import live_containers, low_level_runtime
 from installer.record.recheck import refuse_changed
+from installer.record.running import low_level_runtime, running_containers
 from installer.record.settled import write_settled
 from installer.record.told import fields, past
 from installer.record.units import STOP_S, Patience
@@ -64,7 +64,7 @@ def never_stop() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class Context:
     """Where a plan is carried out; ``hurried`` where a pod's grace is running out."""
 
     host: Host
@@ -74,7 +74,7 @@ class Site:
     hurried: bool = False
 
 
-def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
+def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
     """Carry ``plan`` out; when a step fails, or ``check`` raises before one, roll back.
 
     Where ``undo_follows``, a stop leaves it as it is: one undo is quicker than a roll-back and an undo.
@@ -83,11 +83,11 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
         InstallerError: the host is as it was before.
         UndoIncompleteError: the roll-back failed; the ledger is kept.
     """
-    held = site.ledger.held
+    held = context.ledger.held
     done: list[Step] = []
     try:
         with internal_errors():
-            carry_out(site, plan, check, done)
+            carry_out(context, plan, check, done)
     except InstallerError as error:
         if undo_follows and isinstance(error, StoppedError):
             raise
@@ -96,14 +96,16 @@ def apply(site: Site, plan: Plan, check: Callable[[], None], *, undo_follows: bo
             raise UndoIncompleteError(
                 f"finish ({error.problem})", remedy=error.remedy, code=error.code
             ) from error
-        if not done and site.ledger.held == held:
-            site.ledger.drop_backups()
+        if not done and context.ledger.held == held:
+            context.ledger.drop_backups()
             raise
         if done:
             log.warning("step failed", step=describe(done[-1]), error=error)
         if isinstance(error, NotBegunError):
             done.pop()
-        _take_back(site, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error)
+        _take_back(
+            context, plan, done, replace(held, failed=_failure(plan, done, error) or held.failed), error
+        )
         raise
 
 
@@ -115,31 +117,33 @@ def refuse_obstacles(plan: Plan) -> None:
         raise obstacle
 
 
-def carry_out(site: Site, plan: Plan, check: Callable[[], None], done: list[Step] | None = None) -> None:
+def carry_out(
+    context: Context, plan: Plan, check: Callable[[], None], done: list[Step] | None = None
+) -> None:
     """Carry ``plan`` out and leave it where it fails; the ledger knows how to go on from there."""
     done = [] if done is None else done
-    site.ledger.save(plan.backups)
-    site.ledger.write(plan.during)
+    context.ledger.save(plan.backups)
+    context.ledger.write(plan.in_progress)
     for step, why in zip(plan.steps, plan.why, strict=True):
         check()
         done.append(step)
         if isinstance(step, WriteSpecification):
-            done[-1] = step = _generated(site, step)  # noqa: PLW2901 - its text is known from here on
+            done[-1] = step = _generated(context, step)  # noqa: PLW2901 - its text is known from here on
         try:
-            _do(site, plan, step, check)
+            _do(context, plan, step, check)
         except InstallerError:
             _tell_intermediate(step, plan.steps[len(done) :])
             raise
         log.info(past(step), **fields(step), why=why)
-    settled = plan.settled and _as_done(site.host, plan.settled, done)
-    if settled is None:
-        site.ledger.remove()
-    elif settled.empty:
+    final = plan.final and _as_done(context.host, plan.final, done)
+    if final is None:
+        context.ledger.remove()
+    elif final.empty:
         # It is removed with its last rows when it is released: a roll-back takes no space of a full disk.
-        site.ledger.held = settled
+        context.ledger.held = final
     else:
-        site.ledger.write(settled)
-        site.ledger.drop_backups()
+        context.ledger.write(final)
+        context.ledger.drop_backups()
 
 
 def _tell_intermediate(failed: Step, rest: Sequence[Step]) -> None:
@@ -149,20 +153,20 @@ def _tell_intermediate(failed: Step, rest: Sequence[Step]) -> None:
         log.warning("config is an intermediate text", path=str(following.path), reason="its reload failed")
 
 
-def _generated(site: Site, step: WriteSpecification) -> WriteConfig:
+def _generated(context: Context, step: WriteSpecification) -> WriteConfig:
     """Return the specification's step with its text, which the ledger knows from here on."""
-    text = specification(step.source, site.layout, step.cdi)
+    text = specification(step.source, context.layout, step.cdi)
     after = File(text.encode(), step.before.meta if step.before else Meta())
     write = WriteConfig(OWNER, step.path, step.before, after)
-    held = site.ledger.held
-    site.ledger.write(replace(held, configs=generated(held.configs, [write])))
+    held = context.ledger.held
+    context.ledger.write(replace(held, configs=generated(held.configs, [write])))
     return write
 
 
-def _as_done(host: Host, settled: Holdings, done: list[Step]) -> Holdings:
+def _as_done(host: Host, final: Record, done: list[Step]) -> Record:
     """Return the rows with what nobody knew ahead of the steps: a generated text, the inodes of nodes."""
-    nodes = tuple(now for node in settled.nodes if (now := held_node(host, node)) is not None)
-    return replace(settled, configs=generated(settled.configs, done), nodes=nodes)
+    nodes = tuple(now for node in final.nodes if (now := held_node(host, node)) is not None)
+    return replace(final, configs=generated(final.configs, done), nodes=nodes)
 
 
 def _failure(plan: Plan, done: list[Step], error: InstallerError) -> Failure | None:
@@ -171,15 +175,17 @@ def _failure(plan: Plan, done: list[Step], error: InstallerError) -> Failure | N
     return Failure(plan.digest, error.problem) if reloaded and not isinstance(error, StoppedError) else None
 
 
-def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: InstallerError) -> None:
+def _take_back(context: Context, plan: Plan, done: list[Step], held: Record, cause: InstallerError) -> None:
     try:
         with internal_errors():
-            live = live_containers(site.host, site.layout, plan.during, plan.engines.values())
-            back = plan_rollback(plan, tuple(done), held, live)
-            carry_out(site, back, never_stop)
+            running = running_containers(
+                context.host, context.layout, plan.in_progress, plan.engines.values()
+            )
+            back = plan_rollback(plan, tuple(done), held, running)
+            carry_out(context, back, never_stop)
     except InstallerError as error:
         with suppress(Exception):  # what was not rolled back is told in any case
-            site.ledger.write(replace(site.ledger.held, failed=held.failed))
+            context.ledger.write(replace(context.ledger.held, failed=held.failed))
         raise UndoIncompleteError(
             f"bring the host back after a failure ({cause}): {error.problem}",
             remedy=error.remedy,
@@ -193,9 +199,9 @@ def _take_back(site: Site, plan: Plan, done: list[Step], held: Holdings, cause: 
         ) from cause
 
 
-def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> None:
-    host, layout = site.host, site.layout
-    patience = Patience(site.timeout_s, check, 0.0 if site.hurried else STOP_S)
+def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> None:
+    host, layout = context.host, context.layout
+    patience = Patience(context.timeout_s, check, 0.0 if context.hurried else STOP_S)
     match step:
         case MakeDirectory(path):
             host.make_directory(path)
@@ -207,7 +213,7 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
             write_settled(host, step, plan.engines, patience)
         case InstallVersion(version, files):
             host.make_directory(layout.versions)
-            like = low_level_runtime(host, plan.during)
+            like = low_level_runtime(host, plan.in_progress)
             install_tree(host, layout.version(version), files, like)
         case RemoveVersion(version):
             remove_tree(host, layout.version(version))
@@ -222,7 +228,7 @@ def _do(site: Site, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -
         case MakeDeviceNodes() | RemoveDeviceNodes():
             _change_device_nodes(host, step)
         case ProveUnused(hooked):
-            _prove_unused(site, plan, hooked, check)
+            _prove_unused(context, plan, hooked, check)
         case _:
             assert_never(step)
 
@@ -235,13 +241,13 @@ def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) 
         remove_device_node(host, node)
 
 
-def _prove_unused(site: Site, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
+def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[], None]) -> None:
     if hooked:
-        await_created(site.host, plan.engines[hooked], site.layout, check)
-    live = live_containers(site.host, site.layout, site.ledger.held, plan.engines.values())
-    if live:
+        await_created(context.host, plan.engines[hooked], context.layout, check)
+    running = running_containers(context.host, context.layout, context.ledger.held, plan.engines.values())
+    if running:
         raise InstallerError(
-            f"remove the toolkit (it has just started {names_of(live)})",
+            f"remove the toolkit (it has just started {names_of(running)})",
             remedy="run uninstall again",
             code="in-use",
         )

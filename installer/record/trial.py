@@ -130,7 +130,7 @@ class Trials:
     ) -> Ran | None:
         """Run a program that is given ``places``; in what it says they have the names that the host knows."""
         ran = run_in(
-            self._host.here(ROOT),
+            self._host.local_path(ROOT),
             [str(program), *words],
             timeout_s=ANSWER_S,
             environment=ENVIRONMENT | dict(as_running.environment if as_running else {}),

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 def buses(host: Host) -> tuple[Path, ...]:
     """Return where systemd may be reached, under the host's root."""
-    return tuple(host.here(path) for path in SYSTEM_BUSES)
+    return tuple(host.local_path(path) for path in SYSTEM_BUSES)
 
 
 def state(host: Host, unit: str) -> UnitState:
@@ -45,7 +45,7 @@ def state(host: Host, unit: str) -> UnitState:
     """
     return _either(
         lambda: systemd.unit_state(buses(host), unit, timeout_s=ASK_S),
-        lambda: systemctl.state(host.here(ROOT), unit, timeout_s=ASK_S),
+        lambda: systemctl.state(host.local_path(ROOT), unit, timeout_s=ASK_S),
     )
 
 
@@ -118,7 +118,7 @@ def _restarted(host: Host, unit: str, timeout_s: float, patience: Patience) -> N
         lambda: unit_jobs.restart_unit(
             buses(host), unit, timeout_s=timeout_s, check=patience.check, withdraw_s=withdraw_s
         ),
-        lambda: systemctl.restart(host.here(ROOT), unit, timeout_s=timeout_s),
+        lambda: systemctl.restart(host.local_path(ROOT), unit, timeout_s=timeout_s),
     )
 
 
@@ -169,7 +169,7 @@ class Busy:
         )
 
     def _busy(self) -> float:
-        return systemd.busy_s(self._host.here(SYSTEMD))
+        return systemd.busy_s(self._host.local_path(SYSTEMD))
 
 
 def reload(host: Host, unit: str, *, timeout_s: float) -> None:
@@ -180,7 +180,7 @@ def reload(host: Host, unit: str, *, timeout_s: float) -> None:
     """
     _either(
         lambda: unit_jobs.reload_unit(buses(host), unit, timeout_s=timeout_s),
-        lambda: systemctl.reload(host.here(ROOT), unit, timeout_s=timeout_s),
+        lambda: systemctl.reload(host.local_path(ROOT), unit, timeout_s=timeout_s),
     )
 
 
@@ -192,7 +192,7 @@ def start_transient(host: Host, unit: str, words: Sequence[str]) -> None:
     """
     _either(
         lambda: unit_jobs.start_transient(buses(host), unit, words, timeout_s=ASK_S),
-        lambda: systemctl.start_transient(host.here(ROOT), unit, words, timeout_s=ASK_S),
+        lambda: systemctl.start_transient(host.local_path(ROOT), unit, words, timeout_s=ASK_S),
     )
 
 

@@ -45,7 +45,7 @@ def _adopt(
     node: Nvidia, capfd: pytest.CaptureFixture[str], event: str = "adopted", key: str = "found"
 ) -> list[str]:
     options = Options(
-        runtimes=(node.engine,), host_root=PurePosixPath(node.root), restart_mode=RestartMode.NONE, adopt=True
+        engines=(node.engine,), host_root=PurePosixPath(node.root), restart_mode=RestartMode.NONE, adopt=True
     )
     assert uninstall(options) == 0
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]

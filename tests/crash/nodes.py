@@ -61,7 +61,7 @@ class Ward:
 
     def options(self, source: str = "one", root: Path | None = None) -> Options:
         return Options(
-            runtimes=self.engines,
+            engines=self.engines,
             toolkit_source=PurePosixPath(self.directory / source),
             host_root=PurePosixPath(root or self.root),
             restart_mode=RestartMode.NONE,

@@ -86,7 +86,7 @@ class Site:
         there, here = "/run/nvidia/driver", str(self.root / "run/nvidia/driver")
         cdi = Cdi(PurePosixPath("/run/cdi"), KIND, there, here, there, here, nodes=True)
         return Options(
-            runtimes=(self.engine,),
+            engines=(self.engine,),
             toolkit_source=PurePosixPath(self.source),
             host_root=PurePosixPath(self.root),
             restart_mode=RestartMode.NONE,
@@ -132,8 +132,8 @@ def _failing(part: Part, kind: str) -> None:
     """Let what is done after the first step that is this part fail, in this process."""
     do, met = transaction._do, list[Step]()  # noqa: SLF001 - in a child that ends with it
 
-    def failing(site: Any, plan: Any, step: Any, check: Any) -> None:
-        do(site, plan, step, check)
+    def failing(context: Any, plan: Any, step: Any, check: Any) -> None:
+        do(context, plan, step, check)
         if met and kind == "an exception, in the roll-back too":
             raise RuntimeError("hunter2")
         if met or not part(step):
@@ -225,8 +225,8 @@ def _dying(part: Part) -> None:
     """Let this process be killed behind the first step that is this part."""
     do = transaction._do  # noqa: SLF001 - in a child that ends with it
 
-    def dying(site: Any, plan: Any, step: Any, check: Any) -> None:
-        do(site, plan, step, check)
+    def dying(context: Any, plan: Any, step: Any, check: Any) -> None:
+        do(context, plan, step, check)
         if part(step):
             os._exit(faults.KILLED)
 

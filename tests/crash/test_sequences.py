@@ -102,7 +102,7 @@ def test_random_history_then_uninstall_leaves_only_foreign_edits(
                 acts += 1
                 continue
             options = Options(
-                runtimes=(engine,),
+                engines=(engine,),
                 toolkit_source=PurePosixPath(tmp_path / chance.choice(["one", "two"])),
                 host_root=PurePosixPath(node),
                 restart_mode=RestartMode.NONE,

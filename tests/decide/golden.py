@@ -15,7 +15,7 @@ from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import WriteConfig
 from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact
 from installer.flags import DEFAULT_HOOK
@@ -42,13 +42,13 @@ class Case:
     @property
     def options(self) -> Options:
         return Options(
-            runtimes=(self.engine,),
+            engines=(self.engine,),
             runtime_name=self.said.get("runtime_name", "nvidia"),
             set_as_default=self.said.get("set_as_default", False),
             restart_mode=RestartMode.NONE,
         )
 
-    def facts(self, disk: Disk, held: Holdings, originals: Disk) -> Facts:
+    def facts(self, disk: Disk, held: Record, originals: Disk) -> Facts:
         """Return the facts that a probe of ``disk`` would find."""
         engine = ENGINES[self.engine]
         drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_in
@@ -84,7 +84,7 @@ def cases(engine: str) -> list[Case]:
     ]
 
 
-def installed(case: Case, disk: Disk, held: Holdings) -> tuple[Plan, Disk]:
+def installed(case: Case, disk: Disk, held: Record) -> tuple[Plan, Disk]:
     """Return the plan over ``disk`` and the disk after it."""
     plan = accepted(plan_install(case.facts(disk, held, _originals(case, held)), case.options))
     return plan, written(disk, plan)
@@ -112,11 +112,11 @@ def written(disk: Disk, plan: Plan) -> Disk:
     return {path: file for path, file in after.items() if file is not None}
 
 
-def _originals(case: Case, held: Holdings) -> Disk:
+def _originals(case: Case, held: Record) -> Disk:
     return {row.path: case.before.get(row.path) for row in held.configs}
 
 
-def undo_facts(case: Case, disk: Disk, held: Holdings) -> Facts:
+def undo_facts(case: Case, disk: Disk, held: Record) -> Facts:
     """Return the facts for an undo, as of an engine that serves everything that was configured."""
     facts = case.facts(disk, held, _originals(case, held))
     return replace(facts, engines=tuple(replace(engine, hook=None) for engine in facts.engines))

@@ -10,7 +10,7 @@ from installer.decide.inode import File
 from installer.decide.options import Cdi, Options
 from installer.decide.parts.cdi import OWNER
 from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import ConfigRow, DeviceNode, Holdings, Saved
+from installer.decide.rows import ConfigRow, DeviceNode, Record, Saved
 from installer.decide.steps import RemoveDeviceNodes, Step, WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, cases
@@ -29,7 +29,7 @@ def _row(now: File, original: File | None = None, path: PurePosixPath = PATH) ->
 
 
 def _facts(there: File | None, *rows: ConfigRow, original: File | None = None) -> Facts:
-    facts = CASE.facts(CASE.before, Holdings(configs=rows, nodes=(NODE,)), {})
+    facts = CASE.facts(CASE.before, Record(configs=rows, nodes=(NODE,)), {})
     contents = {**facts.contents, **{row.path: there for row in rows}, PATH: there}
     originals = {row.path: original for row in rows}
     return replace(facts, contents=contents, originals=originals, cdi_spec="new\n")
@@ -41,8 +41,8 @@ def _writes(steps: tuple[Step, ...]) -> list[tuple[PurePosixPath, bytes | None]]
 
 
 def _held(plan: Plan) -> dict[PurePosixPath, ConfigRow]:
-    assert plan.settled is not None
-    return {row.path: row for row in plan.settled.configs if row.engine == OWNER}
+    assert plan.final is not None
+    return {row.path: row for row in plan.final.configs if row.engine == OWNER}
 
 
 def test_a_specification_is_written_and_held() -> None:
@@ -73,7 +73,7 @@ def test_one_that_is_not_wanted_any_more_goes_and_is_known_until_it_is_gone() ->
 
     assert _writes(plan.steps) == [(PATH, None)]
     assert _held(plan) == {}
-    assert PATH in {row.path for row in plan.during.configs}
+    assert PATH in {row.path for row in plan.in_progress.configs}
 
 
 def test_one_in_another_directory_takes_its_place() -> None:
@@ -97,7 +97,7 @@ def test_an_undo_removes_specification_and_nodes_ahead_of_the_payload() -> None:
 
     assert _writes(plan.steps) == [(PATH, None)]
     assert RemoveDeviceNodes((NODE,)) in plan.steps
-    assert plan.settled is None
+    assert plan.final is None
 
 
 @pytest.mark.parametrize("kind", ["management.nvidia.com/gpu", "example.com/class"])

@@ -13,7 +13,7 @@ from installer.decide.facts import Container, EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
 from installer.decide.options import InUse, Options
 from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
 from installer.decide.undo import plan_rollback, plan_undo
 from installer.flags import FLAGS, options_from
@@ -23,11 +23,11 @@ from tests.decide.serving import served
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 BEFORE = served({"runc": ""}, "runc")
 AFTER = served({"runc": "", "nvidia": str(OURS)}, "runc")
-PAYLOAD = next(iter(cases("containerd"))).facts({}, Holdings(), {})
+PAYLOAD = next(iter(cases("containerd"))).facts({}, Record(), {})
 NAMES = pytest.mark.parametrize("name", ["k3s", "rke2"])
 
 
-def facts(name: str, serving: Effect | None, held: Holdings | None = None) -> Facts:
+def facts(name: str, serving: Effect | None, held: Record | None = None) -> Facts:
     """Return a node of k3s or RKE2, with nothing installed or what ``held`` says."""
     engine = EngineFacts(
         name,
@@ -44,11 +44,11 @@ def facts(name: str, serving: Effect | None, held: Holdings | None = None) -> Fa
     if held is not None and held.toolkit is not None:
         version = held.toolkit.version
         there = ToolkitFacts(Kind.LINK, f".toolkit-installer/versions/{version}", {version: {}})
-    return replace(PAYLOAD, engines=(engine,), contents={}, held=held or Holdings(), toolkit=there)
+    return replace(PAYLOAD, engines=(engine,), contents={}, held=held or Record(), toolkit=there)
 
 
 def installed(name: str) -> Plan:
-    return plan_install(facts(name, BEFORE), Options(runtimes=(name,)))
+    return plan_install(facts(name, BEFORE), Options(engines=(name,)))
 
 
 @NAMES
@@ -65,7 +65,7 @@ def test_the_toolkit_is_put_where_it_is_looked_for_then_the_engine_is_restarted(
 
 @NAMES
 def test_one_that_has_found_it_is_not_restarted(name: str) -> None:
-    plan = plan_install(facts(name, AFTER), Options(runtimes=(name,)))
+    plan = plan_install(facts(name, AFTER), Options(engines=(name,)))
 
     assert not any(isinstance(step, Reload) for step in plan.steps)
 
@@ -82,24 +82,24 @@ def test_one_that_has_found_it_is_not_restarted(name: str) -> None:
     ],
 )
 def test_what_it_would_not_find_is_refused(options: dict[str, Any], problem: str) -> None:
-    plan = plan_install(facts("k3s", BEFORE), replace(Options(runtimes=("k3s",)), **options))
+    plan = plan_install(facts("k3s", BEFORE), replace(Options(engines=("k3s",)), **options))
 
     assert [each.problem for each in plan.obstacles] == [problem]
 
 
 @NAMES
 def test_an_undo_takes_the_toolkit_away_and_restarts_nothing(name: str) -> None:
-    held = installed(name).settled
+    held = installed(name).final
 
-    plan = plan_undo(facts(name, AFTER, held), Options(runtimes=(name,)))
+    plan = plan_undo(facts(name, AFTER, held), Options(engines=(name,)))
 
     assert plan.obstacles == ()
-    assert plan.settled is None
+    assert plan.final is None
     assert SwitchToolkit(before=plan_link(held), after="") in plan.steps
     assert not any(isinstance(step, Reload) for step in plan.steps)
 
 
-def plan_link(held: Holdings | None) -> str:
+def plan_link(held: Record | None) -> str:
     assert held is not None
     assert held.toolkit is not None
     return f".toolkit-installer/versions/{held.toolkit.version}"
@@ -107,10 +107,10 @@ def plan_link(held: Holdings | None) -> str:
 
 @NAMES
 def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
-    held = installed(name).settled
+    held = installed(name).final
     default = served({"runc": "", "nvidia": str(OURS)}, "nvidia")
 
-    plan = plan_undo(facts(name, default, held), Options(runtimes=(name,)))
+    plan = plan_undo(facts(name, default, held), Options(engines=(name,)))
 
     assert [each.problem for each in plan.obstacles] == [
         f"take the toolkit away from {name} (its default runtime is nvidia)"
@@ -120,23 +120,23 @@ def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
 @NAMES
 @pytest.mark.parametrize("in_use", [InUse.KEEP, InUse.WAIT])
 def test_what_containers_run_on_stays(name: str, in_use: InUse) -> None:
-    held = installed(name).settled
+    held = installed(name).final
     live = (Container(name, "3f6c0d5e8a9b", "train/bert-0", OURS),)
 
     plan = plan_undo(
-        replace(facts(name, AFTER, held), live=live), replace(Options(runtimes=(name,)), in_use=in_use)
+        replace(facts(name, AFTER, held), running=live), replace(Options(engines=(name,)), in_use=in_use)
     )
 
     assert plan.in_use == live
-    assert plan.settled is not None
-    assert [row.name for row in plan.settled.engines] == [name]
+    assert plan.final is not None
+    assert [row.name for row in plan.final.engines] == [name]
     assert not any(isinstance(step, SwitchToolkit) for step in plan.steps)
 
 
 def test_a_failure_takes_the_toolkit_away_and_leaves_the_engine_to_itself() -> None:
     plan = installed("k3s")
 
-    back = plan_rollback(plan, plan.steps, Holdings())
+    back = plan_rollback(plan, plan.steps, Record())
 
     assert not any(isinstance(step, Reload) for step in back.steps)
     assert any(isinstance(step, SwitchToolkit) for step in back.steps)
@@ -154,7 +154,7 @@ def test_a_config_for_it_makes_no_sense(flag: str) -> None:
 
 
 def test_without_an_answer_nothing_is_begun() -> None:
-    plan = plan_install(facts("k3s", None), Options(runtimes=("k3s",)))
+    plan = plan_install(facts("k3s", None), Options(engines=("k3s",)))
 
     with pytest.raises(InstallerError, match="prove that k3s serves our runtimes"):
         raise plan.obstacles[0]

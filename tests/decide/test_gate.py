@@ -15,7 +15,7 @@ from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.options import RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import Neighbour, Reload, WriteConfig
 from installer.decide.texts import Texts
 from installer.decide.undo import plan_undo
@@ -78,8 +78,8 @@ def edited(disk: Disk, path: PurePosixPath, *changes: tuple[str, str]) -> Disk:
 
 
 def undone(case: Case, disk: Disk, plan: Plan) -> tuple[Plan, Disk]:
-    assert plan.settled is not None
-    back = plan_undo(undo_facts(case, disk, plan.settled), case.options)
+    assert plan.final is not None
+    back = plan_undo(undo_facts(case, disk, plan.final), case.options)
     return back, written(disk, back)
 
 
@@ -93,7 +93,7 @@ def test_a_text_that_changes_what_others_have_is_not_written() -> None:
     with pytest.raises(InstallerError, match="the runtime runc would have other settings"):
         accepted(
             plan_install(
-                CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, flips_the_driver
+                CONTAINERD.facts(CONTAINERD.before, Record(), {}), CONTAINERD.options, flips_the_driver
             )
         )
 
@@ -107,7 +107,7 @@ def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> Non
     with pytest.raises(InstallerError, match="the runtime nvidia would not be there"):
         accepted(
             plan_install(
-                CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), CONTAINERD.options, knows_nothing_of_us
+                CONTAINERD.facts(CONTAINERD.before, Record(), {}), CONTAINERD.options, knows_nothing_of_us
             )
         )
 
@@ -124,13 +124,13 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
     def reads_schema_1(engine: EngineFacts, texts: Texts) -> Effect:
         return replace(texts_alone(engine, texts), rest="told")
 
-    plan = plan_install(case.facts(case.before, Holdings(), {}), case.options, reads_schema_1)
+    plan = plan_install(case.facts(case.before, Record(), {}), case.options, reads_schema_1)
 
     assert [step for step in plan.steps if isinstance(step, WriteConfig)]
 
 
 def test_a_runtime_that_was_made_the_default_stays_and_the_rest_goes() -> None:
-    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
     file = disk[CONFIG]
     assert file is not None
     text = file.content.decode()
@@ -146,13 +146,13 @@ def test_a_runtime_that_was_made_the_default_stays_and_the_rest_goes() -> None:
     assert after is not None
     assert f"{TOOLKIT}/nvidia-container-runtime" in after.content.decode()
     assert "nvidia-legacy" not in after.content.decode()
-    assert back.settled is not None
-    assert back.settled.toolkit is not None
-    assert [name for name, _ in back.settled.engines[0].runtimes] == ["nvidia"]
+    assert back.final is not None
+    assert back.final.toolkit is not None
+    assert [name for name, _ in back.final.engines[0].runtimes] == ["nvidia"]
 
 
 def test_a_default_of_dockers_that_names_ours_keeps_it() -> None:
-    plan, disk = installed(DOCKER, DOCKER.before, Holdings())
+    plan, disk = installed(DOCKER, DOCKER.before, Record())
     file = disk[DAEMON_JSON]
     assert file is not None
     tree = json.loads(file.content)
@@ -170,7 +170,7 @@ def test_a_default_of_dockers_that_names_ours_keeps_it() -> None:
 
 
 def test_keys_that_a_migration_has_moved_are_ours_still() -> None:
-    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
     file = disk[CONFIG]
     assert file is not None
     moved = file.content.decode().replace("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
@@ -181,11 +181,11 @@ def test_keys_that_a_migration_has_moved_are_ours_still() -> None:
     after = left[CONFIG]
     assert after is not None
     assert "nvidia" not in after.content.decode()
-    assert back.settled is None
+    assert back.final is None
 
 
 def test_what_others_put_into_a_runtime_of_ours_goes_and_is_named() -> None:
-    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
     file = disk[CONFIG]
     assert file is not None
     header = f"[{OLD}.runtimes.nvidia]"
@@ -202,9 +202,9 @@ def test_what_others_put_into_a_runtime_of_ours_goes_and_is_named() -> None:
 
 
 def test_the_toolkit_stays_while_another_file_names_it() -> None:
-    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(CONTAINERD, disk, plan.settled)
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(CONTAINERD, disk, plan.final)
     other = File(f'{{"runtimes": {{"gpu": {{"path": "{TOOLKIT}/nvidia-container-runtime"}}}}}}'.encode())
 
     back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
@@ -212,8 +212,8 @@ def test_the_toolkit_stays_while_another_file_names_it() -> None:
     assert [error.problem for error in back.needed] == [
         f"remove the toolkit ({DAEMON_JSON} names {TOOLKIT}/nvidia-container-runtime)"
     ]
-    assert back.settled is not None
-    assert back.settled.toolkit == plan.settled.toolkit
+    assert back.final is not None
+    assert back.final.toolkit == plan.final.toolkit
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def test_what_others_would_notice_is_told_in_words(after: Effect, said: list[str
 def test_what_others_put_into_a_drop_in_of_ours_is_not_lost_with_it() -> None:
     drop_in = PurePosixPath("/etc/containerd/conf.d/99-nvidia.toml")
     case = Own("containerd", NOWHERE, {"drop_in": str(drop_in), "engine_version": "2.1.9"}, CONFIG, TEXT)
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
     mine = f'\n[{OLD}.runtimes.mine]\nruntime_type = "io.containerd.runc.v2"\n'
     file = disk[drop_in]
     assert file is not None
@@ -283,19 +283,19 @@ def test_what_others_put_into_a_drop_in_of_ours_is_not_lost_with_it() -> None:
     without = replace(case, said={"engine_version": "2.1.9"})
 
     with pytest.raises(InstallerError, match="the runtime mine would be lost"):
-        installed(without, disk, plan.settled)
+        installed(without, disk, plan.final)
 
 
 def test_an_engine_is_asked_again_while_the_toolkit_is_named() -> None:
-    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(CONTAINERD, disk, plan.settled)
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(CONTAINERD, disk, plan.final)
     other = File(f'{{"runtimes": {{"gpu": {{"path": "{TOOLKIT}/nvidia-container-runtime"}}}}}}'.encode())
 
     back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
 
-    assert back.settled is not None
-    assert [row.name for row in back.settled.engines] == ["containerd"]
+    assert back.final is not None
+    assert [row.name for row in back.final.engines] == ["containerd"]
 
 
 @pytest.mark.parametrize(
@@ -311,9 +311,9 @@ def test_an_engine_is_asked_again_while_the_toolkit_is_named() -> None:
     ],
 )
 def test_the_toolkit_is_known_however_its_path_is_spelled(spelled: str) -> None:
-    plan, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(CONTAINERD, disk, plan.settled)
+    plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(CONTAINERD, disk, plan.final)
     other = File(json.dumps({"runtimes": {"gpu": {"path": spelled}}}).encode())
 
     back = plan_undo(replace(facts, contents={**facts.contents, DAEMON_JSON: other}), CONTAINERD.options)
@@ -323,9 +323,9 @@ def test_the_toolkit_is_known_however_its_path_is_spelled(spelled: str) -> None:
 
 @pytest.mark.parametrize("case", [DOCKER, CRIO], ids=["docker", "crio"])
 def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(case, disk, plan.settled)
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(case, disk, plan.final)
     (engine,) = facts.engines
 
     back = plan_undo(replace(facts, engines=(replace(engine, flags=Flags("nvidia")),)), case.options)
@@ -334,9 +334,9 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
         f"take the runtime nvidia away from {case.engine} (it was started with --default-runtime nvidia)"
     )
     assert [error.problem for error in back.needed] == [problem]
-    assert back.settled is not None
-    assert [name for name, _ in back.settled.engines[0].runtimes] == ["nvidia"]
-    assert back.settled.toolkit == plan.settled.toolkit
+    assert back.final is not None
+    assert [name for name, _ in back.final.engines[0].runtimes] == ["nvidia"]
+    assert back.final.toolkit == plan.final.toolkit
     texts = [step.after for step in back.steps if isinstance(step, WriteConfig) and step.after]
     assert [text for text in texts if b"nvidia-container-runtime" in text.content] == texts
     assert not [text for text in texts if b"default" in text.content]
@@ -344,9 +344,9 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [DOCKER, CRIO], ids=["docker", "crio"])
 def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None:
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(case, disk, plan.settled)
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(case, disk, plan.final)
     flags = Flags(runtimes={"gpu": f"{TOOLKIT}/nvidia-container-runtime"})
 
     back = plan_undo(replace(facts, engines=(replace(facts.engines[0], flags=flags),)), case.options)
@@ -357,8 +357,8 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None
             f"{TOOLKIT}/nvidia-container-runtime)"
         )
     ]
-    assert back.settled is not None
-    assert back.settled.toolkit == plan.settled.toolkit
+    assert back.final is not None
+    assert back.final.toolkit == plan.final.toolkit
 
 
 @pytest.mark.parametrize(
@@ -370,9 +370,9 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None
 )
 @pytest.mark.parametrize("case", [CONTAINERD, CRIO], ids=["containerd", "crio"])
 def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found: Effect) -> None:
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(case, disk, plan.settled)
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(case, disk, plan.final)
     (engine,) = facts.engines
     restarts = replace(case.options, restart_mode=RestartMode.AUTO)
     ours = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
@@ -382,20 +382,20 @@ def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found
     with pytest.raises(InstallerError, match="it would not come up again with the config it has"):
         accepted(plan_undo(running, restarts, lambda *_: found))
 
-    assert plan_undo(stopped, restarts, lambda *_: found).settled is None
+    assert plan_undo(stopped, restarts, lambda *_: found).final is None
 
 
 def test_each_file_is_held_in_its_own_syntax_also_where_nothing_of_ours_is_left_in_it() -> None:
     drop_in = PurePosixPath("/etc/containerd/conf.d/99-nvidia.toml")
     case = Own("containerd", NOWHERE, {"drop_in": str(drop_in), "engine_version": "2.1.9"}, CONFIG, TEXT)
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
     without = replace(case, said={"engine_version": "2.1.9"})
 
-    moved, _ = installed(without, disk, plan.settled)
+    moved, _ = installed(without, disk, plan.final)
 
-    assert {row.syntax for row in (*moved.during.configs, *plan.during.configs)} == {Syntax.TOML}
-    assert drop_in in {row.path for row in moved.during.configs}
+    assert {row.syntax for row in (*moved.in_progress.configs, *plan.in_progress.configs)} == {Syntax.TOML}
+    assert drop_in in {row.path for row in moved.in_progress.configs}
 
 
 IMPORTED = PurePosixPath("/etc/containerd/conf.d/99-theirs.toml")
@@ -423,12 +423,12 @@ def test_a_file_that_named_the_toolkit_before_us_keeps_it_only_for_what_it_names
     *, again: bool, more: bool
 ) -> None:
     case = Imports("containerd", NOWHERE, {"engine_version": "2.1.9"}, CONFIG, TEXT)
-    plan, disk = installed(case, case.before, Holdings())
+    plan, disk = installed(case, case.before, Record())
     text = OF_OTHERS + OF_OTHERS.replace("version = 2", "").replace("theirs", "more") * more
     disk = {**disk, IMPORTED: File(text.encode())}
     if again:
-        assert plan.settled is not None
-        plan, disk = installed(case, disk, plan.settled)
+        assert plan.final is not None
+        plan, disk = installed(case, disk, plan.final)
 
     back, left = undone(case, disk, plan)
 
@@ -439,10 +439,10 @@ def test_a_file_that_named_the_toolkit_before_us_keeps_it_only_for_what_it_names
 
 
 def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> None:
-    plan, disk = installed(DOCKER, DOCKER.before, Holdings())
-    assert plan.settled is not None
+    plan, disk = installed(DOCKER, DOCKER.before, Record())
+    assert plan.final is not None
     options = replace(DOCKER.options, restart_mode=RestartMode.AUTO)
-    facts = undo_facts(DOCKER, disk, plan.settled)
+    facts = undo_facts(DOCKER, disk, plan.final)
     ours = {entry.name: str(entry.binary) for entry in entries_for(DOCKER.options)}
     serving = served({"runc": "runc", **ours}, "runc")
     facts = replace(facts, engines=(replace(facts.engines[0], serving=serving, version=(20, 10, 24)),))
@@ -452,7 +452,7 @@ def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> N
     assert b'"default-runtime": "runc"' in passing.after.content
     left = edited({DAEMON_JSON: passing.after}, DAEMON_JSON, ('"warn"', '"info"'))
 
-    again = plan_undo(undo_facts(DOCKER, left, back.during), DOCKER.options)
+    again = plan_undo(undo_facts(DOCKER, left, back.in_progress), DOCKER.options)
 
     after = written(left, again)[DAEMON_JSON]
     assert after is not None
@@ -462,7 +462,7 @@ def test_a_text_that_was_to_pass_is_undone_also_where_it_was_edited_since() -> N
 
 def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> None:
     options = replace(CONTAINERD.options, restart_mode=RestartMode.AUTO)
-    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
     reason = "its EnvironmentFile /etc/default/site is not there"
     engine = replace(facts.engines[0], unstartable=reason, serving=served({"runc": ""}, "runc"))
     problem = f"restart containerd (containerd.service would not start it again: {reason})"
@@ -470,8 +470,8 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     plan = plan_install(replace(facts, engines=(engine,)), options)
 
     assert problem in {each.problem for each in plan.obstacles}
-    assert plan.settled is not None
-    held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), plan.settled)
+    assert plan.final is not None
+    held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), plan.final)
     running = replace(held.engines[0], unstartable=reason, stopped=False)
     back = plan_undo(replace(held, engines=(running,)), options)
     assert problem in {each.problem for each in back.obstacles}
@@ -492,17 +492,17 @@ def test_what_the_old_tables_serve_is_served_beside_our_default_and_after_us() -
     case = Own(
         "containerd", NOWHERE, {"set_as_default": True, "engine_version": "1.7.24"}, CONFIG, OLD_TABLES
     )
-    engine = case.facts(case.before, Holdings(), {}).engines[0]
+    engine = case.facts(case.before, Record(), {}).engines[0]
     before = texts_alone(engine, case.before)
 
-    plan, disk = installed(case, case.before, Holdings())
+    plan, disk = installed(case, case.before, Record())
 
     now = texts_alone(engine, disk)
     assert before.handlers.keys() == {"default", "untrusted", "runc"}
     assert now.default == "nvidia"
     assert all(now.handlers[name].same(before.handlers[name]) for name in before.handlers)
     back, left = undone(case, disk, plan)
-    assert back.settled is None
+    assert back.final is None
     assert left == case.before
 
 

@@ -9,7 +9,7 @@ from installer.decide.edits import undo
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.options import RestartMode
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, cases, expected, installed, sentence, shape, undo_facts, written
@@ -28,7 +28,7 @@ def _name(case: Case) -> str:
 def test_an_install_writes_exactly_the_reviewed_text(case: Case) -> None:
     before = case.before
 
-    _, after = installed(case, before, Holdings())
+    _, after = installed(case, before, Record())
 
     changed = {path: file for path, file in after.items() if before.get(path) != file}
     golden = expected(case, "after", changed)
@@ -40,39 +40,39 @@ def test_an_install_writes_exactly_the_reviewed_text(case: Case) -> None:
 @pytest.mark.parametrize("case", REFUSED, ids=_name)
 def test_a_config_that_cannot_be_edited_is_refused_in_one_sentence(case: Case) -> None:
     with pytest.raises(InstallerError) as refusal:
-        installed(case, case.before, Holdings())
+        installed(case, case.before, Record())
 
     assert str(refusal.value) == sentence(case, str(refusal.value))
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=_name)
 def test_a_second_install_changes_nothing(case: Case) -> None:
-    plan, after = installed(case, case.before, Holdings())
-    assert plan.settled is not None
+    plan, after = installed(case, case.before, Record())
+    assert plan.final is not None
 
-    again, _ = installed(case, after, plan.settled)
+    again, _ = installed(case, after, plan.final)
 
     assert [step for step in again.steps if isinstance(step, WriteConfig)] == []
-    assert again.settled is not None
-    assert again.settled.configs == plan.settled.configs
+    assert again.final is not None
+    assert again.final.configs == plan.final.configs
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=_name)
 def test_an_undo_restores_every_byte(case: Case) -> None:
-    plan, after = installed(case, case.before, Holdings())
-    assert plan.settled is not None
+    plan, after = installed(case, case.before, Record())
+    assert plan.final is not None
 
-    back = plan_undo(undo_facts(case, after, plan.settled), case.options)
+    back = plan_undo(undo_facts(case, after, plan.final), case.options)
 
     assert written(after, back) == case.before
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=_name)
 def test_the_edits_alone_lead_back_without_a_saved_copy(case: Case) -> None:
-    plan, after = installed(case, case.before, Holdings())
-    assert plan.settled is not None
+    plan, after = installed(case, case.before, Record())
+    assert plan.final is not None
 
-    for row in plan.settled.configs:
+    for row in plan.final.configs:
         assert row.syntax is not None
         text, left = undo(text_of(after[row.path], row.path), row.edits, row.syntax, name=str(row.path))
 
@@ -82,10 +82,10 @@ def test_the_edits_alone_lead_back_without_a_saved_copy(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in ACCEPTED if case.engine == "docker"], ids=_name)
 def test_docker_undo_writes_a_reviewed_intermediate_text_and_ends_as_before(case: Case) -> None:
-    plan, after = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(case, after, plan.settled)
-    serving = served({name: str(path) for name, path in plan.settled.engines[0].runtimes}, "runc")
+    plan, after = installed(case, case.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(case, after, plan.final)
+    serving = served({name: str(path) for name, path in plan.final.engines[0].runtimes}, "runc")
     facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
 
     back = plan_undo(facts, replace(case.options, restart_mode=RestartMode.AUTO))

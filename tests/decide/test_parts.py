@@ -10,7 +10,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.options import Cdi, RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import DeviceNode, Holdings
+from installer.decide.rows import DeviceNode, Record
 from installer.decide.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
 from installer.decide.undo import plan_rollback, plan_undo
 from tests.decide.golden import Case, cases, installed, undo_facts
@@ -42,7 +42,7 @@ def _both(one: Facts, other: Facts) -> Facts:
 
 def test_all_obstacles_are_told_not_the_first() -> None:
     docker, containerd = (
-        case.facts(case.before, Holdings(), {}) for case in (_refused("docker"), _refused("containerd"))
+        case.facts(case.before, Record(), {}) for case in (_refused("docker"), _refused("containerd"))
     )
 
     plan = plan_install(replace(_both(docker, containerd), artifacts=()), CONTAINERD.options)
@@ -59,9 +59,9 @@ def test_an_undo_tells_of_each_engine_that_it_cannot_undo() -> None:
     cut = b'{"runtimes": '
     parts = []
     for case in (CONTAINERD, next(case for case in ACCEPTED if case.engine == "docker")):
-        plan, disk = installed(case, case.before, Holdings())
-        assert plan.settled is not None
-        found = undo_facts(case, disk, plan.settled)
+        plan, disk = installed(case, case.before, Record())
+        assert plan.final is not None
+        found = undo_facts(case, disk, plan.final)
         spoilt = {path: replace(file, content=cut) if file else None for path, file in found.contents.items()}
         parts.append(replace(found, contents=spoilt))
     one, other = parts
@@ -80,13 +80,13 @@ def test_an_undo_tells_of_each_engine_that_it_cannot_undo() -> None:
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: f"{case.engine} {case.path.name}")
 def test_each_step_of_an_install_and_its_undo_has_a_reason(case: Case) -> None:
     facts, options = (
-        case.facts(case.before, Holdings(), {}),
+        case.facts(case.before, Record(), {}),
         replace(case.options, restart_mode=RestartMode.AUTO),
     )
     running = replace(facts, engines=tuple(replace(one, serving=served({}, "runc")) for one in facts.engines))
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    back = undo_facts(case, disk, plan.settled)
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    back = undo_facts(case, disk, plan.final)
     names = tuple(replace(one, serving=served(OURS, "runc")) for one in back.engines)
 
     for each in (plan_install(running, options), plan_undo(replace(back, engines=names), options)):
@@ -101,7 +101,7 @@ def _why(plan: Plan, kind: type[Reload | WriteConfig]) -> list[str]:
 
 
 def _serving(serving: Effect | None, **more: object) -> Facts:
-    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
     engines: tuple[EngineFacts, ...] = tuple(replace(one, serving=serving) for one in facts.engines)
     return replace(facts, engines=tuple(replace(one, **more) for one in engines))  # type: ignore[arg-type]
 
@@ -136,12 +136,12 @@ def test_a_restart_is_told_with_what_the_engine_does_not_serve(facts: Facts, why
 
 
 def test_a_write_is_told_with_what_the_file_does_not_hold() -> None:
-    first, disk = installed(CONTAINERD, CONTAINERD.before, Holdings())
-    assert first.settled is not None
+    first, disk = installed(CONTAINERD, CONTAINERD.before, Record())
+    assert first.final is not None
     renamed = Case("containerd", CONTAINERD.path, CONTAINERD.said | {"runtime_name": "mine"})
 
-    second, _ = installed(renamed, disk, first.settled)
-    undone = plan_undo(undo_facts(CONTAINERD, disk, first.settled), CONTAINERD.options)
+    second, _ = installed(renamed, disk, first.final)
+    undone = plan_undo(undo_facts(CONTAINERD, disk, first.final), CONTAINERD.options)
 
     assert _why(first, WriteConfig) == [
         "it does not hold gpu, nvidia-cdi, nvidia-legacy, the default as asked for"
@@ -153,11 +153,11 @@ def test_a_write_is_told_with_what_the_file_does_not_hold() -> None:
 def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_takes_away() -> None:
     node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
     cdi = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
-    facts = CONTAINERD.facts(CONTAINERD.before, Holdings(), {})
+    facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
     facts = replace(facts, absent_nodes=(node,), contents={**facts.contents, cdi.path: None})
 
     plan = plan_install(facts, replace(CONTAINERD.options, cdi=cdi))
-    back = plan_rollback(plan, plan.steps, Holdings())
+    back = plan_rollback(plan, plan.steps, Record())
 
     (part,) = (part for part in plan.parts if part.id == "device-nodes")
     assert [(describe(step), why) for step, why in part.reasons] == [

@@ -13,7 +13,7 @@ from installer.decide.facts import Facts
 from installer.decide.inode import Entry
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import entries_for, plan_install
-from installer.decide.rows import Failure, Holdings, ToolkitRow
+from installer.decide.rows import Failure, Record, ToolkitRow
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
 from tests.decide.golden import Case, cases
 from tests.decide.serving import served
@@ -22,7 +22,7 @@ CASE: Case = next(case for case in cases("containerd") if case.path.name == "kub
 
 
 def _facts(serving: Effect | None = None) -> Facts:
-    facts = CASE.facts(CASE.before, Holdings(), {})
+    facts = CASE.facts(CASE.before, Record(), {})
     engines = tuple(replace(engine, serving=serving) for engine in facts.engines)
     return replace(facts, engines=engines)
 
@@ -156,8 +156,8 @@ def test_what_failed_is_refused_until_something_it_depends_on_changes(
     plan = plan_install(found, replace(asked, **options))
 
     assert any(FAILURE in obstacle.problem for obstacle in plan.obstacles) is refused
-    assert plan.settled is not None
-    assert plan.settled.failed is None
+    assert plan.final is not None
+    assert plan.final.failed is None
 
 
 def test_a_failure_whose_roll_back_failed_too_is_not_called_as_before() -> None:

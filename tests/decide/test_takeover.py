@@ -9,7 +9,7 @@ import pytest
 from installer.decide.engines import ENGINES
 from installer.decide.inode import File
 from installer.decide.options import RestartMode
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.undo import plan_undo
 from tests.decide.engines.configs import NVIDIA
@@ -36,9 +36,9 @@ def case(tmp_path: Path) -> Case:
 
 
 def _undone(case: Case, *, finished: bool) -> list[Reload]:
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    facts = undo_facts(case, disk, replace(plan.settled, finished=finished))
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(case, disk, replace(plan.final, finished=finished))
     engine = facts.engines[0]
     serving = served({"nvidia": NVIDIA, "runc": ""}, "nvidia")
     facts = replace(facts, engines=(replace(engine, serving=serving, stopped=False),))
@@ -68,9 +68,9 @@ def test_an_engine_whose_file_says_all_of_it_again_still_reads_it(case: Case) ->
 
 
 def test_an_engine_in_whose_files_nothing_was_written_is_left_alone(case: Case) -> None:
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    settled = replace(plan.settled, configs=())
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    settled = replace(plan.final, configs=())
     facts = undo_facts(case, disk, settled)
     facts = replace(facts, engines=(replace(facts.engines[0], stopped=False),))
 
@@ -89,13 +89,13 @@ def _repointed(engine: str, version: str, default: str) -> list[Step]:
     }  # fmt: skip
     path = ENGINES[engine].config
     case = Case(engine, Path("/nowhere"), {"engine_version": version, "set_as_default": True})
-    plan, disk = installed(case, {path: File(files[engine].encode())}, Holdings())
-    assert plan.settled is not None
+    plan, disk = installed(case, {path: File(files[engine].encode())}, Record())
+    assert plan.final is not None
     repointed = {
         name: file and replace(file, content=re.sub(rb'"/usr/local/nvidia[^"]*"', b'"/usr/sbin/runc"', file.content))
         for name, file in disk.items()
     }  # fmt: skip
-    facts = undo_facts(case, repointed, plan.settled)
+    facts = undo_facts(case, repointed, plan.final)
     ours = dict.fromkeys(("nvidia", "nvidia-cdi", "nvidia-legacy"), "/usr/sbin/runc")
     serving = served({**ours, "runc": "/usr/sbin/runc" if engine == "crio" else ""}, default)
     originals = {path: File(files[engine].encode())}

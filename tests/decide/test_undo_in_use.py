@@ -14,7 +14,7 @@ from installer.decide.facts import Container, Facts, names_of
 from installer.decide.inode import Kind
 from installer.decide.options import InUse, RestartMode
 from installer.decide.plan import entries_for, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import (
     InstallVersion,
     ProveUnused,
@@ -51,26 +51,26 @@ def _defaults(engine: str, disk: Disk) -> Iterator[object]:
 def test_our_runtime_is_the_default_no_more_and_later_every_byte_comes_back(case: Case) -> None:
     options = replace(case.options, set_as_default=True, in_use=InUse.KEEP)
     try:
-        plan = accepted(plan_install(case.facts(case.before, Holdings(), {}), options))
+        plan = accepted(plan_install(case.facts(case.before, Record(), {}), options))
     except InstallerError:  # one of the cases in which we cannot be the default
-        plan, _ = installed(case, case.before, Holdings())
+        plan, _ = installed(case, case.before, Record())
     disk = written(case.before, plan)
-    assert plan.settled is not None
+    assert plan.final is not None
 
-    kept = plan_undo(replace(undo_facts(case, disk, plan.settled), live=_live(case.engine)), options)
+    kept = plan_undo(replace(undo_facts(case, disk, plan.final), running=_live(case.engine)), options)
 
     after = written(disk, kept)
     assert list(_defaults(case.engine, after)) == list(_defaults(case.engine, case.before))
     assert kept.in_use
-    assert kept.settled is not None
-    assert kept.settled.toolkit == plan.settled.toolkit
+    assert kept.final is not None
+    assert kept.final.toolkit == plan.final.toolkit
     handlers = [path for path, file in after.items() if str(OURS).encode() in (file.content if file else b"")]
     assert handlers
-    again = plan_undo(replace(undo_facts(case, after, kept.settled), live=_live(case.engine)), options)
+    again = plan_undo(replace(undo_facts(case, after, kept.final), running=_live(case.engine)), options)
     assert again.steps == ()
-    full = plan_undo(undo_facts(case, after, kept.settled), options)
+    full = plan_undo(undo_facts(case, after, kept.final), options)
     assert written(after, full) == case.before
-    assert full.settled is None
+    assert full.final is None
 
 
 CONTAINERD = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -79,21 +79,19 @@ DOCKER = next(case for case in ACCEPTED if case.engine == "docker")
 
 
 def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/sbin/runc") -> Facts:
-    plan, disk = installed(case, case.before, Holdings())
-    assert plan.settled is not None
-    assert plan.settled.toolkit is not None
-    facts = undo_facts(case, disk, plan.settled)
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    assert plan.final.toolkit is not None
+    facts = undo_facts(case, disk, plan.final)
     names = {entry.name: str(entry.binary) for entry in entries_for(case.options)}
     engines = tuple(replace(engine, version=version, serving=served(names, "")) for engine in facts.engines)
-    link = f".toolkit-installer/versions/{plan.settled.toolkit.version}"
+    link = f".toolkit-installer/versions/{plan.final.toolkit.version}"
     return replace(
         facts,
         engines=engines,
-        live=_live(case.engine),
+        running=_live(case.engine),
         low_level=PurePosixPath(low_level) if low_level else None,
-        toolkit=replace(
-            facts.toolkit, kind=Kind.LINK, link=link, versions={plan.settled.toolkit.version: {}}
-        ),
+        toolkit=replace(facts.toolkit, kind=Kind.LINK, link=link, versions={plan.final.toolkit.version: {}}),
     )
 
 
@@ -120,8 +118,8 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
         type(step) for step in plan.steps if isinstance(step, InstallVersion | SwitchToolkit | RemoveVersion)
     ]
     assert order == [InstallVersion, SwitchToolkit, RemoveVersion]
-    assert plan.settled is not None
-    assert [row.name for row in plan.settled.engines] == ([case.engine] if stays else [])
+    assert plan.final is not None
+    assert [row.name for row in plan.final.engines] == ([case.engine] if stays else [])
 
 
 @pytest.mark.parametrize(
@@ -141,12 +139,12 @@ def test_what_a_crash_interrupted_is_finished_although_the_file_is_right_already
         in_use=InUse.KEEP,
         restart_mode=RestartMode.AUTO,
     )
-    plan = plan_install(CONTAINERD.facts(CONTAINERD.before, Holdings(), {}), options)
-    assert plan.settled is not None
+    plan = plan_install(CONTAINERD.facts(CONTAINERD.before, Record(), {}), options)
+    assert plan.final is not None
     disk = written(CONTAINERD.before, plan)
-    first = plan_undo(replace(undo_facts(CONTAINERD, disk, plan.settled), live=_live("containerd")), options)
+    first = plan_undo(replace(undo_facts(CONTAINERD, disk, plan.final), running=_live("containerd")), options)
     after = written(disk, first)
-    facts = replace(undo_facts(CONTAINERD, after, first.during), live=_live("containerd"))
+    facts = replace(undo_facts(CONTAINERD, after, first.in_progress), running=_live("containerd"))
     serving = served({entry.name: str(entry.binary) for entry in entries_for(options)}, default)
     facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
 
@@ -164,7 +162,7 @@ def test_force_without_any_low_level_runtime_is_refused() -> None:
 
 
 def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
-    facts = replace(_in_use(CONTAINERD, (1, 7)), live=())
+    facts = replace(_in_use(CONTAINERD, (1, 7)), running=())
 
     plan = plan_undo(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
 
@@ -173,14 +171,14 @@ def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
 
 
 def test_a_roll_back_leaves_containers_that_have_just_been_started_what_they_need() -> None:
-    plan, _ = installed(CONTAINERD, CONTAINERD.before, Holdings())
+    plan, _ = installed(CONTAINERD, CONTAINERD.before, Record())
 
-    back = plan_rollback(plan, plan.steps, Holdings(), _live("containerd"))
+    back = plan_rollback(plan, plan.steps, Record(), _live("containerd"))
 
     assert back.steps == ()
-    assert back.settled == back.during
+    assert back.final == back.in_progress
     assert back.in_use
-    assert plan_rollback(plan, plan.steps, Holdings()).steps
+    assert plan_rollback(plan, plan.steps, Record()).steps
 
 
 def test_many_containers_are_not_all_named() -> None:

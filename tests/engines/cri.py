@@ -52,14 +52,14 @@ class Pod:
 class Mount:
     """A directory of the node in a container; ``from_host`` shows mounts that the node makes there later."""
 
-    here: str
+    local: str
     there: str
     read_only: bool = False
     from_host: bool = False
 
     def encoded(self) -> bytes:
         return (
-            _bytes(1, self.here)
+            _bytes(1, self.local)
             + _bytes(2, self.there)
             + _number(3, int(self.read_only))
             + _number(5, int(self.from_host))

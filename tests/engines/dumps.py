@@ -15,7 +15,7 @@ from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import WriteConfig
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
@@ -35,7 +35,7 @@ class Node:
     program: Path
     version: tuple[int, ...]
     directory: Path
-    held: Holdings = field(default_factory=Holdings)
+    held: Record = field(default_factory=Record)
     saved: dict[str, File] = field(default_factory=dict)
 
     @property
@@ -92,7 +92,7 @@ class Node:
                 else:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(step.after.content)
-        self.held = plan.settled or Holdings()
+        self.held = plan.final or Record()
 
     def edit(self, path: Path, *wants: Want) -> None:
         """Do what an admin does with his editor."""
@@ -118,7 +118,7 @@ class Node:
         asked = PurePosixPath(self.directory, drop_in) if drop_in else None
         facts, trials = self.facts(asked)
         options = Options(
-            runtimes=("containerd",),
+            engines=("containerd",),
             runtime_name=name,
             set_as_default=default,
             restart_mode=RestartMode.NONE,

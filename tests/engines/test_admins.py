@@ -71,14 +71,14 @@ def test_a_runtime_that_was_made_the_default_stays_until_there_is_another(
     assert left.default == "nvidia"
     assert left.handlers.keys() & OURS == {"nvidia"}
     assert "the runtime nvidia" in kept.needed[0].problem
-    assert kept.settled is not None
-    assert kept.settled.toolkit is not None
+    assert kept.final is not None
+    assert kept.final.toolkit is not None
 
     node.edit(node.config, Want((*node.cri(node.config), "default_runtime_name"), "runc"))
     rest = node.uninstall()
 
     assert rest.needed == ()
-    assert rest.settled is None
+    assert rest.final is None
     assert not node.truth().undefined
     assert not names_us(node)
 
@@ -98,7 +98,7 @@ def test_runc_stays_where_a_runtime_of_others_takes_the_built_in_one_away(
     left = node.truth()
     assert not left.undefined
     assert {"runc", "mine"} <= left.handlers.keys()
-    assert done.settled is None
+    assert done.final is None
     assert not names_us(node)
 
 
@@ -114,7 +114,7 @@ def test_settings_that_were_put_into_a_file_of_ours_stay_in_force(
 
     assert [*disturbed(lived, node.truth(), OURS)] == []
     assert "/etc/site/net.d" in node.config.read_text()
-    assert done.settled is None
+    assert done.final is None
     assert not names_us(node)
 
 
@@ -131,7 +131,7 @@ def test_our_keys_are_found_where_a_migration_has_moved_them(
 
     left = node.truth()
     assert done.needed == ()
-    assert done.settled is None
+    assert done.final is None
     assert not names_us(node)
     assert left.handlers.keys() == before.handlers.keys()
     assert left.default == before.default
@@ -400,7 +400,7 @@ def test_an_older_containerd_takes_no_harm_from_what_a_newer_one_was_given(
             assert node.truth().handlers.keys() == {"runc", "mine", *OURS}
         done = node.uninstall()
 
-        assert (done.needed, done.settled) == ((), None)
+        assert (done.needed, done.final) == ((), None)
         assert node.files() == files
         assert node.truth().handlers.keys() == {"runc", "mine"}
 
@@ -415,7 +415,7 @@ def test_a_runtime_can_be_renamed_after_a_migration(containerd: Containerd, tmp_
 
     assert node.truth().handlers.keys() == {*before.handlers, "gpu", *(OURS - {"nvidia"})}
     done = node.uninstall()
-    assert (done.needed, done.settled) == ((), None)
+    assert (done.needed, done.final) == ((), None)
     assert node.truth().handlers.keys() == before.handlers.keys()
     assert not names_us(node)
 
@@ -438,7 +438,7 @@ def test_a_runtime_that_was_made_to_start_another_program_is_served_as_before(
     done = node.uninstall()
 
     left = node.truth()
-    assert (done.needed, done.settled) == ((), None)
+    assert (done.needed, done.final) == ((), None)
     assert left.handlers == {**before.handlers, "nvidia": lived.handlers["nvidia"]}
     assert left.default == before.default
     assert any("left the runtime nvidia in" in note for note in done.notes)

@@ -19,7 +19,7 @@ from installer.decide.engines.model import leaves
 from installer.decide.errors import InstallerError
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import WriteConfig
 from tests.engines.conftest import COVERED
 from tests.engines.dumps import OURS, Node
@@ -184,7 +184,7 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
     untouched, before = node.files(), node.truth()
     drop_in = PurePosixPath(node.config.parent, "conf.d/99-nvidia.toml") if rng.random() < 0.3 else None
     options = Options(
-        runtimes=("containerd",), set_as_default=rng.random() < 0.4, restart_mode=RestartMode.NONE
+        engines=("containerd",), set_as_default=rng.random() < 0.4, restart_mode=RestartMode.NONE
     )
     facts, trials = node.facts(drop_in)
     told = trials(facts.engines[0], facts.contents)
@@ -246,7 +246,7 @@ def take_back(node: Node, before: Effect, lived: Effect, counts: Counter[str]) -
             return
         assert not node.truth().undefined
     assert not names_us(node)
-    assert node.held == Holdings()
+    assert node.held == Record()
 
 
 def test_what_is_in_force_differs_by_what_is_ours_and_by_nothing_after_the_undo(

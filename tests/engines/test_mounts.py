@@ -74,7 +74,8 @@ class Container:
         # As runc does: a link of the image, such as /var/run, is followed within the image.
         image = Host.under(PurePosixPath(self.root))
         lines = "\n".join(
-            f"{how} {there} {image.here(PurePosixPath(here))}" for how, there, here in [*needed, *self.mounts]
+            f"{how} {there} {image.local_path(PurePosixPath(here))}"
+            for how, there, here in [*needed, *self.mounts]
         )
         command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "enter", lines]
         environment = {

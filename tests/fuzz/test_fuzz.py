@@ -28,7 +28,7 @@ from installer.decide.inode import File, Kind
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption
 from installer.decide.plan import plan_install
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
@@ -44,7 +44,7 @@ from installer.host.processes import started_of, unit_in
 from installer.host.waiting import LOCKS, WOKEN_BY, woken
 from installer.record.cmdline import overruling, path_of, state_of, value_of
 from installer.record.hints import is_suse
-from installer.record.ledger import read_holdings
+from installer.record.ledger import read_record
 from installer.record.lost import named_toolkits
 from installer.record.ready import is_ready
 from installer.record.rows_json import dumps
@@ -67,22 +67,22 @@ def _planned(name: str) -> Reader:
     case = Case(name, Path(), {})
     config = ENGINES[name].config
 
-    def facts(content: bytes, held: Holdings, original: File | None) -> Facts:
+    def facts(content: bytes, held: Record, original: File | None) -> Facts:
         files = {config: File(content)}
         return case.facts({**files}, held, {config: original})
 
     def read(content: bytes) -> object:
         honest = File(CONFIGS[str(config).lstrip("/")].encode())
-        settled = plan_install(facts(honest.content, Holdings(), None), case.options).settled
+        settled = plan_install(facts(honest.content, Record(), None), case.options).final
         assert settled is not None
         after = []
-        for held, original in ((Holdings(), None), (settled, honest)):
+        for held, original in ((Record(), None), (settled, honest)):
             found = facts(content, held, original)
             for plan in (plan_install, plan_undo):
                 with suppress(InstallerError):
                     after.append(plan(found, case.options))
         with suppress(InstallerError):
-            after.append(adoption(facts(content, Holdings(), None), case.options))  # type: ignore[arg-type]
+            after.append(adoption(facts(content, Record(), None), case.options))  # type: ignore[arg-type]
         text = content.decode(errors="replace")
         return after, masked(text, syntax_of(config, text))
 
@@ -92,14 +92,14 @@ def _planned(name: str) -> Reader:
 def _ledger(directory: Path) -> Reader:
     directory.mkdir()
     host = Host.under(PurePosixPath(directory))
-    options = Options(runtimes=("docker",), restart_mode=RestartMode.NONE)
+    options = Options(engines=("docker",), restart_mode=RestartMode.NONE)
     ledger = directory / str(options.layout.ledger).lstrip("/")
     ledger.parent.mkdir(parents=True)
 
     def read(content: bytes) -> object:
         ledger.write_bytes(content)
         status(["status", "--host-root", str(directory), "--deep"])
-        held = read_holdings(host, options.layout)
+        held = read_record(host, options.layout)
         assert held is not None
         names = [row.name for row in held.engines]
         engines = tuple(
@@ -228,7 +228,7 @@ def _cmdline(directory: Path) -> Reader:
         words = _words(content)
         for name, row in ENGINES.items():
             state_of(host, row, words, row.config)
-            list(overruling(row, words, Options(runtimes=(name,))))
+            list(overruling(row, words, Options(engines=(name,))))
         return value_of(words, ("--config",)), path_of(words, ("-c",))
 
     return read

@@ -8,7 +8,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File
 from installer.decide.layout import Layout
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.host.files import Host
 from installer.record.links import links_named
 
@@ -48,7 +48,7 @@ def test_a_word_is_looked_for_in_the_path_of_the_engine(
         "containerd", ROW.config, None, None, (ROW.config,), ROW.socket, ROW.unit, paths=paths
     )
     contents = {ROW.config: File(TEXT.encode())}
-    facts = Facts((engine,), contents, {}, frozenset(), (), ToolkitFacts(), Holdings())
+    facts = Facts((engine,), contents, {}, frozenset(), (), ToolkitFacts(), Record())
 
     found = links_named(Host.under(PurePosixPath(tmp_path)), facts, LAYOUT)
 

@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.decide.errors import InstallerError
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.host.files import Host
 from installer.record import ready
 
@@ -14,7 +14,7 @@ def test_readiness_is_published_and_withdrawn(tmp_path: Path) -> None:
     host = Host.under(PurePosixPath(tmp_path))
 
     ready.refuse_foreign(host, READY)
-    ready.publish(host, READY, Holdings())
+    ready.publish(host, READY, Record())
     ready.refuse_foreign(host, READY)
     assert ready.is_ready(host, READY)
     ready.remove(host, READY)

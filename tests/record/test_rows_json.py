@@ -9,7 +9,7 @@ from installer.decide.engines import ENGINES as KNOWN_ENGINES
 from installer.decide.inode import Meta
 from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.toolkit import ADOPTED, STAND_IN
-from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Holdings, Saved, ToolkitRow
+from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
 from installer.record.rows_json import dumps, loads
 
 # What the kernel takes for a name, UTF-8 or not.
@@ -63,7 +63,7 @@ TOOLKITS = st.builds(
     files=st.dictionaries(TEXTS, TEXTS).map(lambda files: tuple(files.items())),
 )
 HOLDINGS = st.builds(
-    Holdings,
+    Record,
     st.lists(PATHS, max_size=3).map(tuple),
     st.none() | TOOLKITS,
     st.lists(ENGINES, max_size=2).map(tuple),
@@ -75,5 +75,5 @@ HOLDINGS = st.builds(
 
 
 @given(HOLDINGS)
-def test_whatever_is_held_is_read_back_as_it_was(held: Holdings) -> None:
+def test_whatever_is_held_is_read_back_as_it_was(held: Record) -> None:
     assert loads(dumps(held)) == held

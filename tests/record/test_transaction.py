@@ -11,7 +11,7 @@ from installer.demo import CONFIGS, stand_in_payload
 from installer.host.files import Host
 from installer.record.ledger import Ledger
 from installer.record.probe import probe_install
-from installer.record.transaction import Site, apply, never_stop
+from installer.record.transaction import Context, apply, never_stop
 from tests.support.site import DAEMON_JSON
 
 
@@ -23,7 +23,7 @@ def options(tmp_path: Path) -> Options:
         (root / name).write_text(text)
     stand_in_payload(tmp_path / "artifacts")
     return Options(
-        runtimes=("containerd", "docker"),
+        engines=("containerd", "docker"),
         toolkit_source=PurePosixPath(tmp_path / "artifacts"),
         host_root=PurePosixPath(root),
         restart_mode=RestartMode.NONE,
@@ -38,7 +38,7 @@ def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(options: Op
     (root / DAEMON_JSON).write_text('{"theirs": true}\n')
 
     with pytest.raises(InstallerError, match="somebody else wrote it in this very moment"):
-        apply(Site(host, options.layout, ledger, timeout_s=1), plan, never_stop)
+        apply(Context(host, options.layout, ledger, timeout_s=1), plan, never_stop)
 
     assert (root / DAEMON_JSON).read_text() == '{"theirs": true}\n'
     assert (root / "etc/containerd/config.toml").read_text() == CONFIGS["etc/containerd/config.toml"]

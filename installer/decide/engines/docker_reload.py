@@ -67,9 +67,9 @@ def effect(file: File | None, path: PurePosixPath, version: Version, flags: Flag
 
 
 def reloaded(
-    live: Effect, file: File | None, path: PurePosixPath, version: Version, flags: Flags = NO_FLAGS
+    in_force: Effect, file: File | None, path: PurePosixPath, version: Version, flags: Flags = NO_FLAGS
 ) -> Effect | Refused:
-    """Return what a dockerd that has ``live`` in force has after a SIGHUP with ``file``."""
+    """Return what a dockerd that has ``in_force`` in force has after a SIGHUP with ``file``."""
     try:
         tree = _read(file, path, version)
         said = _said(tree)
@@ -83,8 +83,8 @@ def reloaded(
         return Refused(f"specified default runtime '{said.default}' does not exist")
     if old and said.null:
         return Refused("assignment to entry in nil map", dies=True)
-    handlers = live.handlers if said.runtimes is None else _handlers(said.runtimes)
-    default = said.default or (live.default if old or file else BUILT_IN)
+    handlers = in_force.handlers if said.runtimes is None else _handlers(said.runtimes)
+    default = said.default or (in_force.default if old or file else BUILT_IN)
     # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
     if not (default in handlers if old else _defined(default, handlers, version)):
         words, remedy = f"specified default runtime '{default}' does not exist", ""
@@ -92,7 +92,7 @@ def reloaded(
             words = f"it was started with --default-runtime {default}, and that would not be defined"
             remedy = f"define {default} in {path}, or start docker without that flag, then run again"
         return Refused(words, dies=old, remedy=remedy)
-    return replace(live, handlers=handlers, default=default)
+    return replace(in_force, handlers=handlers, default=default)
 
 
 def same(one: Effect, other: Effect) -> bool:
@@ -103,20 +103,20 @@ def same(one: Effect, other: Effect) -> bool:
     return one.default == other.default and _told(one) == _told(other)
 
 
-def told_otherwise(live: Effect, wanted: Effect) -> Iterator[tuple[str, bool]]:
+def told_otherwise(in_force: Effect, wanted: Effect) -> Iterator[tuple[str, bool]]:
     """Yield the runtimes that dockerd has and a start would not give it so; true for those it would lack."""
-    told, defined = _told(live), _told(wanted)
+    told, defined = _told(in_force), _told(wanted)
     yield from ((name, name not in defined) for name in sorted(told) if told[name] != defined.get(name))
 
 
-def forgotten(live: Effect, version: Version) -> tuple[str, ...]:
+def forgotten(in_force: Effect, version: Version) -> tuple[str, ...]:
     """Return the names of its own that dockerd takes off its list in each reload, until its next start."""
     old = version is not None and version < LATER
-    return tuple(name for name in OLD_SHIMS if name in live.handlers) if old else ()
+    return tuple(name for name in OLD_SHIMS if name in in_force.handlers) if old else ()
 
 
 def route(
-    live: Effect | None,
+    in_force: Effect | None,
     target: File | None,
     path: PurePosixPath,
     version: Version,
@@ -124,8 +124,8 @@ def route(
 ) -> tuple[File | None, ...]:
     """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
 
-    One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``live`` is what
-    dockerd has now, None where that is not known for sure.
+    One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``in_force`` is
+    what dockerd has now, None where that is not known for sure.
 
     Raises:
         InstallerError: dockerd takes up no text that leads there, or dies of it.
@@ -133,12 +133,12 @@ def route(
     versions = (version,) if version is not None else ((20, 10), (28,))
     if (
         target is not None
-        and live is not None
-        and all(_leads_there(live, target, path, each, flags) for each in versions)
+        and in_force is not None
+        and all(_leads_there(in_force, target, path, each, flags) for each in versions)
     ):
         return (target,)
     middle, _ = explicit(target, path, flags)
-    found = reloaded(live or effect(None, path, version, flags), middle, path, version, flags)
+    found = reloaded(in_force or effect(None, path, version, flags), middle, path, version, flags)
     if isinstance(found, Refused):
         verb = "would die of it" if found.dies else "would not take it up"
         raise InstallerError(
@@ -182,9 +182,9 @@ def _of_flags(flags: Flags) -> dict[str, Value]:
 
 
 def _leads_there(
-    live: Effect, target: File | None, path: PurePosixPath, version: Version, flags: Flags
+    in_force: Effect, target: File | None, path: PurePosixPath, version: Version, flags: Flags
 ) -> bool:
-    found = reloaded(live, target, path, version, flags)
+    found = reloaded(in_force, target, path, version, flags)
     return isinstance(found, Effect) and same(found, effect(target, path, version, flags))
 
 

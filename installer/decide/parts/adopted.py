@@ -17,7 +17,7 @@ from installer.decide.inode import Kind
 from installer.decide.options import Options
 from installer.decide.part import Part
 from installer.decide.parts.toolkit import ADOPTED
-from installer.decide.rows import ConfigRow, EngineRow, Holdings, ToolkitRow
+from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.decide.undone import RUNTIMES, value_at
 
 ID: Final = "adopted"
@@ -68,7 +68,7 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
         toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
     elif engines:
         toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
-    held = Holdings(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs))
+    held = Record(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs))
     return Part(ID, rows=held, notes=tuple(found))
 
 

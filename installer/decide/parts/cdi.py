@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from installer.decide.configs import pristine
+from installer.decide.configs import without_us
 from installer.decide.facts import Facts
 from installer.decide.inode import File, Meta
 from installer.decide.options import Options
 from installer.decide.part import Part
-from installer.decide.rows import ConfigRow, Holdings, Saved
+from installer.decide.rows import ConfigRow, Record, Saved
 from installer.decide.steps import Step, WriteConfig, WriteSpecification
 
 OWNER: Final = "cdi"  # in the place of an engine's name, in rows and steps; and the id of this part
@@ -25,7 +25,7 @@ def install(facts: Facts, options: Options) -> Part:
     if wanted is None:
         return Part(OWNER, tuple(steps), tuple(why))
     path = wanted.path
-    now, original = facts.contents[path], pristine(path, facts).file
+    now, original = facts.contents[path], without_us(path, facts).file
     ours: tuple[str, ...] = held[path].ours if path in held else ()
     if facts.cdi_spec is None:
         steps.append(WriteSpecification(wanted, options.toolkit_source, now))
@@ -33,7 +33,7 @@ def install(facts: Facts, options: Options) -> Part:
     else:
         after = File(facts.cdi_spec.encode(), now.meta if now else Meta())
         if path in held and now is not None and now.content == after.content:
-            return Part(OWNER, tuple(steps), tuple(why), Holdings(configs=(held[path],)))
+            return Part(OWNER, tuple(steps), tuple(why), Record(configs=(held[path],)))
         steps.append(WriteConfig(OWNER, path, now, after))
         why.append("it is not there" if now is None else "it is not what nvidia-ctk generates for this node")
         ours = (after.digest,)
@@ -44,27 +44,27 @@ def install(facts: Facts, options: Options) -> Part:
         saved = Saved.of(original)
     row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
     backups = (original,) if original else ()
-    return Part(OWNER, tuple(steps), tuple(why), Holdings(configs=(row,)), backups=backups)
+    return Part(OWNER, tuple(steps), tuple(why), Record(configs=(row,)), backups=backups)
 
 
 def undo(facts: Facts, *, stays: bool) -> Part:
     """Return what restores what stood where the specification is, unless something of ours ``stays``."""
     rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
     steps = tuple(step for row in rows if not stays for step in _restored(row, facts))
-    originals = (pristine(row.path, facts).file for row in rows)
+    originals = (without_us(row.path, facts).file for row in rows)
     return Part(
         OWNER,
         steps,
         ("the CDI specification there is ours",) * len(steps),
-        Holdings(configs=rows),
-        during=rows,
+        Record(configs=rows),
+        in_progress=rows,
         backups=tuple(file for file in originals if file is not None),
     )
 
 
 def _restored(row: ConfigRow, facts: Facts) -> Iterable[WriteConfig]:
     """Yield the step that brings back what was in the specification's place."""
-    was, now = pristine(row.path, facts).file, facts.contents[row.path]
+    was, now = without_us(row.path, facts).file, facts.contents[row.path]
     if was != now:
         yield WriteConfig(OWNER, row.path, now, was, facts.relinked.get(row.path, ""))
 

@@ -5,7 +5,7 @@ from typing import Final
 from installer.decide.facts import Facts
 from installer.decide.options import Options
 from installer.decide.part import Part
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import MakeDeviceNodes, RemoveDeviceNodes
 
 ID: Final = "device-nodes"
@@ -15,12 +15,12 @@ def install(facts: Facts, options: Options) -> Part:
     """Return how the control device nodes that are absent are made."""
     wanted, absent = options.cdi, facts.absent_nodes
     if wanted is None or not absent:
-        return Part(ID, rows=Holdings(nodes=facts.held_nodes))
+        return Part(ID, rows=Record(nodes=facts.held_nodes))
     return Part(
         ID,
         (MakeDeviceNodes(absent, wanted, options.toolkit_source),),
         ("they are not there, and the CDI specification is to name them",),
-        Holdings(nodes=(*facts.held_nodes, *absent)),
+        Record(nodes=(*facts.held_nodes, *absent)),
     )
 
 
@@ -28,5 +28,5 @@ def undo(facts: Facts, *, stays: bool) -> Part:
     """Return how the nodes that we had made go, unless something of ours ``stays``."""
     nodes = facts.held.nodes
     if stays or not nodes:
-        return Part(ID, rows=Holdings(nodes=nodes))
-    return Part(ID, (RemoveDeviceNodes(nodes),), ("we had made them",), Holdings(nodes=nodes))
+        return Part(ID, rows=Record(nodes=nodes))
+    return Part(ID, (RemoveDeviceNodes(nodes),), ("we had made them",), Record(nodes=nodes))

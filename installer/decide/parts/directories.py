@@ -6,7 +6,7 @@ from typing import Final
 from installer.decide.facts import Facts
 from installer.decide.options import Options
 from installer.decide.part import Part
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 from installer.decide.steps import MakeDirectory, RemoveDirectory, WriteConfig, WriteSpecification
 
 ID: Final = "directories"
@@ -20,7 +20,7 @@ def install(facts: Facts, parts: Iterable[Part]) -> Part:
     needed = {parent for path in paths for parent in path.parents} & facts.missing
     made = sorted(needed, key=lambda path: len(path.parts))
     why = [f"{next(path for path in sorted(paths) if each in path.parents)} goes there" for each in made]
-    return Part(ID, tuple(map(MakeDirectory, made)), tuple(why), Holdings(directories=tuple(made)))
+    return Part(ID, tuple(map(MakeDirectory, made)), tuple(why), Record(directories=tuple(made)))
 
 
 def undo(facts: Facts, options: Options, *, stays: bool) -> Part:
@@ -31,4 +31,4 @@ def undo(facts: Facts, options: Options, *, stays: bool) -> Part:
     held = facts.held.directories
     made = [path for path in held if path not in options.layout.home.parents] if not stays else []
     steps = tuple(RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts)))
-    return Part(ID, steps, ("we had made it",) * len(steps), Holdings(directories=held))
+    return Part(ID, steps, ("we had made it",) * len(steps), Record(directories=held))

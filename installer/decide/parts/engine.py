@@ -18,7 +18,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part, id_of
 from installer.decide.references import with_named
 from installer.decide.revert import revert
-from installer.decide.rows import ConfigRow, EngineRow, Holdings
+from installer.decide.rows import ConfigRow, EngineRow, Record
 from installer.decide.steps import FindRuntimes, Reload, Step, WriteConfig
 from installer.decide.texts import Ask
 
@@ -67,7 +67,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         id_of(engine.name),
         choice.steps,
         tuple(reasons.of_install(choice, facts.held)),
-        Holdings(engines=(row,), configs=tuple(configs)),
+        Record(engines=(row,), configs=tuple(configs)),
         backups=tuple(original for _, original in rows if original is not None),
         notes=(
             *decision.notes,
@@ -159,11 +159,11 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         id_of(row.name),
         tuple(steps),
         tuple(reasons.of_undo(steps, found)),
-        Holdings(
+        Record(
             engines=(replace(row, runtimes=kept, default=""),) if kept else (),
             configs=attempt.rows if kept else tuple(_as_found(attempt, steps)),
         ),
-        during=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
+        in_progress=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
         backups=attempt.backups,
         notes=(
             *attempt.notes,

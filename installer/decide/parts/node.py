@@ -12,7 +12,7 @@ from installer.decide.facts import Facts, names_of
 from installer.decide.options import Options, RestartMode
 from installer.decide.part import TRY_AGAIN, Part
 from installer.decide.parts.cdi import OWNER
-from installer.decide.rows import Holdings
+from installer.decide.rows import Record
 
 ID: Final = "node"
 
@@ -24,7 +24,7 @@ def install(facts: Facts, entries: Iterable[RuntimeEntry]) -> Part:
     others = tuple(row for row in held.configs if row.engine not in planned)
     return Part(
         ID,
-        rows=Holdings(directories=held.directories, engines=held.engines, configs=others),
+        rows=Record(directories=held.directories, engines=held.engines, configs=others),
         notes=(*facts.notes, *advice(facts.version)),
         obstacles=(*facts.obstacles, *_renamed(facts, {entry.name for entry in entries})),
     )
@@ -34,7 +34,7 @@ def _renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
     """Yield why a runtime cannot go by another name: containers that it started need the one it has."""
     for row in facts.held.engines:
         for name, binary in row.runtimes:
-            used = [each for each in facts.live if (each.engine, each.binary) == (row.name, binary)]
+            used = [each for each in facts.running if (each.engine, each.binary) == (row.name, binary)]
             if name not in names and used:
                 yield InstallerError(
                     f"take the runtime {name} away from {row.name} (it runs {names_of(used)})",

@@ -13,7 +13,7 @@ from installer.decide.integrity import access_flaw, damage, manifest
 from installer.decide.layout import HOME
 from installer.decide.options import Options
 from installer.decide.part import TRY_AGAIN, Part
-from installer.decide.rows import ConfigRow, Holdings, ToolkitRow
+from installer.decide.rows import ConfigRow, Record, ToolkitRow
 from installer.decide.steps import (
     InstallVersion,
     ProveUnused,
@@ -57,7 +57,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
             absent=facts.absent_interpreters,
         )
     except InstallerError as error:
-        return Part(ID, rows=Holdings(toolkit=held), obstacles=(error,))
+        return Part(ID, rows=Record(toolkit=held), obstacles=(error,))
     toolkit_dir = options.layout.toolkit
     rendered = render_config(
         replace(options.toolkit, driver_root=options.driver_root),
@@ -82,7 +82,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
         ID,
         tuple(steps),
         tuple(reason if isinstance(step, InstallVersion) else _elsewhere(now) for step in steps),
-        Holdings(toolkit=row),
+        Record(toolkit=row),
         notes=(*notes, *damaged),
         obstacles=_no_room(facts, options, files) if steps else (),
     )
@@ -160,14 +160,14 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     """
     row = facts.held.toolkit
     if needed:
-        return Part(ID, rows=Holdings(toolkit=row))
-    if facts.live and row is not None:
-        return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Holdings(toolkit=row))
+        return Part(ID, rows=Record(toolkit=row))
+    if facts.running and row is not None:
+        return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
     steps = [*_removal(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
     why = ["nothing names it any more"] * len(steps)
     hooked = next((each.engine for each in facts.held.configs if _is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
-    if steps and (hooked or reloads) and not facts.live:
+    if steps and (hooked or reloads) and not facts.running:
         steps.insert(0, ProveUnused(hooked))
         why.insert(0, "one may have been started since the node was looked at")
     return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_name_taken(facts)))
@@ -205,25 +205,25 @@ def _stand_ins(facts: Facts, row: ToolkitRow) -> Part:
     The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
     """
     if row.version == STAND_IN:
-        return Part(ID, rows=Holdings(toolkit=row))
+        return Part(ID, rows=Record(toolkit=row))
     if facts.low_level is None:
         error = InstallerError(
             "leave a low-level runtime in the place of ours (neither runc nor crun was found)",
             remedy=Remedy("use ", Option("in-use", "keep")),
             code="no-low-level-runtime",
         )
-        return Part(ID, rows=Holdings(toolkit=row), obstacles=(error,))
+        return Part(ID, rows=Record(toolkit=row), obstacles=(error,))
     served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
-    names = sorted(served | {container.binary.name for container in facts.live})
+    names = sorted(served | {container.binary.name for container in facts.running})
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
     steps: list[Step] = [
         InstallVersion(STAND_IN, links),
         SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"),
     ]
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
-    why = (f"{names_of(facts.live)} can be stopped and removed by it",) * len(steps)
+    why = (f"{names_of(facts.running)} can be stopped and removed by it",) * len(steps)
     left = replace(row, version=STAND_IN, previous=None, files=())
-    return Part(ID, tuple(steps), why, Holdings(toolkit=left))
+    return Part(ID, tuple(steps), why, Record(toolkit=left))
 
 
 def standing(facts: Facts) -> str | None:

@@ -47,7 +47,7 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         place.socket or engine.socket,
         engine.unit,
     )
-    answer = ask(engine, host.here(facts.socket), timeout_s=ASK_S)
+    answer = ask(engine, host.local_path(facts.socket), timeout_s=ASK_S)
     if answer.stopped and answer.another is None:
         return None
     if engine.finds and (answer.peer is None or answer.peer.unit not in engine.units):
@@ -55,7 +55,9 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
     facts = _located(host, engine, facts, place, answer)
     contents, unreadable = _contents(host, facts.files)
     docker = (
-        settings(host.here(facts.socket), timeout_s=ASK_S) if engine.api is Api.DOCKER else DockerSettings()
+        settings(host.local_path(facts.socket), timeout_s=ASK_S)
+        if engine.api is Api.DOCKER
+        else DockerSettings()
     )
     return RunningEngine(
         name=engine.name,

@@ -40,7 +40,7 @@ def says(host: Host, program: PurePosixPath, word: str) -> str:
     """Return what a program of the host's says when it is given one word; "" where it may not be run."""
     if not is_file(host, program) or not root_wrote(host, program):
         return ""
-    ran = run_in(host.here(ROOT), [str(program), word], timeout_s=ASK_S)
+    ran = run_in(host.local_path(ROOT), [str(program), word], timeout_s=ASK_S)
     return ran.stdout if ran is not None and ran.returncode == 0 else ""
 
 
@@ -70,7 +70,7 @@ def _asked(host: Host, process: Seen) -> tuple[Version, str, bool]:
     said = ""
     if process.of_host and PurePosixPath(process.program).name in names:
         # By its process and not by its path: that may lead to a later program by now.
-        ran = run_in(host.here(ROOT), [f"/proc/{process.pid}/exe", word], timeout_s=ASK_S)
+        ran = run_in(host.local_path(ROOT), [f"/proc/{process.pid}/exe", word], timeout_s=ASK_S)
         said = ran.stdout if ran is not None and ran.returncode == 0 else ""
     version, spelled = version_in(said)
     # The shim of containerd 1.2 has no word for its version.

@@ -160,7 +160,7 @@ class _DockerPod:
         for mount in wanted.mounts:
             modes = ["ro"] if mount.read_only else []
             modes += ["rslave"] if mount.from_host else []
-            words += ["--volume", ":".join([mount.there, mount.here, ",".join(modes)]).rstrip(":")]
+            words += ["--volume", ":".join([mount.there, mount.local, ",".join(modes)]).rstrip(":")]
         words += [word for key, value in (wanted.env or {}).items() for word in ("--env", f"{key}={value}")]
         words += ["--entrypoint", wanted.command[0], wanted.image, *wanted.command[1:], *wanted.args]
         node.run(["docker", "run", "--detach", *words])

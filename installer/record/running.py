@@ -14,7 +14,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
-from installer.decide.rows import EngineRow, Holdings
+from installer.decide.rows import EngineRow, Record
 from installer.decide.toolkit_config import low_level_words
 from installer.host import docker_data, dockerd
 from installer.host.containers import STATES, of_crio, of_docker, of_shims
@@ -27,10 +27,10 @@ ASK_S: Final = 3.0
 DATA_ROOT: Final = ("--data-root",)
 
 
-def live_containers(
+def running_containers(
     host: Host,
     layout: Layout,
-    held: Holdings,
+    held: Record,
     engines: Collection[EngineFacts],
     *,
     restarts: bool = True,
@@ -68,7 +68,7 @@ def _states(engines: Collection[EngineFacts]) -> dict[PurePosixPath, str]:
 def in_use(
     host: Host,
     layout: Layout,
-    held: Holdings,
+    held: Record,
     engines: Collection[EngineFacts],
     *,
     restarts: bool = True,
@@ -80,12 +80,12 @@ def in_use(
     """
     row = next((row for row in held.engines if ENGINES[row.name].api is Api.DOCKER), None)
     known = _known_to_docker(host, row, engines) if row else ()
-    live = live_containers(host, layout, held, engines, restarts=restarts)
+    running = running_containers(host, layout, held, engines, restarts=restarts)
     if row is None:
-        return live, ()
+        return running, ()
     names = {each.id: each.name for each in known}
     ours = dict(row.runtimes)
-    named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in live}]
+    named = [each for each in known if each.runtime in ours and each.id not in {one.id for one in running}]
     shims = of_docker(host, _states(engines))
     again = [
         Container(row.name, each.id, each.name, ours[each.runtime])
@@ -93,7 +93,7 @@ def in_use(
         if held.toolkit and (each.restarting or (each.running and each.id not in shims))
     ]
     idle = sorted(each.name for each in named if not (each.running or each.restarting))
-    return (*(replace(each, name=names.get(each.id, each.name)) for each in live), *again), tuple(idle)
+    return (*(replace(each, name=names.get(each.id, each.name)) for each in running), *again), tuple(idle)
 
 
 def _known_to_docker(
@@ -101,7 +101,7 @@ def _known_to_docker(
 ) -> tuple[DockerContainer, ...]:
     """Return the containers of a dockerd that answers, or of one that is stopped."""
     try:
-        return dockerd.containers(host.here(row.socket), timeout_s=ASK_S)
+        return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
     except InstallerError:
         engine = next((engine for engine in engines if engine.name == row.name), None)
         return docker_data.containers(host, _data_root(host, engine)) if engine and engine.stopped else ()
@@ -118,7 +118,7 @@ def _data_root(host: Host, engine: EngineFacts) -> PurePosixPath:
     return PurePosixPath(said) if isinstance(said, str) and said.startswith("/") else docker_data.USUAL
 
 
-def low_level_runtime(host: Host, held: Holdings) -> PurePosixPath | None:
+def low_level_runtime(host: Host, held: Record) -> PurePosixPath | None:
     """Return the path of the runtime that ours wrap, as the host finds it; None where there is none."""
     words = low_level_words(held.toolkit.rendered) if held.toolkit else ()
     for word in (*words, "runc", "crun"):

@@ -10,9 +10,9 @@ import pytest
 
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.layout import Layout
-from installer.decide.rows import EngineRow, Holdings, ToolkitRow
+from installer.decide.rows import EngineRow, Record, ToolkitRow
 from installer.host.files import Host
-from installer.record.live import in_use
+from installer.record.running import in_use
 from tests.host.servers import serving
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
@@ -20,7 +20,7 @@ OURS = LAYOUT.toolkit / "nvidia-container-runtime"
 SOCKET = PurePosixPath("/docker.sock")
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 ROW = EngineRow("docker", SOCKET, "docker.service", (("nvidia", OURS),))
-HELD = Holdings(toolkit=ToolkitRow("v", None, "text"), engines=(ROW,))
+HELD = Record(toolkit=ToolkitRow("v", None, "text"), engines=(ROW,))
 STOPPED = EngineFacts("docker", CONFIG, None, None, (), SOCKET, "", stopped=True)
 ID = "3f6c0d5e8a9b4c7d" * 4
 # As dockerd 20.10.24, 26.1.5 and 28.5.2 say them.
