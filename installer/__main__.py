@@ -1,57 +1,19 @@
-"""The entry point: signals first, then the verb."""
+"""The entry point: a probe first, which needs next to nothing; else signals, then the verb."""
 
-import json
-import os
+import posix
 import sys
 
-from installer import garbage, signals
-from installer.decide.errors import Exit, InstallerError, InternalError
-from installer.host.streams import open_standard_streams
-from installer.host.waiter import WOKEN_BY
+from installer.probes import answer
 
 
 def main() -> None:
     """Run one verb and exit with its code."""
-    garbage.keep()
-    signals.block()
-    finished = open_standard_streams(signals.stop_requested)
-    woken = WOKEN_BY in os.environb
-    try:
-        code = _verb()
-    except SystemExit as end:  # argparse: it has printed its help, or what was wrong
-        code = int(end.code or Exit.OK)
-    except (InstallerError, MemoryError) as error:
-        code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
-        _say(error if isinstance(error, InstallerError) else InternalError(error))
-    except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
-        # A woken process has installed before its wait: its host is not as before.
-        code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
-        reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
-        sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if woken else 'it again'}\n")
-    sys.exit(code if finished() else Exit.FAILED)
+    code = answer(sys.argv[1:])
+    if code is not None:
+        posix._exit(code)  # noqa: SLF001 - nothing was opened or written that the interpreter would have to end
+    from installer.program import main as program
 
-
-def _verb() -> int:
-    if sys.argv[1:2] == ["status"]:
-        # A probe calls this every few seconds: nothing beyond the standard library is loaded.
-        from installer.status import main as verb
-
-        garbage.collect()
-    else:
-        from installer.host.limits import refuse_little_memory
-
-        refuse_little_memory()  # the modules of the others may not fit
-        from installer.cli import main as verb
-    return verb(sys.argv[1:])
-
-
-def _say(error: InstallerError) -> None:
-    """Tell an error as the log would: its modules are not loaded, or could not be."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"toolkit-installer: {error}\n")
-        return
-    told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
-    sys.stderr.write(json.dumps(told | {"event": "failed", "level": "error"}) + "\n")
+    program()
 
 
 if __name__ == "__main__":

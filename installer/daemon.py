@@ -167,7 +167,10 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
 
 def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
     if not plan.unproven:
-        ready.publish(host, options.ready_file, ledger.held)
+        from installer.seen import seen
+
+        asked = (str(options.install_dir), str(options.host_root))
+        ready.publish(host, options.ready_file, ledger.held, asked, seen(options))
 
 
 def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:

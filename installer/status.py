@@ -21,7 +21,7 @@ from installer.decide.toolkit_config import edited_keys
 from installer.flags import FLAGS, PID_FILE, options_from
 from installer.host.digests import digests_below
 from installer.host.files import Host
-from installer.host.lock_table import is_held_pidfile
+from installer.host.glance import is_held_pidfile
 from installer.host.trees import entries
 from installer.record.access import exposed
 from installer.record.in_force import lacking
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
-            return Exit.OK if is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
+            return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
         options = elsewhere(host, options, tell=False)
         held = read_record(host, options.layout)
         ready = is_ready(host, options.ready_file)

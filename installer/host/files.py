@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
@@ -38,7 +38,7 @@ class Host(Places):
     """What stands at the host's paths. A name is changed in the directory that was opened for it."""
 
     @classmethod
-    def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> "Host":
+    def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> Self:
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
         refuse_missing_root(root)
         host = cls([Mount(PurePosixPath("/"), Path(root))])

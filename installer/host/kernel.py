@@ -5,14 +5,11 @@ import re
 from pathlib import Path
 from typing import Final
 
-ROOT_UID: Final = 0
+from installer.host import glance
+
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
+trusted_uids: Final = glance.trusted_uids
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
-
-
-def trusted_uids() -> frozenset[int]:
-    """Return whose files and processes are believed: root's, and our own where we are not root (in tests)."""
-    return frozenset({ROOT_UID, os.geteuid()})
 
 
 def text_of(path: Path) -> str:

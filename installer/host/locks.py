@@ -18,10 +18,11 @@ from typing import Final, NoReturn
 
 from installer.decide.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
+from installer.host.glance import MAX_PID_BYTES
 from installer.host.home import open_home
 from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
-from installer.host.lock_table import MAX_PID_BYTES, PROC, lock_holder, root_holds
+from installer.host.lock_table import PROC, lock_holder, root_holds
 from installer.host.processes import started_of
 
 LOCK: Final = "lock"

@@ -103,6 +103,12 @@ class Places:
             code="path-unusable",
         )
 
+    def below(self, path: PurePosixPath) -> Iterator[Path]:
+        """Yield where this process finds what stands at ``path`` and below it; no link is followed there."""
+        for directory, below, names in os.walk(self.place(path).local_path):
+            links = (name for name in below if Path(directory, name).is_symlink())
+            yield from (Path(directory), *(Path(directory, name) for name in (*names, *links)))
+
     def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
         """Return ``path`` without symbolic links, as the host's kernel would follow them.
 

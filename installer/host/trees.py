@@ -246,12 +246,7 @@ def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
     """Return what stands at ``path``, which is ``.``, and below it."""
     local = host.local_path(path)
     trusted = trusted_uids()
-    found = {}
-    for directory, below, names in os.walk(local):
-        links = (name for name in below if Path(directory, name).is_symlink())
-        for file in (Path(directory), *(Path(directory, name) for name in (*names, *links))):
-            found[PurePosixPath(file.relative_to(local))] = _entry(file, trusted)
-    return found
+    return {PurePosixPath(file.relative_to(local)): _entry(file, trusted) for file in host.below(path)}
 
 
 def entry_of(host: Host, path: PurePosixPath) -> Entry | None:

@@ -19,8 +19,9 @@ def main(arguments: list[str]) -> int:
     command = arguments[1 + count :]
     woken_by = sigwait(numbers)
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
+    script = next((word for word in command[1:] if not word.startswith("-")), "")
     try:
-        for file in (__file__, *(word for word in command[:2] if word.startswith("/"))):
+        for file in (__file__, *(word for word in (command[0], script) if word.startswith("/"))):
             posix.stat(file)  # an interpreter without its program would end with a code of its own
         posix.execve(command[0], command, environment)
     except OSError as error:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -17,8 +18,18 @@ from installer.record.rows_json import dumps
 OURS: Final = frozenset({"boot_id", "pid", "plan", "engines", "time"})
 
 
-def publish(host: Host, path: PurePosixPath, held: Record) -> None:
-    """Say that everything in the ledger is in force since now, in this boot, by this process."""
+def publish(
+    host: Host,
+    path: PurePosixPath,
+    held: Record,
+    asked: Sequence[str] = (),
+    seen: Sequence[str] = (),
+) -> None:
+    """Say that everything in the ledger is in force since now, in this boot, by this process.
+
+    ``seen`` are the marks of what ``status`` looks at, by which a probe for what was ``asked`` knows that all
+    is still as it was (``probes``, which takes the order of these fields, and this text, as they are).
+    """
     text = json.dumps(
         {
             "boot_id": boot_id(),
@@ -26,6 +37,8 @@ def publish(host: Host, path: PurePosixPath, held: Record) -> None:
             "plan": hashlib.sha256(dumps(held)).hexdigest(),
             "engines": [engine.name for engine in held.engines],
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "asked": [*asked],
+            "seen": [*seen],
         }
     )
     host.replace(path, File(text.encode() + b"\n"))

@@ -36,9 +36,10 @@ from installer.flags import FLAGS, options_from
 from installer.host import cri, dockerd, systemd
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
+from installer.host.glance import is_held_pidfile
 from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
-from installer.host.lock_table import is_held_pidfile, lock_holder
+from installer.host.lock_table import lock_holder
 from installer.host.locks import lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.waiting import LOCKS, WOKEN_BY, woken
@@ -154,7 +155,7 @@ def _locks(directory: Path) -> Reader:
         for locks, process in ((table, content), (table + content, b"NSpid:\t7\nUid:\t0\t0\t0\t0\n")):
             (directory / "locks").write_bytes(locks)
             (directory / "7/status").write_bytes(process)
-            found.append(is_held_pidfile(pidfile, proc=directory))
+            found.append(is_held_pidfile(str(pidfile), str(directory)))
         with suppress(InstallerError):
             found.append(lock_holder(pidfile, proc=directory) is None)
         return found

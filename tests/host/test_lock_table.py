@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from installer.decide.errors import InstallerError
-from installer.host.lock_table import is_held_pidfile, lock_holder, root_holds
+from installer.host.glance import is_held_pidfile
+from installer.host.lock_table import lock_holder, root_holds
 from installer.host.processes import started_of
 
 
@@ -44,7 +45,7 @@ HELD = "1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF"
 def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_holds(
     tmp_path: Path, said: str
 ) -> None:
-    assert is_held_pidfile(_pidfile(tmp_path, HELD, said), proc=tmp_path)
+    assert is_held_pidfile(str(_pidfile(tmp_path, HELD, said)), str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -63,18 +64,18 @@ def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_hold
 def test_a_pidfile_that_run_does_not_hold_is_not_alive(
     tmp_path: Path, table: str, said: str, *, opens: bool, uid: int
 ) -> None:
-    assert not is_held_pidfile(_pidfile(tmp_path, table, said, opens=opens, uid=uid), proc=tmp_path)
+    assert not is_held_pidfile(str(_pidfile(tmp_path, table, said, opens=opens, uid=uid)), str(tmp_path))
 
 
 def test_a_pidfile_seems_held_where_nobody_can_know(tmp_path: Path) -> None:
     pidfile = _pidfile(tmp_path, "", "7\n")
     (tmp_path / "locks").unlink()
 
-    assert is_held_pidfile(pidfile, proc=tmp_path)
+    assert is_held_pidfile(str(pidfile), str(tmp_path))
 
 
 def test_a_file_that_is_not_there_is_not_held(tmp_path: Path) -> None:
-    assert not is_held_pidfile(tmp_path / "absent")
+    assert not is_held_pidfile(str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,161 @@
+"""What a probe looks at: by the kernel's calls alone, with the modules of a bare interpreter.
+
+Python is started anew for each probe, every few seconds, on each node: what a start loads is what it costs.
+"""
+
+import posix
+from _stat import S_ISDIR, S_ISLNK, S_ISREG
+
+PROC = "/proc"
+MAX_PID_BYTES = 64
+# Opened as it stands: no link is followed, no other end of a FIFO waited for.
+OPEN = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+READ_BYTES = 1 << 16
+PID_DIGITS = 10
+DEVICE_DIGITS = 8
+INODE_DIGITS = 20
+
+
+def trusted_uids() -> frozenset[int]:
+    """Return whose files and processes are believed: root's, and our own where we are not root (in tests)."""
+    return frozenset({0, posix.geteuid()})
+
+
+def text_of(path: str) -> str:
+    """Return a file of /proc as text, each byte a letter.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: posix.read(fd, READ_BYTES), b"")).decode("latin-1")
+    finally:
+        posix.close(fd)
+
+
+def is_held_pidfile(path: str, proc: str = PROC) -> bool:
+    """Tell whether ``path`` is a pidfile of root's, held by the process of root's whose pid is in it.
+
+    An inode number alone proves nothing: it is given again, and every file system counts for itself. So the
+    holder must have this very file open. Where we may not look, the table of locks has to do; where there is
+    none to be read, it seems held.
+    """
+    try:
+        fd = posix.open(path, OPEN)
+    except PermissionError:
+        return any(inode == posix.stat(path).st_ino for *_, inode in _table(proc) or ())
+    except OSError:
+        return False
+    try:
+        file, said = posix.fstat(fd), posix.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
+    finally:
+        posix.close(fd)
+    if not S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
+        return False
+    if _table(proc) is None:
+        return True
+    inode = file.st_dev, file.st_ino
+    return any(is_roots(pid, proc) and _is_called(pid, said, proc) for pid in holders(inode, proc))
+
+
+def _is_called(pid: int, said: str, proc: str) -> bool:
+    """Tell whether a process has the pid ``said`` in one of its namespaces; who begins has said none yet."""
+    try:
+        known = _field("NSpid:", pid, proc)
+    except OSError:  # it has ended
+        return False
+    return not said or said in (known or [str(pid)])
+
+
+def _field(name: str, pid: int, proc: str) -> list[str]:
+    """Return the words of a line of /proc/PID/status; none where it has no such line."""
+    lines = text_of(f"{proc}/{pid}/status").split("\n")
+    return next((line.split()[1:] for line in lines if line.startswith(name)), [])
+
+
+def flocks(proc: str = PROC) -> list[tuple[int, int, int, int]]:
+    """Return pid, and major and minor device and inode of the file, of each flock(2) that is held.
+
+    Raises:
+        OSError: the table cannot be read.
+    """
+    found = (_flock(line.split()) for line in text_of(f"{proc}/locks").split("\n"))
+    return [each for each in found if each is not None]
+
+
+def _table(proc: str) -> list[tuple[int, int, int, int]] | None:
+    try:
+        return flocks(proc)
+    except OSError:
+        return None
+
+
+def _flock(words: list[str]) -> tuple[int, int, int, int] | None:
+    """Return what a line of /proc/locks says of an flock; None for what is not one, or only waits for one."""
+    try:
+        _, kind, _, _, pid, file, *_ = words
+        major, minor, inode = file.split(":")
+        if kind != "FLOCK" or len(file) > 2 * DEVICE_DIGITS + INODE_DIGITS + 2 or len(pid) > PID_DIGITS + 1:
+            return None
+        return int(pid), int(major, 16), int(minor, 16), int(inode)
+    except ValueError:
+        return None
+
+
+def holders(file: tuple[int, int], proc: str = PROC) -> list[int]:
+    """Return the processes that have a file, told by device and inode, open, and locked one of its number."""
+    return [pid for pid, _, _, inode in _table(proc) or () if inode == file[1] and _has_open(file, pid, proc)]
+
+
+def _has_open(file: tuple[int, int], pid: int, proc: str) -> bool:
+    try:
+        names = posix.listdir(f"{proc}/{pid}/fd")
+    except OSError:  # it has ended
+        return False
+    for name in names:
+        try:
+            status = posix.stat(f"{proc}/{pid}/fd/{name}")
+        except OSError:  # closed meanwhile
+            continue
+        if (status.st_dev, status.st_ino) == file:
+            return True
+    return False
+
+
+def is_roots(pid: int, proc: str = PROC) -> bool:
+    """Tell whether a process is root's, by all four of its uids.
+
+    Not by the owner of /proc/PID: that is root for whoever forbids to be traced. Nor by the effective uid
+    alone: anybody can start a setuid program with his lock in it, and stop that for ever.
+    """
+    try:
+        uids = _field("Uid:", pid, proc)
+    except OSError:
+        return False
+    return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)
+
+
+def mark(path: str, *, listed: bool = False) -> str:
+    """Return a text that becomes another one as soon as what stands at ``path`` is changed in any way.
+
+    What comes into a directory and goes counts only where it was ``listed``.
+    """
+    try:
+        status = posix.lstat(path)
+    except OSError as error:
+        return str(error.errno)
+    which = f"{status.st_dev}:{status.st_ino}:{status.st_mode}:{status.st_uid}"
+    if S_ISDIR(status.st_mode) and not listed:
+        return which
+    # The time of the last change of an inode is the kernel's: no call sets it to another (inode(7)).
+    return f"{which}:{status.st_size}:{status.st_ctime_ns}"
+
+
+def is_plain(path: str) -> bool:
+    """Tell whether an absolute path leads to something that is there, with no link on the way."""
+    ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]
+    try:
+        return path.startswith("/") and not any(S_ISLNK(posix.lstat(path[:end]).st_mode) for end in ends)
+    except OSError:
+        return False
