@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.compat_words import Asked, rows
+from installer.decide.data import dataclass
 from installer.decide.engines import ENGINES, generating
 from installer.decide.engines.model import Extras
 from installer.decide.engines.row import DropIns

@@ -7,12 +7,12 @@ Click has another grammar: here an empty variable counts, a bool takes no word, 
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.errors import Option, UsageError
 
 DATA: Final = "compat.toml"

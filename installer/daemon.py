@@ -2,7 +2,6 @@
 
 import signal
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 import structlog
 
 from installer import signals
+from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
     InstallerError,

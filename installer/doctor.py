@@ -6,12 +6,12 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
 import click
 
+from installer.decide.data import replace
 from installer.decide.doctor import CHECKS, findings
 from installer.decide.doctor.holes import TABLE_DATE
 from installer.decide.doctor.model import Finding, Level

@@ -1,10 +1,10 @@
 """Every flag with its environment variable, in one table, and what they come to: ``Options``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from installer.decide.data import dataclass
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError

@@ -5,10 +5,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from installer.decide.configs import relocated, text_of
+from installer.decide.data import dataclass, replace
 from installer.decide.edits import unheld
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind

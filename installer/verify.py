@@ -5,13 +5,13 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
 import click
 
 from installer import leftovers
+from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts

@@ -1,7 +1,6 @@
 """Which texts an engine is given at an install: with our entries, and all else in force as before."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from installer.decide import reloading
@@ -14,6 +13,7 @@ from installer.decide.configs import (
     withdrawn,
     without_us,
 )
+from installer.decide.data import dataclass, replace
 from installer.decide.edits import parse
 from installer.decide.effect import Effect, Handler, disturbed
 from installer.decide.engines import ENGINES

@@ -1,11 +1,11 @@
 """One config: what it would be without us, what it should be with us, and the row by which it is undone."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field, replace
 from installer.decide.edits import Edit, Key, Syntax, Tree, apply, holds, parse
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd_config import OLD_TABLE

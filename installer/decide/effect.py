@@ -1,10 +1,10 @@
 """What an engine makes of its configs, as a value: what is in force, or would be with other texts."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.edits import Key, Tree, Value
 
 NAMELESS: Final = "default"  # what containerd 1.x calls a default that is a table of its own

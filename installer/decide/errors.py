@@ -1,10 +1,11 @@
 """An error is one sentence with a remedy, a stable code for alerts, and the exit code it ends in."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal, Self, TypeAlias
+
+from installer.decide.data import dataclass
 
 
 class Exit(IntEnum):

@@ -1,10 +1,10 @@
 """What was found on the host: everything a decision may depend on."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.effect import Effect, Flags
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind

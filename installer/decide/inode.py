@@ -1,8 +1,9 @@
 """What stands at a path of the host, as plain data."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
+
+from installer.decide.data import dataclass, field
 
 
 class Kind(StrEnum):

@@ -1,10 +1,10 @@
 """Which keys of ours an engine keeps at an undo: those that the rest of its config cannot do without."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from installer.decide.configs import DEFAULT, group_of, notes_of, without_us
+from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import is_ours

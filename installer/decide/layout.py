@@ -1,8 +1,9 @@
 """Every host path, named once."""
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
+
+from installer.decide.data import dataclass
 
 HOME: Final = ".toolkit-installer"
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")

@@ -1,12 +1,12 @@
 """What the program was asked for: frozen, and valid once built."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
 from typing import Final, assert_never
 
+from installer.decide.data import dataclass, field
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
 from installer.decide.errors import UsageError

@@ -1,9 +1,9 @@
 """One part of a plan, whatever it is about; a plan is the sum of its parts."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, Record

@@ -1,13 +1,13 @@
 """Facts and Options in, steps out: what an install would do, without doing any of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.choice import texts_alone
 from installer.decide.configs import without_us
+from installer.decide.data import dataclass, field, replace
 from installer.decide.effect import flat
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry

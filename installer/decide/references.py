@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.configs import tree_of
+from installer.decide.data import replace
 from installer.decide.effect import BINARY_NAMES, flat
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine

@@ -1,11 +1,11 @@
 """The steps by which an engine takes up its new configs, from what it has in force now."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 
 from installer.decide.configs import ConfigChange, syntax_of, text_of, without_us
+from installer.decide.data import replace
 from installer.decide.effect import NAMELESS, Effect, Flags
 from installer.decide.engines import ENGINES, docker
 from installer.decide.engines.containerd_effect import CDI

@@ -1,8 +1,8 @@
 """The rows of the ledger: what we hold on this node, and what was there before."""
 
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from installer.decide.data import dataclass
 from installer.decide.edits import Edit, Syntax
 from installer.decide.inode import File, Meta
 

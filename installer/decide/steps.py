@@ -1,10 +1,10 @@
 """A step is one change to the host, as plain data: what is there before it and what after."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias, assert_never
 
+from installer.decide.data import dataclass, replace
 from installer.decide.edits import Edit
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.model import RuntimeEntry

@@ -3,11 +3,11 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.wrapper import Variable, real_name, wrapper_script
 

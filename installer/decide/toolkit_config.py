@@ -3,10 +3,10 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from installer.decide.data import dataclass
 from installer.decide.edits import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.errors import InstallerError
 

@@ -1,11 +1,11 @@
 """The plan that removes everything, each thing before what it needs; and the plan of a roll-back."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
 from installer.decide.choice import texts_alone
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.facts import Container, EngineFacts, Facts, names_of

@@ -1,9 +1,9 @@
 """A text without our keys: settings of others in a runtime of ours go with it, a runtime taken over stays."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
+from installer.decide.data import dataclass, field, replace
 from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want, apply, parse, undo
 from installer.decide.engines.model import is_ours, leaves
 

@@ -1,9 +1,10 @@
 """What a container on one of our runtimes has to show, and what it proves."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias
+
+from installer.decide.data import dataclass
 
 LABEL: Final = "toolkit-installer"
 MARK: Final = "toolkit-installer-verify"  # the label's value, and the name of the image

@@ -6,9 +6,10 @@ it depends on the working directory: an engine may start a runtime in a bundle t
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
+
+from installer.decide.data import dataclass
 
 # A directory while the driver is loaded: `test` sees it without the fork that reading /proc/modules takes.
 NVIDIA_MODULE: Final = PurePosixPath("/sys/module/nvidia")

@@ -5,11 +5,11 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.containerd_effect import said_of
 from installer.decide.engines.crio_effect import effect as crio_effect

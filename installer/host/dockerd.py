@@ -4,11 +4,11 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from installer.decide.data import dataclass
 from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
 from installer.host import http

@@ -2,9 +2,9 @@
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from installer.decide.data import dataclass
 from installer.host import http
 
 

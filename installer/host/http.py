@@ -8,10 +8,10 @@ import errno
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.host.sockets import connectable
 
 MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB

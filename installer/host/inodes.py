@@ -9,10 +9,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
+from installer.decide.data import replace
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind, Meta
 from installer.host.kernel import mounts

@@ -11,11 +11,11 @@ import re
 import stat
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.glance import MAX_PID_BYTES

@@ -4,9 +4,10 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
+
+from installer.decide.data import dataclass
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 - writable also where a container's root is not
 

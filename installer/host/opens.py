@@ -5,9 +5,10 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from installer.decide.data import dataclass, field
 
 IN_OPEN: Final = 0x20
 IN_CLOEXEC: Final = os.O_CLOEXEC

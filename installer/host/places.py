@@ -9,10 +9,10 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.host.kernel import trusted_uids
 

@@ -6,10 +6,10 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.host.files import Host
 from installer.host.kernel import text_of, trusted_uids
 

@@ -9,9 +9,9 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 from installer.host.kernel import text_of, trusted_uids
 from installer.host.sockets import connectable

@@ -4,10 +4,10 @@ import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 from installer.host.files import Host
 

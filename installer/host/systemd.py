@@ -5,10 +5,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import MALFORMED, MANAGER, ROOT, Bus
 from installer.host.unit_start import UnitStart

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
 from installer.host.dbus import MANAGER, ROOT, SYSTEMD, Bus
 from installer.host.systemd import UnitState, ask, properties_of, state_in, state_of

@@ -1,8 +1,9 @@
 """How systemd starts a service, as it has read the unit: what it runs, and what has to be there before."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from installer.decide.data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 from installer.host import successor, waiter
 

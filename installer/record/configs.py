@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
+from installer.decide.data import replace
 from installer.decide.engines.containerd_config import own_import, patterns
 from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError

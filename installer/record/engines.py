@@ -3,12 +3,12 @@
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
 
 import structlog
 
+from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Api, Engine, ReloadMethod

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
+from installer.decide.data import replace
 from installer.decide.effect import flat
 from installer.decide.engines.crio_effect import HOOK_DIR
 from installer.decide.errors import InstallerError

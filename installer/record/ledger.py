@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import File, Kind, Meta

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import STANDARD_NAMES
 from installer.decide.errors import InstallerError, Option, Remedy

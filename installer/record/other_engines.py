@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES, generating
 from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError

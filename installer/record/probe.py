@@ -1,10 +1,10 @@
 """The host as it is: reads only."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide.configs import text_of
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine, ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError

@@ -1,9 +1,9 @@
 """The gate once more, right before an engine reads its configs: somebody may have written to them since."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import ConflictError, InstallerError

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import OUR_BINARIES
 from installer.decide.engines.row import Api, Monitor

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field, replace
 from installer.decide.effect import Flags
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine, ReloadMethod

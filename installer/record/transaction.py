@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import assert_never
 
 import structlog
 
+from installer.decide.data import dataclass, replace
 from installer.decide.errors import (
     InstallerError,
     NotBegunError,

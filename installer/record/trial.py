@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.choice import texts_alone
 from installer.decide.configs import text_of
+from installer.decide.data import replace
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Check, Question

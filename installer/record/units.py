@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
 import structlog
 
+from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, NotBegunError, PendingError, StoppedError
 from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd, unit_jobs

@@ -1,10 +1,10 @@
 """What was read on a node before anything is judged: plain values, an empty one where nobody could tell."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES

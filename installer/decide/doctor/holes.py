@@ -1,10 +1,10 @@
 """Known security holes by version: a table, because it ages. Distributions mend without a new version."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from installer.decide.advisories import advice
+from installer.decide.data import dataclass
 from installer.decide.doctor.facts import Node, Version
 from installer.decide.doctor.model import Check, Level, Verdict, listed, none, ok, warn
 from installer.decide.engines.containerd import CONTAINERD

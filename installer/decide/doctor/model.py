@@ -1,10 +1,10 @@
 """A check is a row: what it looks at, what would be wrong, what to do, and the function that judges."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.doctor.facts import Node
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
 
+from installer.decide.data import dataclass
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Edit, Key
 from installer.decide.edits.tree import Branch, TextError, branch_at, opened, pruned, same

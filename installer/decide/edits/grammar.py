@@ -1,9 +1,9 @@
 """What there is to know about a syntax to edit text in it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from installer.decide.data import dataclass
 from installer.decide.edits.model import Key, Value
 from installer.decide.edits.tree import Branch
 

@@ -6,9 +6,9 @@ Every function takes text that ``load`` has accepted.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from installer.decide.data import dataclass
 from installer.decide.edits.grammar import Grammar
 from installer.decide.edits.model import Key, Value
 from installer.decide.edits.tree import Branch, Number, TextError

@@ -5,9 +5,9 @@ The lines stay what they are, one for one, so that a diff of the texts can be sh
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.edits.model import Syntax
 from installer.decide.edits.secrets import (
     MASK,

@@ -1,9 +1,10 @@
 """The words an edit is made of."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
+
+from installer.decide.data import dataclass
 
 Key: TypeAlias = tuple[str, ...]
 Value: TypeAlias = "None | bool | int | float | str | Sequence[Value] | Mapping[str, Value]"

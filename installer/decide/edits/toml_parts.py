@@ -1,10 +1,10 @@
 """The parts of a TOML text: what its words and lines look like, and the spans of what they make."""
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.edits.model import Key
 
 # Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory.

@@ -1,10 +1,10 @@
 """containerd: CRI runtimes in config.toml, schema 1 to 4, or in a drop-in where that merges."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.effect import Effect
 from installer.decide.engines.containerd_config import (

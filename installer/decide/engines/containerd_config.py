@@ -1,10 +1,10 @@
 """containerd's configs as containerd itself understands them: schemas, imports, merging."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass
 from installer.decide.edits import Key, Tree
 from installer.decide.engines.model import ConfigFiles, table, text, wrong_type
 

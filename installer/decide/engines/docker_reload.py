@@ -8,10 +8,10 @@ The releases that this was measured with: engine-facts.md#dockerd-reload.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, replace
 from installer.decide.edits import Edit, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.effect import Effect, Flags, Handler
 from installer.decide.errors import InstallerError

@@ -1,11 +1,11 @@
 """k0s: it makes the config of its containerd of drop-ins that it watches, and restarts that by itself."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import reduce
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.edits import Syntax, Tree, Want, apply, parse
 from installer.decide.effect import Effect
 from installer.decide.engines import containerd, containerd_effect

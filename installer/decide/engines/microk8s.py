@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.edits import Syntax, Tree, Value, Want, parse
 from installer.decide.effect import Effect
 from installer.decide.engines import containerd, containerd_effect

@@ -1,10 +1,10 @@
 """What every engine's function is given, and what it says."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.edits.tree import dotted, kind_of
 from installer.decide.effect import Effect, Flags

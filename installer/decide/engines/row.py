@@ -1,11 +1,11 @@
 """What differs from engine to engine: one row each, which every floor reads."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import dataclass, field
 from installer.decide.edits import Edit, Tree
 from installer.decide.effect import Effect
 from installer.decide.engines.model import ConfigFiles, Decision, Extras, RuntimeEntry

@@ -1,10 +1,10 @@
 """CDI for management containers: a specification that is ours alone."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from installer.decide.configs import without_us
+from installer.decide.data import replace
 from installer.decide.facts import Facts
 from installer.decide.inode import File, Meta
 from installer.decide.options import Options

@@ -1,12 +1,12 @@
 """One engine: it serves our runtimes after an install, and nothing of ours after an undo."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from installer.decide import reasons, reloading
 from installer.decide.choice import Choice, choose, defaults, others
 from installer.decide.configs import tree_of
+from installer.decide.data import replace
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves

@@ -1,10 +1,10 @@
 """The payload: which version should be in place, and the steps that put it there."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final, assert_never
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts, names_of

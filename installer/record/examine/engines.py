@@ -1,11 +1,11 @@
 """The engines that run: what they answer, and what their own programs make of the configs on the disk."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
+from installer.decide.data import replace
 from installer.decide.doctor.facts import RunningEngine
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect
