@@ -7,7 +7,6 @@ from functools import update_wrapper
 from typing import Any, Final
 
 import click
-import structlog
 from click.core import ParameterSource
 
 from installer import garbage
@@ -15,11 +14,10 @@ from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
 from installer.flags import FLAGS, SHOW_SECRETS, Flag, options_from
+from installer.host.events import log
 from installer.host.limits import refuse_few_files
 from installer.record.internal import internal_errors
 from installer.usage import UNHEEDED, Verb, unknown_variables
-
-log = structlog.get_logger()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

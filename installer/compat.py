@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from installer import garbage, signals
 from installer import log as logging
 from installer.compat_options import RESTART, options_from
@@ -15,6 +13,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns, Engine, ReloadMethod
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
+from installer.host.events import log
 from installer.host.limits import refuse_few_files, refuse_little_memory
 from installer.host.streams import open_standard_streams
 from installer.record.internal import internal_errors
@@ -22,8 +21,6 @@ from installer.record.internal import internal_errors
 NAME: Final = "nvidia-ctk-installer"
 # Scripts wait for this line.
 SPOKEN: Final = {"waiting for a signal": "Waiting for signal"}
-
-log = structlog.get_logger()
 
 
 def main() -> None:

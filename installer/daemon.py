@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-import structlog
-
 from installer import signals
 from installer.decide.data import replace
 from installer.decide.errors import (
@@ -21,6 +19,7 @@ from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import systemd, waiting
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import Woken
@@ -34,8 +33,6 @@ from installer.record.transaction import Context, apply, never_stop, refuse_obst
 from installer.record.trial import Trials
 from installer.record.units import buses
 from installer.uninstall import remove_readiness, undo, undoing
-
-log = structlog.get_logger()
 
 NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")

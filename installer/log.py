@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-import structlog
-
 from installer.decide.errors import InstallerError, Remedy, Spelling
+from installer.host.events import line, log
 from installer.host.streams import STDERR, patient, write
 
 
@@ -53,12 +53,13 @@ def say_failed(error: InstallerError) -> None:
     if _readable:
         _stderr.msg(f"toolkit-installer: cannot {error.problem}; {error.remedy_spelt(_spelling)}")
     else:
-        structlog.get_logger().error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
+        log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
-def _errors_spelt(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _spelt(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Turn errors, which bring their code, and remedies into text, with options as the entry point spells."""
-    for name, value in [*event.items()]:
+    event = {**fields}
+    for name, value in fields.items():
         if isinstance(value, InstallerError):
             event["code"] = value.code
             event[name] = f"cannot {value.problem}; {value.remedy_spelt(_spelling)}"
@@ -73,16 +74,19 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
     _spelling = spelling
     terminal = sys.stderr.isatty()
     _readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
-    processors: list[Any] = [structlog.processors.add_log_level, _errors_spelt]
-    if spoken:
-        processors.append(lambda _, __, event: event | {"event": spoken.get(event["event"], event["event"])})
-    if _readable:
-        processors.append(structlog.dev.ConsoleRenderer(colors=terminal and "NO_COLOR" not in os.environ))
-    else:
-        processors += [
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.JSONRenderer(),
-        ]
-    structlog.configure(
-        processors=processors, logger_factory=lambda *_: _stderr, cache_logger_on_first_use=True
-    )
+    write = _in_words if _readable else _in_json
+    words = spoken or {}
+    log.write = lambda level, event, fields: write(level, words.get(event, event), _spelt(fields))
+
+
+def _in_json(level: str, event: str, fields: dict[str, Any]) -> None:
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    _stderr.msg(line(fields | {"event": event, "level": level, "timestamp": now}))
+
+
+def _in_words(level: str, event: str, fields: dict[str, Any]) -> None:
+    import structlog  # which loads as much as all of ours; nobody waits for a terminal
+
+    colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    render = structlog.dev.ConsoleRenderer(colors=colors)
+    _stderr.msg(str(render(None, level, fields | {"event": event, "level": level})))

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-import structlog
-
 from installer import leftovers, signals
 from installer.decide.data import replace
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
@@ -15,6 +13,7 @@ from installer.decide.facts import Facts, names_of
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption, left_alone
 from installer.decide.undo import plan_undo
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
 from installer.record import ready
@@ -25,8 +24,6 @@ from installer.record.probe import probe_adoption, probe_undo
 from installer.record.running import in_use, running_containers
 from installer.record.transaction import Context, carry_out, never_stop, refuse_obstacles
 from installer.record.trial import Trials
-
-log = structlog.get_logger()
 
 UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
 IN_USE_S: Final = 10.0

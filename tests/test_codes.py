@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import structlog
 
 from installer import log
 from installer.decide.errors import Code, InstallerError, UndoIncompleteError
+from installer.host import events
 from installer.log import LogFormat
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +78,7 @@ def test_a_code_stands_beside_the_sentence_in_json(capfd: pytest.CaptureFixture[
 
     log.configure(LogFormat.JSON)
     log.say_failed(error)
-    structlog.get_logger().warning("step failed", error=error)
+    events.log.warning("step failed", error=error)
     log.configure(LogFormat.AUTO)
 
     failed, step = map(json.loads, capfd.readouterr().err.splitlines())

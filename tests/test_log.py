@@ -10,14 +10,14 @@ from pathlib import Path
 from tests.support.site import PROJECT, Site
 
 TALK = """
-import structlog
+from installer.host.events import log as events
 from installer import log
 log.configure(log.LogFormat.JSON)
 for number in range(5000):
-    structlog.get_logger().info("said", number=number, path="x" * 200)
+    events.info("said", number=number, path="x" * 200)
 print("done", flush=True)
 input()
-structlog.get_logger().info("said again", path=chr(0xDCFF))
+events.info("said again", path=chr(0xDCFF))
 """
 
 

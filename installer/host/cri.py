@@ -4,7 +4,8 @@ import json
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from installer.decide.effect import Effect, Handler
 from installer.decide.engines.containerd_effect import said_of
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
-from installer.host import http
+from installer.host import http, unary
 from installer.host.cri_errors import CriDisabledError, CriFailedError, NotAnsweringError
 from installer.host.sockets import connectable
 
@@ -22,7 +23,6 @@ _RUNTIME_SERVICE = "/runtime.v1.RuntimeService"
 _PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 _VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
 _CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
-_MAX_ANSWER_BYTES = 16 << 20  # as containerd's and the kubelet's own limit
 
 # The plugins that make up CRI: containerd 1.x has the first only; in 2.x it serves what the others hold.
 _CRI_SERVICE = "io.containerd.grpc.v1.cri"
@@ -109,23 +109,44 @@ class Calls:
 def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
     """Hold a connection for calls that change something; each may raise as ``status`` does."""
     with _connected(socket_path, timeout_s) as engine:
-        yield Calls(engine.cri, engine.left_s)
+        yield Calls(partial(engine.cri, once=True), engine.left_s)
 
 
 class _Engine:
     """One connection with one deadline for all calls on it."""
 
-    def __init__(self, channel: Any, socket_path: Path, timeout_s: float) -> None:
-        self._channel = channel
+    def __init__(self, path: str, held: ExitStack, socket_path: Path, timeout_s: float) -> None:
+        self._path, self._held, self._channel = path, held, None
         self._socket_path = socket_path
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
+    def _connection(self) -> Any:
+        """Return the channel of grpcio, which is made when it is needed first."""
+        if self._channel is None:
+            import grpc
+
+            options = (
+                ("grpc.default_authority", "localhost"),  # else the quoted path, which Go's HTTP/2 refuses
+                (
+                    "grpc.use_local_subchannel_pool",
+                    1,
+                ),  # else an earlier back-off would hold it
+                ("grpc.max_receive_message_length", unary.MAX_ANSWER_BYTES),
+            )
+            channel = grpc.insecure_channel(f"unix:{quote(self._path)}", options=options)
+            self._channel = self._held.enter_context(channel)
+        return self._channel
+
     def left_s(self) -> float:
         return max(self._deadline - time.monotonic(), 0.001)
 
-    def cri(self, method: str, request: bytes = b"") -> bytes:
-        answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
+    def cri(self, method: str, request: bytes = b"", *, once: bool = False) -> bytes:
+        """Return the answer of a method; what changes something is sent ``once`` only."""
+        resource = f"{_RUNTIME_SERVICE}/{method}"
+        answer = None if once else unary.ask(self._path, resource, request, timeout_s=self.left_s())
+        if answer is None:
+            answer = self._ask(resource, request)
         if answer is None:
             raise _without_cri(self._socket_path, self.cri_plugins())
         return answer
@@ -147,7 +168,7 @@ class _Engine:
         import grpc
 
         try:
-            answer: bytes = self._channel.unary_unary(path)(request, timeout=self.left_s())
+            answer: bytes = self._connection().unary_unary(path)(request, timeout=self.left_s())
         except grpc.RpcError as error:
             code, words = error.code(), error.details()
             if code is grpc.StatusCode.UNIMPLEMENTED:
@@ -169,18 +190,8 @@ class _Engine:
 
 @contextmanager
 def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
-    import grpc
-
-    options = (
-        ("grpc.default_authority", "localhost"),  # else the quoted path, which Go's HTTP/2 refuses
-        ("grpc.use_local_subchannel_pool", 1),  # else the back-off of an earlier channel would hold this one
-        ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
-    )
-    with (
-        connectable(socket_path) as path,
-        grpc.insecure_channel(f"unix:{quote(path)}", options=options) as channel,
-    ):
-        yield _Engine(channel, socket_path, timeout_s)
+    with connectable(socket_path) as path, ExitStack() as held:
+        yield _Engine(path, held, socket_path, timeout_s)
 
 
 @contextmanager

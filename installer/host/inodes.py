@@ -128,10 +128,9 @@ def apply_metadata(fd: int, meta: Meta) -> None:
             # us relabel (EACCES); one that stands already is fine.
             if error.errno not in {errno.EOPNOTSUPP, errno.EPERM, errno.EACCES} or name.startswith("system."):
                 raise
-            import structlog
+            from installer.host.events import log
 
             file = Path(f"/proc/self/fd/{fd}").readlink()
-            log = structlog.get_logger()
             log.info("attribute not set", path=str(file), attribute=name, reason=error.strerror)
 
 

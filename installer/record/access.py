@@ -61,9 +61,8 @@ def restore_access(host: Host, layout: Layout, held: Record) -> None:
     """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
     for path, mode, flaw in exposed(host, layout, held):
         if path.is_relative_to(layout.home) or path in held.directories:
-            import structlog
+            from installer.host.events import log
 
-            log = structlog.get_logger()
             try:
                 restrict(host, path, mode)
             except InstallerError as error:  # a file system without owners and modes; status goes on to tell

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, assert_never
 
-import structlog
-
 from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
@@ -18,6 +16,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
 from installer.host.cri_errors import CriDisabledError, CriFailedError
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
@@ -26,8 +25,6 @@ from installer.record import units
 from installer.record.failed_start import why_not_started
 from installer.record.settled import await_settled
 from installer.record.units import Patience
-
-log = structlog.get_logger()
 
 ASK_S: Final = 5.0
 POLL_S: Final = 0.01

@@ -5,20 +5,17 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-import structlog
-
 from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
 from installer.host.containers import being_made
+from installer.host.events import log
 from installer.host.files import Host
 
 NOTICED_S: Final = 0.5  # CRI-O watches its hooks; meanwhile it may be writing a bundle with ours
 CREATED_S: Final = 10.0
 CREATED_POLL_S: Final = 0.05
-
-log = structlog.get_logger()
 
 
 def hook_files(host: Host, facts: EngineFacts) -> Iterator[PurePosixPath]:

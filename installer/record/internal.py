@@ -21,8 +21,7 @@ def internal_errors() -> Iterator[None]:
         internal = InternalError(error)
         if internal.code == "no-memory":  # the sentence says all, and there is nothing to report
             raise internal from error
-        import structlog  # not at every start of a probe
+        from installer.host.events import log
 
-        log = structlog.get_logger()
-        log.error("internal error", kind=internal.kind, frames=list(internal.frames))  # noqa: TRY400 - no texts
+        log.error("internal error", kind=internal.kind, frames=list(internal.frames))
         raise internal from error

@@ -84,9 +84,9 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
     if not found:
         return options
     if tell:
-        import structlog
+        from installer.host.events import log
 
-        structlog.get_logger().info("found by what engines name", install_dir=str(found[0]))
+        log.info("found by what engines name", install_dir=str(found[0]))
     return replace(options, install_dir=found[0])
 
 
@@ -99,10 +99,9 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
     if toolkit is not None:
         held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
     if not held.empty:
-        import structlog
+        from installer.host.events import log
 
         remedy = "what was there before us is not known"
-        log = structlog.get_logger()
         log.warning("ledger lost", found=list(found), remedy=remedy)
         for row in held.configs:
             if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):

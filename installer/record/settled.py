@@ -4,19 +4,16 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-import structlog
-
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.steps import WriteConfig
 from installer.host import cri
+from installer.host.events import log
 from installer.host.files import Host
 from installer.record.units import Patience
 from installer.record.write import write_config
-
-log = structlog.get_logger()
 
 SETTLE_S: Final = 10.0
 SETTLE_ASK_S: Final = 1.0

@@ -8,8 +8,6 @@ container's mount namespace, and the container ends. Until the unit has the ledg
 import time
 from typing import Final
 
-import structlog
-
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
 from installer.decide.inode import Kind
@@ -17,14 +15,13 @@ from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import Record
 from installer.host.containers import pid_of_own
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import lock_directory
 from installer.host.waiting import SUCCESSOR, command_again
 from installer.record import units
 from installer.record.ledger import Ledger
 from installer.record.started import PATH
-
-log = structlog.get_logger()
 
 UNIT: Final = "toolkit-installer-undo.service"
 TAKEN_S: Final = 10.0

@@ -6,8 +6,6 @@ from functools import partial
 from itertools import takewhile
 from typing import assert_never
 
-import structlog
-
 from installer.decide.data import dataclass, replace
 from installer.decide.errors import (
     InstallerError,
@@ -41,6 +39,7 @@ from installer.decide.steps import (
     describe,
 )
 from installer.decide.undo import plan_rollback
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.cdi import make_device_nodes, specification
@@ -55,8 +54,6 @@ from installer.record.settled import write_settled
 from installer.record.told import fields, past
 from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
-
-log = structlog.get_logger()
 
 
 def never_stop() -> None:

@@ -6,12 +6,11 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
-import structlog
-
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, NotBegunError, PendingError, StoppedError
 from installer.decide.layout import SYSTEM_BUSES
 from installer.host import systemctl, systemd, unit_jobs
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.systemd import NoBusError, UnitState
 from installer.host.unit_start import UnitStart
@@ -28,8 +27,6 @@ SYSTEMD: Final = PurePosixPath("/proc/1")
 BUSY: Final = 0.5
 
 T = TypeVar("T")
-
-log = structlog.get_logger()
 
 
 def buses(host: Host) -> tuple[Path, ...]:

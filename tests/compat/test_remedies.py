@@ -6,13 +6,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-import structlog
 
 from installer import log
 from installer.compat_options import options_from
 from installer.compat_words import read, rows, spelt
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.flags import FLAGS
+from installer.host import events
 from installer.log import LogFormat
 from tests.compat.nvidia import Nvidia
 
@@ -126,7 +126,7 @@ def test_an_error_is_told_in_the_words_of_the_entry_point(
 
     log.configure(form, spelling=spelt)
     log.say_failed(error)
-    structlog.get_logger().warning("step failed", error=error)
+    events.log.warning("step failed", error=error)
     log.configure(LogFormat.AUTO)
     log.say_failed(error)
 
