@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import big, node, process, undo, wrapper
+from benchmarks import big, node, process, start, undo, wrapper
 
 
 def main() -> None:
@@ -10,6 +10,7 @@ def main() -> None:
     rows = undo.measure()
     for name, part in (
         ("process", process.measure),
+        ("starts", start.measure),
         ("wrapper", wrapper.measure),
         ("big nodes", big.measure),
     ):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from statistics import median
 
 from benchmarks.rows import Row
+from benchmarks.start import START, Cost, over
 from tests.engines.conftest import missing, on_the_day
 from tests.engines.cri import Cri, CriError
 from tests.engines.nodes import PYTHON, Node, boot
@@ -14,8 +15,24 @@ from tests.engines.roots import prepared
 from tests.engines.versions import engine_sets
 
 ROUNDS = 5
+STARTS = 11
 EVERY_S = 0.005
 GATE_MS = 150
+# A start that changes nothing, as the image starts it, in turns with a bare Python; CPU and wall time in ms.
+PAIRED = """
+import os, statistics, sys, time
+start = f"import sys; sys.path += {sys.path!r}; from installer.__main__ import main; main()"
+words = ["install", "--toolkit-source", sys.argv[1]]
+commands, taken = [["-c", "pass"], ["-c", start, *words]], [[], []]
+quiet = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in (1, 2)]
+for turn in range(2 * int(sys.argv[2])):
+    began = time.perf_counter()
+    python = [sys.executable, "-I", "-S", *commands[turn % 2]]
+    _, status, used = os.wait4(os.posix_spawn(python[0], python, os.environ, file_actions=quiet), 0)
+    assert status == 0
+    taken[turn % 2].append((used.ru_utime + used.ru_stime, time.perf_counter() - began))
+print(*(statistics.median(each) * 1000 for costs in taken for each in zip(*costs)))
+"""
 # What an install asks of containerd's own program: what is in force without us, and with us.
 GATE = """
 import time
@@ -44,6 +61,9 @@ def measure() -> tuple[list[Row], str]:
         bare, first, second, undo = [], [], [], []
         served: list[float] = []
         gate = [float(node.run([PYTHON, "-c", GATE]).stdout) for _ in range(ROUNDS)]
+        served.append(_install(node))
+        starts = _starts(node)
+        node.installer("uninstall", check=True)
         for _ in range(ROUNDS):
             bare.append(outage_ms(node, lambda: node.restart("containerd")))
             first.append(outage_ms(node, lambda: served.append(_install(node))))
@@ -66,7 +86,15 @@ def measure() -> tuple[list[Row], str]:
         ),
     ]
     rows.append(Row("the gate: containerd asked before and after", median(gate), GATE_MS, "ms", "none"))
-    return rows, f"node: {engines} under systemd"
+    return rows + starts, f"node: {engines} under systemd"
+
+
+def _starts(node: Node) -> list[Row]:
+    """Return what an install over an installed node takes, its engine asked, over a bare Python."""
+    said = node.run([PYTHON, "-c", PAIRED, ARTIFACTS, str(STARTS)]).stdout
+    bare_cpu, bare_wall, cpu, wall = map(float, said.split())
+    name = "install that changes nothing, engine asked, over python -I -S"
+    return over(name, Cost(cpu, wall), Cost(bare_cpu, bare_wall), START, "53 ms")
 
 
 def _install(node: Node) -> float:

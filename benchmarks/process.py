@@ -24,7 +24,7 @@ LIBRARY_BYTES = 20_000_000
 def measure() -> list[Row]:
     """Return install time in ms and waiting memory in kB."""
     with tempfile.TemporaryDirectory() as name:
-        source = _payload(Path(name, "artifacts"))
+        source = payload(Path(name, "artifacts"))
         installs = [_install_ms(Path(name), source, run) for run in range(RUNS + 1)][1:]
         ours, bare = _waiting_kb(Path(name), source)
     return [
@@ -33,7 +33,8 @@ def measure() -> list[Row]:
     ]
 
 
-def _payload(root: Path) -> Path:
+def payload(root: Path) -> Path:
+    """Make a toolkit of 94 MB below ``root``."""
     head = Path(sys.executable).resolve().read_bytes()[:64]
     for name in (*(executable.name for executable in EXECUTABLES), *LIBRARIES):
         path = root / search_paths(name)[0]
@@ -44,7 +45,8 @@ def _payload(root: Path) -> Path:
     return root
 
 
-def _arguments(root: Path, source: Path) -> list[str]:
+def arguments(root: Path, source: Path) -> list[str]:
+    """Return the flags of a verb for a node below ``root`` with no engine to ask."""
     where = ["--host-root", str(root), "--toolkit-source", str(source)]
     return [*where, "--runtime", "containerd", "--restart-mode", "none"]
 
@@ -53,7 +55,7 @@ def _install_ms(scratch: Path, source: Path, run: int) -> float:
     root = scratch / f"node{run}"
     (root / "etc/containerd").mkdir(parents=True)
     (root / "etc/containerd/config.toml").write_text("version = 2\n")
-    command = [sys.executable, "-m", "installer", "install", *_arguments(root, source)]
+    command = [sys.executable, "-m", "installer", "install", *arguments(root, source)]
     started = time.perf_counter()
     subprocess.run(command, check=True, env=ENVIRONMENT, capture_output=True)
     return (time.perf_counter() - started) * 1000
@@ -62,7 +64,7 @@ def _install_ms(scratch: Path, source: Path, run: int) -> float:
 def _waiting_kb(scratch: Path, source: Path) -> tuple[float, float]:
     root = scratch / "waiting"
     (root / "etc/containerd").mkdir(parents=True)
-    command = [sys.executable, "-m", "installer", "run", *_arguments(root, source)]
+    command = [sys.executable, "-m", "installer", "run", *arguments(root, source)]
     sleeper = [sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)"]
     with (
         subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as waiting,

@@ -19,6 +19,7 @@ from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import systemd, waiting
+from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
@@ -26,6 +27,7 @@ from installer.host.waiting import Woken
 from installer.record import ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.internal import internal_errors
+from installer.record.known import known_digests, remember
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
@@ -121,13 +123,13 @@ def _carry_on(host: Host, options: Options) -> Exit:
     return Exit.OK
 
 
-def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
+def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None = None) -> Plan:
     """Return what is to be done.
 
     Raises:
         InstallerError: it could not end well.
     """
-    facts = probe_install(host, options, ledger.held)
+    facts = probe_install(host, options, ledger.held, known)
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
     plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
@@ -137,7 +139,8 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
 
 def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
     recover(host, options, ledger)
-    plan = _planned(host, options, ledger)
+    known = known_digests(host, options.layout)
+    plan = _planned(host, options, ledger, known)
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
         log.info(
@@ -153,6 +156,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         apply(context, plan, signals.check, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
+    remember(host, options.layout, known, ledger.held.toolkit)
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:

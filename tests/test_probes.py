@@ -19,6 +19,7 @@ from installer.record.ledger import read_record
 from installer.seen import seen
 from installer.status import main as status
 from tests.support.neighbours import NOBODY, only_as_root
+from tests.support.program import as_in_the_image
 from tests.support.site import DAEMON_JSON, ENGINES, LEDGER, PIDFILE, PROJECT, Site, waits
 
 READY = "run/nvidia/toolkit/ready"
@@ -225,18 +226,7 @@ def test_a_probe_reads_the_variables_of_the_flags() -> None:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """Return the directory of the image's programs, as the Dockerfiles make it."""
-    program, start = tmp_path / "program", (PROJECT / "images/start").read_text()
-    packages = program / "lib/python{}.{}/site-packages".format(*sys.version_info)
-    packages.mkdir(parents=True)
-    for each in (PROJECT / "installer", *Path(pytest.__file__).parents[1].iterdir()):
-        (packages / each.name).symlink_to(each)
-    (program / "bin").mkdir()
-    (program / "bin/python3").symlink_to(Path(sys.executable).resolve())
-    for name in ("toolkit-installer", "nvidia-toolkit"):
-        (program / "bin" / name).write_text(start.replace("/opt/toolkit-installer", str(program)))
-        (program / "bin" / name).chmod(0o755)
-    return program / "bin"
+    return as_in_the_image(tmp_path / "program")
 
 
 def test_the_programs_of_the_image_start_without_site(image: Path, site: Site) -> None:

@@ -1,6 +1,5 @@
 """What the toolkit's source holds, by the names we ship."""
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact, search_paths
+from installer.host.digests import Known
 from installer.host.inodes import translated
 from installer.host.programs import run_locally
 from installer.host.threads import begun
@@ -49,14 +49,15 @@ def machine() -> str:
 
 
 @contextmanager
-def found_artifacts(root: PurePosixPath) -> Iterator[Callable[[], tuple[Artifact, ...]]]:
+def found_artifacts(root: PurePosixPath, known: Known) -> Iterator[Callable[[], tuple[Artifact, ...]]]:
     """Read the files of the toolkit below ``root``, a path as this process sees it, while the block goes on.
 
-    What is yielded returns them, and raises InstallerError where one cannot be read.
+    What is yielded returns them, and raises InstallerError where one cannot be read. What is ``known`` is not
+    read as a whole.
     """
     found = [(name, path) for name in REQUIRED if (path := _find(Path(root), name)) is not None]
     with ThreadPoolExecutor() as pool:
-        reads = [begun(pool, partial(_read, name, path)) for name, path in found]
+        reads = [begun(pool, partial(_read, name, path, known)) for name, path in found]
         yield lambda: tuple(read() for read in reads)
 
 
@@ -74,12 +75,11 @@ def _find(root: Path, name: str) -> Path | None:
     return None
 
 
-def _read(name: str, path: Path) -> Artifact:
+def _read(name: str, path: Path, known: Known) -> Artifact:
     with translated("read", PurePosixPath(path)), path.open("rb") as file:
         status = os.fstat(file.fileno())
         head = file.read(HEAD_BYTES)
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = known.digest_of(str(path), known.sources)
     return Artifact(
         name,
         path.name,

@@ -13,7 +13,7 @@ from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
-from installer.host.digests import digests_below
+from installer.host.digests import Known, digests_below
 from installer.host.files import Host
 from installer.host.trees import entries
 from installer.record import reads, units
@@ -52,18 +52,19 @@ from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
 
 
-def probe_install(host: Host, options: Options, held: Record) -> Facts:
-    """Return everything that an install depends on.
+def probe_install(host: Host, options: Options, held: Record, known: Known | None = None) -> Facts:
+    """Return everything that an install depends on; ``known`` digests need no reading, and learn others.
 
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
     held = replace(held, configs=tuple(_wherever(host, held.configs)))
+    known = known or Known({})
     # Hashing the payload and asking the engines wait for different things.
     with (
-        found_artifacts(options.toolkit_source) as artifacts,
+        found_artifacts(options.toolkit_source, known) as artifacts,
         asked_version(options.toolkit_source) as version,
-        digests_below(host, in_place(host, options.layout)) as digests,
+        digests_below(host, in_place(host, options.layout), known) as digests,
     ):
         engines, notes, overruled = _engines(host, options, held)
         if options.auto:

@@ -1,0 +1,129 @@
+"""What a start costs beside a bare Python in the same run: a probe, one that changes nothing, a first one."""
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.process import ENVIRONMENT, arguments, payload
+from benchmarks.rows import Row
+from installer.flags import FLAGS, options_from
+from installer.host.files import Host
+from installer.record import ready
+from installer.record.ledger import read_record
+from installer.seen import seen
+from tests.support.program import as_in_the_image
+from tests.support.site import Site
+
+RUNS = 11
+PROBE, START, FRESH = 2.0, 5.0, 1.5
+MILLICORES = 2.0
+READY_EVERY_S, ALIVE_EVERY_S = 10, 30  # as in deploy/kustomize/base/daemonset.yaml
+BARE = ("-I", "-S", "-c", "pass")
+# Copied, read once more and on the disk: what an install has to do with the bytes in any case.
+COPY = (
+    "mkdir TO && cp -R FROM/. TO/ && find TO -type f -exec sha256sum {} + && find TO -type f -exec sync {} +"
+)
+
+
+class Cost(NamedTuple):
+    """What a process and its children take, in ms."""
+
+    cpu: float
+    wall: float
+
+
+def paired(commands: Sequence[Sequence[str]], more: Mapping[str, str] | None = None) -> list[Cost]:
+    """Return the medians of commands that take turns; in their words TURN is the number of the turn."""
+    taken = [
+        [_cost([word.replace("TURN", str(turn)) for word in command], more or {}) for command in commands]
+        for turn in range(RUNS + 1)
+    ][1:]
+    return [
+        Cost(median(each.cpu for each in costs), median(each.wall for each in costs))
+        for costs in zip(*taken, strict=True)
+    ]
+
+
+def _cost(command: Sequence[str], more: Mapping[str, str]) -> Cost:
+    environment = ENVIRONMENT | dict(more)
+    began = time.perf_counter()
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0, command
+    return Cost((used.ru_utime + used.ru_stime) * 1000, (time.perf_counter() - began) * 1000)
+
+
+def measure() -> list[Row]:
+    """Return ratios to a bare Python, and the thousandths of a core that all probes of a node take."""
+    with tempfile.TemporaryDirectory() as name:
+        return [*_probes(Path(name)), *_fresh(Path(name))]
+
+
+def over(name: str, ours: Cost, theirs: Cost, limit: float, nvidia: str) -> list[Row]:
+    """Return the rows of what one command takes over another, which ``name`` ends with."""
+    return [
+        Row(f"{name} ({their_ms:.1f} ms), {kind}", our_ms / their_ms, limit, "x", nvidia)
+        for kind, our_ms, their_ms in (("CPU", ours.cpu, theirs.cpu), ("wall", ours.wall, theirs.wall))
+    ]
+
+
+def _probes(scratch: Path) -> list[Row]:
+    """Return what the image's program takes on a node that is good."""
+    program = as_in_the_image(scratch / "program")
+    (scratch / "probed").mkdir()
+    site = Site(scratch / "probed")
+    with site.running("--on-exit", "keep"):
+        options = options_from(
+            {flag.field: flag.default for flag in FLAGS} | {"host_root": str(site.root)}, frozenset()
+        )
+        host = Host.under(options.host_root)
+        held = read_record(host, options.layout)
+        assert held is not None
+        asked = (str(options.install_dir), str(options.host_root))
+        ready.publish(host, options.ready_file, held, asked, seen(options))
+        probe = [str(program / "toolkit-installer"), "status"]
+        commands = ([str(program / "python3"), *BARE], [*probe, "--ready"], [*probe, "--alive"])
+        bare, as_ready, as_alive = paired(commands, {"TOOLKIT_INSTALLER_HOST_ROOT": str(site.root)})
+    millicores = as_ready.cpu / READY_EVERY_S + as_alive.cpu / ALIVE_EVERY_S
+    return [
+        *over("readiness probe over python -I -S", as_ready, bare, PROBE, "none"),
+        *over("liveness probe over python -I -S", as_alive, bare, PROBE, "none"),
+        Row("all probes of a pod that is ready", millicores, MILLICORES, "mcore", "none"),
+    ]
+
+
+def _fresh(scratch: Path) -> list[Row]:
+    """Return what 94 MB take beyond a start that changes nothing, over a copy that is read and synced."""
+    source = payload(scratch / "artifacts")
+    for turn in range(RUNS + 1):
+        (scratch / f"node{turn}/etc/containerd").mkdir(parents=True)
+        (scratch / f"node{turn}/etc/containerd/config.toml").write_text("version = 2\n")
+    program = str(as_in_the_image(scratch / "fresh") / "toolkit-installer")
+    install = [program, "install", *arguments(scratch / "nodeTURN", source)]
+    copy = COPY.replace("FROM", str(source)).replace("TO", str(scratch / "copyTURN"))
+    bare = [str(Path(program).with_name("python3")), *BARE]
+    copied, first, again, python = paired((["sh", "-c", copy], install, install, bare))
+    name = "fresh install of 94 MB, less one that changes nothing, over cp + sha256sum + sync"
+    return [
+        *over(name, Cost(first.cpu - again.cpu, first.wall - again.wall), copied, FRESH, "no hash, no sync"),
+        *over(
+            "install of 94 MB that changes nothing, no engine, over python -I -S",
+            again,
+            python,
+            START,
+            "53 ms",
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(f"{row.name}: {row.ours:.2f} {row.unit} (limit {row.limit})")
