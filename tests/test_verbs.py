@@ -400,6 +400,21 @@ def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    code = "import sys, atexit; from installer.__main__ import main; heavy = sys.argv.pop(1).split()\n"
+    code += "atexit.register(lambda: print([name for name in heavy if name in sys.modules])); main()"
+    heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.verify"
+
+    words = site.command("install")[3:]
+    done = subprocess.run(
+        [sys.executable, "-c", code, heavy, *words], capture_output=True, text=True, check=True, cwd=PROJECT
+    )
+
+    assert "nothing changed" in done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_an_install_dir_that_moved_is_refused_with_the_command_that_frees_the_old_one(site: Site) -> None:
     assert site.call("install").returncode == 0
     before = site.tree(times=True)

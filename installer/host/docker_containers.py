@@ -1,7 +1,6 @@
 """A container of Docker's on an image that has nothing in it; both are gone when the block is left."""
 
 import io
-import tarfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -128,6 +127,8 @@ def _remove(made: "Container", deadline: float) -> None:
 
 def _nothing() -> bytes:
     """Return an archive without a file: the shell comes by mounts."""
+    import tarfile  # needed by verify alone, and this module by each uninstall and install
+
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w"):
         pass

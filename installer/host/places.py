@@ -91,9 +91,11 @@ class Places:
         return self._mapped(self.resolve(path, last=last))
 
     def _mapped(self, path: PurePosixPath) -> Place:
-        for prefix in (path, *path.parents):
+        # Each step of each path comes by here: with the root alone there is nothing to look for.
+        only_root = len(self._mounts) == 1 and ROOT in self._mounts
+        for prefix in (ROOT,) if only_root else (path, *path.parents):
             if prefix in self._mounts:
-                base, below = self._mounts[prefix], path.relative_to(prefix)
+                base, below = self._mounts[prefix], PurePosixPath(*path.parts[len(prefix.parts) :])
                 if below.parts or base == Path(ROOT):
                     return Place(base, below)
                 return Place(base.parent, PurePosixPath(base.name))

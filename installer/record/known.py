@@ -36,9 +36,9 @@ def remember(host: Host, layout: Layout, known: Known, toolkit: ToolkitRow | Non
     version = in_place(host, layout)
     if version is None or toolkit is None:
         return
-    now = {**known.sources}
+    now, directory = {**known.sources}, host.local_path(version)
     for name, identity in toolkit.files:
-        found = settled_mark(str(host.local_path(version / name)), wait=True)
+        found = settled_mark(f"{directory}/{name}", wait=True)
         digest = identity.removeprefix(FILE)
         if found and known.installed.get(found, digest) == digest:
             now[found] = digest
