@@ -48,9 +48,9 @@ def _holds(ready: str, install_dir: str, host_root: str) -> bool:
         if not (said.startswith(begin) and said.endswith(end) and pid.isdigit() and seen.endswith('"]}\n')):
             return False
         posix.stat(f"{PROC}/{pid}")
-    except OSError:
+        return all(_is_unchanged(line) for line in seen[:-4].split('", "'))
+    except (OSError, ValueError):  # a path that is none
         return False
-    return all(_is_unchanged(line) for line in seen[:-4].split('", "'))
 
 
 def _is_unchanged(line: str) -> bool:

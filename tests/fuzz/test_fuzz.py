@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from installer import compat_options, compat_words
+from installer import compat_options, compat_words, probes
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
@@ -25,18 +25,21 @@ from installer.decide.engines.crio_effect import STATE, effect
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
+from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption
+from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.plan import plan_install
 from installer.decide.rows import Record
 from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
-from installer.host import cri, dockerd, systemd
+from installer.host import cri, dockerd, systemd, unary
+from installer.host.boot import boot_id
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
-from installer.host.glance import is_held_pidfile
+from installer.host.glance import is_held_pidfile, mark
 from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
 from installer.host.lock_table import lock_holder
@@ -45,6 +48,7 @@ from installer.host.processes import started_of, unit_in
 from installer.host.waiting import LOCKS, WOKEN_BY, woken
 from installer.record.cmdline import overruling, path_of, state_of, value_of
 from installer.record.hints import is_suse
+from installer.record.known import known_digests
 from installer.record.ledger import read_record
 from installer.record.lost import named_toolkits
 from installer.record.ready import is_ready
@@ -133,6 +137,35 @@ def _proc(directory: Path) -> Reader:
     def read(content: bytes) -> object:
         (directory / "7/stat").write_bytes(content)
         return started_of(7, directory), unit_in(content.decode(errors="surrogateescape"))
+
+    return read
+
+
+def _known(directory: Path) -> Reader:
+    version = f"{VERSIONS}0123"
+    (directory / "usr/local/nvidia").mkdir(parents=True)
+    (directory / "usr/local/nvidia/toolkit").symlink_to(version)
+    path = f"usr/local/nvidia/{version}/.config/digests"
+    return _file(directory, path, lambda host: known_digests(host, Layout()).before)
+
+
+def _published(root: Path) -> bytes:
+    """Return readiness that a probe believes."""
+    said = {
+        "boot_id": boot_id(),
+        "pid": os.getpid(),
+        "asked": ["/usr/local/nvidia", str(root)],
+        "seen": [f"{mark('/')} /"],
+    }
+    return json.dumps(said).encode() + b"\n"
+
+
+def _probe(root: Path) -> Reader:
+    (root / "run/nvidia/toolkit").mkdir(parents=True)
+
+    def read(content: bytes) -> object:
+        (root / "run/nvidia/toolkit/ready").write_bytes(content)
+        return probes.answer(["status", "--ready"], {b"TOOLKIT_INSTALLER_HOST_ROOT": os.fsencode(root)})
 
     return read
 
@@ -359,6 +392,18 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             _crio_config,
         ),
         "D-Bus": (b"0", _systemd(directory / "bus")),
+        "CRI by hand": (
+            b"\0\0\0\x04\0\0\0\0\0" + b"\0\0\x08\0\0\0\0\0\x01" + b"\0\0\0\0\x03abc" + b"\0\0\0\x01\x05\0\0\0\x01",
+            _socket(
+                directory / "hand", lambda path: unary.ask(str(path), "/x/Y", b"", timeout_s=ASK_S),
+                lambda content: serving(directory / "hand", answer(content)),
+            ),
+        ),
+        "a probe": (_published(directory / "probe"), _probe(directory / "probe")),
+        "known digests": (
+            b"1:33261:0:1048576:1700000000000000000 0123\n" * 2,
+            _known(directory / "known"),
+        ),
     }  # fmt: skip
 
 
@@ -366,6 +411,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
+    "CRI by hand", "a probe", "known digests",
 )  # fmt: skip
 
 
