@@ -67,7 +67,7 @@ def _made(cls: type, *, frozen: bool) -> type:
     space = {name: value for name, value in vars(cls).items() if name not in {"__dict__", "__weakref__"}}
     space |= {"__defaults__": {name: space.pop(name) for name in names if name in space}}
     space |= {"__slots__": names, "__match_args__": names, "__qualname__": cls.__qualname__}
-    space |= {"__values__": attrgetter(*names) if names else tuple}
+    space |= {"__values__": attrgetter(*names) if names else lambda _: ()}
     space |= {"__dataclass_fields__": _Lazily(_fields), "__signature__": _Lazily(_signature)}
     space |= {"__init__": _init, "__eq__": _eq, "__repr__": _repr, "__reduce__": _reduce, "__hash__": None}
     space |= {"__hash__": _hash, "__setattr__": _refuse, "__delattr__": _refuse} if frozen else {}

@@ -42,6 +42,11 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Empty:
+    """Nothing is in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     at: int
 
@@ -94,6 +99,12 @@ def test_one_that_is_not_frozen_can_be_changed_and_has_no_hash() -> None:
     assert thing == Open(3)
     with pytest.raises(TypeError):
         hash(thing)
+
+
+def test_a_class_without_a_field_has_one_value() -> None:
+    assert Empty() == Empty()
+    assert hash(Empty()) == hash(Empty())
+    assert (repr(Empty()), replace(Empty())) == ("Empty()", Empty())
 
 
 def test_what_is_checked_after_it_was_made_is() -> None:
