@@ -79,9 +79,7 @@ def _asks_for_a_report(said: str, at: str) -> None:
         pytest.param("install", "decide/plan.py", "_digest", 1, id="planning an install"),
         pytest.param("install", "record/hints.py", "moved", 1, id="looking at the host"),
         pytest.param("plan", "decide/plan.py", "_digest", 1, id="a plan that is only shown"),
-        pytest.param(
-            "uninstall", "record/ledger.py", "read_holdings", 4, id="reading the ledger for an undo"
-        ),
+        pytest.param("uninstall", "record/ledger.py", "read_record", 4, id="reading the ledger for an undo"),
         pytest.param("uninstall", "decide/revert.py", "revert", 4, id="planning an undo"),
         pytest.param("uninstall", "record/transaction.py", "_switch", 4, id="a step of an undo"),
     ],

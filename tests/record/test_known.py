@@ -141,11 +141,13 @@ def test_a_mark_stands_for_its_digest_and_nothing_is_read(tmp_path: Path) -> Non
 
 def test_what_is_small_or_just_written_has_no_mark(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(bytes(LARGE_BYTES - 1))
-    (tmp_path / "large").write_bytes(bytes(LARGE_BYTES))
-    young = settled_mark(str(tmp_path / "large"))
+    young = []
+    for _ in range(50):  # a busy machine may take longer than a tick for one
+        (tmp_path / "large").write_bytes(bytes(LARGE_BYTES))
+        young.append(settled_mark(str(tmp_path / "large")))
     time.sleep(TICK_S)
 
     assert settled_mark(str(tmp_path / "small")) == ""
-    assert young == ""
+    assert "" in young
     assert settled_mark(str(tmp_path / "large")) != ""
     assert settled_mark(str(tmp_path / "none")) == ""
