@@ -237,7 +237,7 @@ def refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) 
 
     One whose CRI is switched off, and down by now, may be restarted like that.
     """
-    if now is None or after is None or (engine.serving is None and after.rest):
+    if now is None or after is None or (engine.serving is None and after.rest_digest):
         return
     reason = after.broken
     if not reason and after.undefined and now.undefined:

@@ -35,7 +35,7 @@ from installer.record.hints import (
     is_suse,
     moved,
     served_by_image,
-    used,
+    without_unused,
 )
 from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
@@ -62,7 +62,7 @@ def probe_install(host: Host, options: Options, held: Record) -> Facts:
     ):
         engines, notes, overruled = running_engines(host, options, held)
         if options.auto:
-            engines, left = used(host, held, engines)
+            engines, left = without_unused(host, held, engines)
             notes += left
         facts = _facts(host, options, held, engines)
         if options.cdi is not None:

@@ -37,7 +37,7 @@ def choices(
     return tuple(chosen), tuple(refused)
 
 
-def seen(choice: Choice) -> Part:
+def find_runtimes(choice: Choice) -> Part:
     """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
     part = id_of(choice.engine.name)
     if not (choice.writes and choice.reloads):
@@ -63,7 +63,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
     )
     rows = tuple(reloading.rows_for(choice.changes, choice.steps))
     configs = with_named((config for config, _ in rows), facts, options.layout)
-    told = choice.after is not None and choice.after.rest and choice.reloads
+    told = choice.after is not None and choice.after.rest_digest and choice.reloads
     return Part(
         id_of(engine.name),
         choice.steps,
@@ -229,7 +229,7 @@ def _as_without_us(told: Effect | None, now: Effect | None, after: Effect | None
     """
     if told is None or now is None or after is None or after.broken:
         return True
-    return told.default == after.default and (now.cdi, now.rest) == (after.cdi, after.rest)
+    return told.default == after.default and (now.cdi, now.rest_digest) == (after.cdi, after.rest_digest)
 
 
 def _reload(
