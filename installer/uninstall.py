@@ -81,7 +81,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
         remove_readiness(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
-        if leftovers.any_among(facts):
+        if leftovers.any_among(facts.running, facts.idle):
             sockets = [(each.name, each.socket) for each in facts.engines]
             leftovers.sweep(host, sockets, hurried=hurried)
             facts = probe_undo(host, options, ledger.held)
