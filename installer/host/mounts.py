@@ -99,16 +99,26 @@ def is_mount_point(local: PurePosixPath) -> bool:
     return inodes.is_mount_point(Path(followed(local)))
 
 
-def refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
-    """Raise where something is mounted at one of the ``names`` in an open directory, or below it.
+def mounted_below(directory: int, name: str) -> PurePosixPath | None:
+    """Return what is mounted at or below a name in an open directory, from there on; None for nothing.
 
-    What is to be removed at ``path`` would take the files of others with it that are only seen there.
+    Who removes that name would take the files of others with it that are only seen there.
     """
-    above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
-    ours = [above / name for name in names]
-    for point, _ in _mounts():
-        if any(point.is_relative_to(each) for each in ours):
-            there = path.parent / point.relative_to(above)
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    above = str(Path(f"/proc/self/fd/{directory}").readlink()).rstrip("/")
+    ours = f"{above}/{name}"
+    points = (point for point, _ in kernel.mounts() if point == ours or point.startswith(f"{ours}/"))
+    return next((PurePosixPath(point[len(above) + 1 :]) for point in points), None)
+
+
+def refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
+    """Raise where one of the ``names``, to be removed as ``path``, has something mounted on it or below."""
+    for name in names:
+        if point := mounted_below(directory, name):
+            there = path.parent / point
             raise InstallerError(
                 f"remove {path} (something is mounted at {there})",
                 remedy=f"say umount {there} on the host, then run again",

@@ -169,7 +169,7 @@ def reload(
     gate()
     began, made_s = time.time(), changed_s(socket)
     before = _begun(host, facts, replace(patience, start_s=deadline - time.monotonic()))
-    deadline = time.monotonic() + timeout_s if before is not None and patience.stop_s else deadline
+    deadline = time.monotonic() + timeout_s if before is not None and not patience.hurried else deadline
     while True:
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.

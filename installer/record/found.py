@@ -33,7 +33,7 @@ def running_engines(
     overruled: list[InstallerError] = []
     for name in options.engine_names:
         engine = ENGINES[name]
-        facts = _looked_for(engine, options)
+        facts = looked_for(engine, options)
         facts, answer = located_again(host, facts, ask_for(host, engine, facts, options), held, options)
         if options.auto and (answer.stopped or answer.disabled):
             notes += _left_alone(host, name, answer, found)
@@ -45,7 +45,7 @@ def running_engines(
             if not facts.unit:
                 refuse_unknown(host, facts)
             continue  # its sibling, on the same socket
-        overruled += _overruling(engine, facts, answer.peer.cmdline if answer.peer else (), options)
+        overruled += _overruling(engine, facts, _cmdline(answer), options)
         process = reads.process_of(host, facts, answer.peer)
         facts = reads.with_places(host, facts, process.cmdline, options.places.get(name, Places()))
         facts = with_drop_in(host, engine, facts)
@@ -77,7 +77,7 @@ def _overruling(
     yield from reads.moving(facts, words)
 
 
-def _looked_for(engine: Engine, options: Options) -> EngineFacts:
+def looked_for(engine: Engine, options: Options) -> EngineFacts:
     """Return where an engine is looked for: where the operator says, else at its usual places."""
     places = options.places.get(engine.name, Places())
     return EngineFacts(

@@ -88,13 +88,13 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     before = state(host, unit)
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
     asked_s = time.monotonic() - asked
-    timeout_s = max(1.0, patience.start_s + (TURNS * asked_s if patience.stop_s else -asked_s))
+    timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
     began, busy = time.time(), Busy(host)
     try:
         try:
             _restarted(host, unit, timeout_s, patience)
         except PendingError as error:
-            if not patience.stop_s:
+            if patience.hurried:
                 raise
             _outlast(host, unit, patience, error)
     except (NoBusError, StoppedError):
@@ -119,7 +119,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
 
 def _restarted(host: Host, unit: str, timeout_s: float, patience: Patience) -> None:
     # What has not begun when our time is over is taken back, but for a pod: its grace has no time for that.
-    withdraw_s = unit_jobs.WITHDRAW_S if patience.stop_s else 0.0
+    withdraw_s = 0.0 if patience.hurried else unit_jobs.WITHDRAW_S
     _either(
         lambda: unit_jobs.restart_unit(
             buses(host), unit, timeout_s=timeout_s, check=patience.check, withdraw_s=withdraw_s

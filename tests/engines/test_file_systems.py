@@ -270,7 +270,10 @@ def test_a_root_config_on_a_read_only_file_system_stays_where_a_drop_in_is_enoug
     assert site.tree() == before
 
 
-def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(site: MountedSite) -> None:
+@pytest.mark.parametrize(("verb", "code"), [("uninstall", 4), ("install", 1)], ids=["an undo", "a repair"])
+def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(
+    site: MountedSite, verb: str, code: int
+) -> None:
     theirs = site.root / "etc/site/secret"
     theirs.parent.mkdir()
     theirs.write_text("theirs")
@@ -279,10 +282,11 @@ def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(site
     version = (site.root / TOOLKIT).readlink()
     place = f"usr/local/nvidia/{version}/.config/nvidia-container-runtime"
     site.mount(place, "--bind", site.path("etc/site"))
+    (site.root / TOOLKIT / "nvidia-ctk").unlink()  # which an install repairs
 
-    refused = site.call("uninstall")
+    refused = site.call(verb)
 
-    assert refused.returncode == 4, refused.stderr
+    assert refused.returncode == code, refused.stderr
     assert f"something is mounted at /{place}" in sentence(refused.stderr)
     assert theirs.read_text() == "theirs"
     site.unmount(place)

@@ -60,15 +60,14 @@ def _of_engine(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath, *, our
         tree = tree_of(file, path)
         theirs = dict(_runtimes(tree, toolkit))
         runtimes |= {key[-1]: binary for key, binary in theirs.items()}
-        whole = path in wholes
-        edits = () if whole else (*_edits(engine, tree, tuple(theirs)), *_imports(engine, tree, wholes, own))
-        if not whole and not edits:
-            continue
-        written = (file.digest,) if whole else ()
-        syntax = None if whole else syntax_of(path, text_of(file, path), engine.name)
-        configs.append(ConfigRow(engine.name, path, syntax, None, written, edits))
-        names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
-        found.append(f"{path} as a whole" if whole else f"{names} in {path}")
+        if path in wholes:
+            configs.append(_whole(engine.name, path, facts))
+            found.append(f"{path} as a whole")
+        elif edits := (*_edits(engine, tree, tuple(theirs)), *_imports(engine, tree, wholes, own)):
+            syntax = syntax_of(path, text_of(file, path), engine.name)
+            configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
+            names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
+            found.append(f"{names} in {path}")
     hooks = tuple(path for path in engine.hooks if _is_hook(facts, path, toolkit))
     configs += [_whole(engine.name, path, facts) for path in hooks]
     found += [f"the hook {path}" for path in hooks]

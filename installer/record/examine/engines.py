@@ -21,6 +21,7 @@ from installer.host.process_table import Seen
 from installer.record import reads, units
 from installer.record.configs import with_readable_configs
 from installer.record.engines import Answer, ask
+from installer.record.found import looked_for
 from installer.record.started import started
 from installer.record.texts import is_file
 from installer.record.trial import Trials
@@ -38,15 +39,7 @@ def engines(host: Host, options: Options, seen: Iterable[Seen]) -> tuple[Running
 
 def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | None:
     place = options.places.get(engine.name, Places())
-    facts = EngineFacts(
-        engine.name,
-        place.config or engine.config,
-        place.drop_in or engine.drop_in,
-        None,
-        (),
-        place.socket or engine.socket,
-        engine.unit,
-    )
+    facts = replace(looked_for(engine, options), hook=None)
     answer = ask(engine, host.local_path(facts.socket), timeout_s=ASK_S)
     if answer.stopped and answer.another is None:
         return None
