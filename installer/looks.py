@@ -1,6 +1,7 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -20,6 +21,7 @@ from installer.decide.drift import (
 )
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, StoppedError
+from installer.decide.facts import EngineFacts
 from installer.decide.layout import Layout
 from installer.decide.options import Drift, Options
 from installer.decide.plan import Plan
@@ -27,7 +29,7 @@ from installer.decide.rows import Record
 from installer.decide.steps import Reload, describe
 from installer.host.files import Host
 from installer.host.waiting import Watch, signature
-from installer.record import seen
+from installer.record import seen, units
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
 
@@ -111,13 +113,19 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
 
 def _refuse_stopped(work: Work, plan: Plan) -> None:
     """Raise where an engine that we have configured does not run: it would not be asked."""
-    stopped = [row.name for row in work.held().engines if row.name not in plan.engines]
+    stopped = _stopped(work, plan)
     if stopped:
         raise InstallerError(
             f"prove that {stopped[0]} serves our runtimes (it does not run)",
             remedy=f"start {stopped[0]}; its configs are as they should be",
             code="engine-not-proven",
         )
+
+
+def _stopped(work: Work, plan: Plan) -> tuple[str, ...]:
+    """Return the engines that we have configured, are asked to configure, and did not find running."""
+    rows, names = work.held().engines, work.options.engine_names
+    return tuple(row.name for row in rows if row.name in names and row.name not in plan.engines)
 
 
 def _decision(work: Work, drifted: Drifted, now: Seen) -> Decision:
@@ -210,13 +218,22 @@ def _engines(work: Work, plan: Plan, before: Seen, *, proven: bool) -> tuple[Eng
             each.name,
             None if each.name in plan.unproven else each.name not in reasons,
             differs=reasons.get(each.name, ""),
-            pid=each.pid or 0,
+            process=_process(work.host, each),
         )
         for each in plan.engines.values()
     )
-    stopped = (row.name for row in work.held().engines if row.name not in plan.engines)
-    silent = (EngineSeen(name, serves=False, differs="it does not run") for name in stopped)
+    silent = (EngineSeen(name, serves=False, differs="it does not run") for name in _stopped(work, plan))
     return seen.with_since((*found, *silent), before.engines)
+
+
+def _process(host: Host, engine: EngineFacts) -> str:
+    """Return where the process of an engine is found below /proc; "" where it is not seen."""
+    if engine.pid:
+        return f"/proc/{engine.pid}"
+    with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
+        if pid := units.state(host, engine.unit).main_pid:
+            return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
+    return ""
 
 
 def _places(work: Work, now: Seen) -> tuple[str, ...]:
@@ -227,7 +244,7 @@ def _places(work: Work, now: Seen) -> tuple[str, ...]:
         for last in (False, True):
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
-    found += [f"/proc/{each.pid}" for each in now.engines if each.pid]
+    found += [each.process for each in now.engines if each.process]
     return tuple(dict.fromkeys(found))
 
 

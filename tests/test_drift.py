@@ -358,7 +358,7 @@ NOT_SERVED = {
     "serves": False,
     "since": "2026-11-22T08:00:00Z",
     "differs": "it does not serve nvidia",
-    "pid": 0,
+    "process": "",
 }
 
 

@@ -41,7 +41,7 @@ def test_a_state_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
 
 def test_a_state_file_survives_its_way_through_the_disk(tmp_path: Path) -> None:
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")
-    engine = EngineSeen("containerd", serves=False, since="then", differs="it does not", pid=7)
+    engine = EngineSeen("containerd", serves=False, since="then", differs="it does not", process="/proc/7")
     said = Seen(
         number=4, engines=(engine,), doing=("a",), looks=(1.5,), repairs={"x": (2.5, 3.5)}, failures=2
     )

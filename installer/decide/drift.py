@@ -14,6 +14,8 @@ from installer.decide.steps import (
     FindRuntimes,
     InstallVersion,
     Reload,
+    RemoveDirectory,
+    RemoveVersion,
     Step,
     SwitchToolkit,
     WriteConfig,
@@ -31,6 +33,9 @@ LOOKS_WITHIN_S: Final = 600.0
 REST_S: Final = 60.0
 TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
+
+# What takes nothing back that somebody did: a look, and what nobody needs any more.
+HOUSEKEEPING: Final = (FindRuntimes, RemoveVersion, RemoveDirectory)
 
 # When each thing was repaired, in seconds of a clock that only runs on.
 Repairs = Mapping[str, tuple[float, ...]]
@@ -66,7 +71,7 @@ class Drifted:
     def of(cls, plan: Plan) -> "Drifted":
         """Return what a plan is about to change."""
         pairs = list(zip(plan.steps, plan.why, strict=True))
-        things = {_thing(step): why for step, why in pairs if not isinstance(step, FindRuntimes)}
+        things = {_thing(step): why for step, why in pairs if not isinstance(step, HOUSEKEEPING)}
         engines = dict.fromkeys(step.engine for step, _ in pairs if isinstance(step, Reload))
         return cls(things, tuple(engines))
 

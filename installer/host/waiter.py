@@ -56,7 +56,7 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     began = monotonic()
     due = began + float(due_s) if float(due_s) else float("inf")
     pthread_sigmask(SIG_BLOCK, [CHANGED])
-    for directory in sorted({directory_of(place) for place in places if not place.startswith(PROC)}):
+    for directory in sorted({directory_of(place) for place in places if PROC not in place}):
         _notify(directory)
     while monotonic() < due:
         if signature(places) != before:
@@ -98,7 +98,7 @@ def signature(places: list[str]) -> str:
     """Return a number that is another one as soon as a place is: a path, or with / at its end all in it."""
     found: list[int] = []
     for place in places:
-        if place.startswith(PROC):  # its times are those of a look
+        if PROC in place:  # of the host, perhaps mounted; its times are those of a look
             found.append(len(_stat(place)))
             continue
         if place[-1] != "/":

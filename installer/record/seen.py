@@ -21,14 +21,15 @@ VERSION = 1
 class EngineSeen:
     """One engine at the last look: whether it served our runtimes, since when, and what it served otherwise.
 
-    ``serves`` is None where it was not asked. ``pid`` is its process, 0 where that is not seen.
+    ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
+    where that is not seen.
     """
 
     name: str
     serves: bool | None = None
     since: str = ""
     differs: str = ""
-    pid: int = 0
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)
