@@ -24,13 +24,13 @@ def lines(seen: Seen | None) -> Iterator[tuple[str, str, bool]]:
             True,
         )
         return
+    if seen.problem:
+        yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False
     for engine in seen.engines:
         if engine.serves is not None:
             yield engine.name, _engine(engine), engine.serves
     if seen.doing:
         yield "repair", f"under way since {seen.time}: {', '.join(seen.doing)}", True
-    if seen.problem:
-        yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False
 
 
 def _engine(engine: EngineSeen) -> str:

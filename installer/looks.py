@@ -92,6 +92,7 @@ def _begun(before: Seen, began_s: float, *, asked: bool) -> Seen:
 
 
 def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
+    engines_before = signature(_engine_places(work, before))
     plan = work.plan()
     drifted = Drifted.of(plan)
     decision = _decision(work, drifted, now)
@@ -101,7 +102,11 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         work.publish(plan)
         engines = _engines(work, plan, before, proven=True)
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
-        return _ended(work, now, as_found if not drifted.things else "")
+        if not drifted.things:
+            return _ended(work, now, as_found)
+        # One that was restarted before our write has not read it: only what we reload is asked again.
+        unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
+        return _ended(work, now, ELSEWISE if unread else "")
     assert decision.reason is not None  # noqa: S101 - what is left alone has a reason
     _tell(before, decision)
     work.withdraw()
@@ -244,8 +249,13 @@ def _places(work: Work, now: Seen) -> tuple[str, ...]:
         for last in (False, True):
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
-    found += [each.process for each in now.engines if each.process]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys((*found, *_engine_places(work, now))))
+
+
+def _engine_places(work: Work, now: Seen) -> tuple[str, ...]:
+    """Return what is not the same any more once an engine was restarted."""
+    sockets = (str(work.host.local_path(row.socket)) for row in work.held().engines)
+    return (*sockets, *(each.process for each in now.engines if each.process))
 
 
 def watched(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:
@@ -253,7 +263,6 @@ def watched(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]
     for row in held.configs:
         yield row.path, False
     for engine in held.engines:
-        yield engine.socket, False
         for directory in _config_directories(engine.name, engine.config):
             yield directory, True
     yield from ((path, False) for path in (layout.toolkit, layout.config, layout.ledger))

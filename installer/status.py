@@ -34,6 +34,7 @@ from installer.record.seen import read as read_seen
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
 REPAIR: Final = "install puts it right"
+RECONCILE_REPAIRS: Final = f"{looked.RECONCILE} puts it right"
 IN_FORCE: Final = ", our keys in force"
 
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         lines = list(
             _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
         )
-        lines += [Line(*each) for each in looked.lines(seen)] if held else []
+        lines = [*_seen(seen), *(_to_ask(line, seen) for line in lines)] if held else lines
         why = next((f"{line.what}: {line.state}" for line in lines if not line.good), "")
         if not (why or ready):
             why = looked.not_proven(host, options.pid_file, held, seen)
@@ -76,6 +77,17 @@ def main(argv: Sequence[str]) -> int:
     if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
+
+
+def _seen(seen: Seen | None) -> Iterator[Line]:
+    """Yield what ``run`` saw: it knows more than the files tell."""
+    yield from (Line(*each) for each in looked.lines(seen))
+
+
+def _to_ask(line: Line, seen: Seen | None) -> Line:
+    """Return a line whose remedy is to ask the ``run`` that waits, where one does: it keeps others out."""
+    waits = seen is not None and seen.current
+    return replace(line, state=line.state.replace(REPAIR, RECONCILE_REPAIRS)) if waits else line
 
 
 def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[Line]:

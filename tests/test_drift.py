@@ -390,7 +390,7 @@ def test_an_engine_that_does_not_serve_is_never_ok_although_the_files_are(site: 
     [
         pytest.param(
             _a_runtime_gone_and_one_left,
-            "docker: drifted: the runtime nvidia is not defined in its configs: install puts it right",
+            "docker: drifted: the runtime nvidia is not defined in its configs: toolkit-installer reconcile puts it right",
             id="a runtime of several",
         ),
         pytest.param(_drop_in_removed, "crio: drifted: the runtime nvidia is not defined", id="a drop-in"),
