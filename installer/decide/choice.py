@@ -120,13 +120,7 @@ def choose(
     choice = _choice(plain, entries, facts, options)
     if ENGINES[engine.name].finds or not choice.steps:
         return choice  # nothing is written
-    before = ask(engine, texts)
-    if before.broken:
-        raise InstallerError(
-            f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
-            remedy="correct that config, then run again",
-            code="config-refused",
-        )
+    before = _before_us(engine, texts, ask)
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
@@ -145,6 +139,18 @@ def choose(
             return replace(_choice(way, entries, facts, options, after), heals=heals)
         refusals.append(decision.doubt or _refusal(way, wrong))
     raise refusals[0]  # each engine has one way at least
+
+
+def _before_us(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect:
+    """Return what an engine has in force without us; raise where it refuses that itself."""
+    before = ask(engine, texts)
+    if before.broken:
+        raise InstallerError(
+            f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
+            remedy="correct that config, then run again",
+            code="config-refused",
+        )
+    return before
 
 
 def _former(engine: EngineFacts, facts: Facts) -> frozenset[str]:

@@ -169,14 +169,13 @@ def reload(
     gate()
     began, made_s = time.time(), changed_s(socket)
     before = _begun(host, facts, replace(patience, start_s=deadline - time.monotonic()))
-    if before is not None and patience.stop_s:
-        deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s if before is not None and patience.stop_s else deadline
     while True:
-        left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.
         waits = engine.reload is ReloadMethod.ITSELF and time.monotonic() < deadline
         still = waits and changed_s(socket) == made_s
+        left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         answer = ask(engine, socket, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
         if served and not still and _taken_up(engine, socket, began, left_s):
