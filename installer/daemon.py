@@ -1,6 +1,5 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
-import signal
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from installer import signals
+from installer import looks, signals
 from installer.decide.errors import (
     Exit,
     InstallerError,
@@ -23,7 +22,7 @@ from installer.decide.steps import Reload
 from installer.host import systemd, waiting
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
-from installer.host.waiting import Woken
+from installer.host.waiting import CHANGED, Watch, Woken
 from installer.record import ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.internal import internal_errors
@@ -82,7 +81,8 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         ledger.make_directories(options.pid_file.parent)
-        ready.refuse_foreign(host, options.ready_file)
+        for published in (options.ready_file, options.state_file):
+            ready.refuse_foreign(host, published)
         pidfile = lock_pidfile(host, options.pid_file, inherited)
         _serve(host, options, ledger, pidfile, woken)
         with undoing():
@@ -97,16 +97,17 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         UndoIncompleteError: it is not, and the ledger is kept.
     """
     installed = woken is not None
+    work, watch = _work(host, options, ledger), Watch()
     try:
         with internal_errors():
             write_pid(pidfile, options.pid_file)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             if not installed:
-                undo_follows = options.on_exit.undoes
-                plan = _install(host, options, ledger, undo_follows=undo_follows)
+                plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
                 _publish(host, options, ledger, plan)
-            _wait(host, options, ledger, pidfile, woken)
+                watch = looks.installed(work, plan)
+            _wait(work, watch, inheritable(ledger.lock, pidfile), woken)
     except StoppedError:
         log.info("stop requested")
     except InstallerError as error:
@@ -148,14 +149,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         )
     for note in plan.notes:
         log.info("install note", note=note)
-    signals.check()
-    if any(isinstance(step, Reload) for step in plan.steps):
-        ready.remove(host, options.ready_file)
-    if plan.steps or plan.final != ledger.held:
-        context = Context(host, options.layout, ledger, options.timeout_s)
-        apply(context, plan, signals.check, undo_follows=undo_follows)
-    else:
-        ledger.save(plan.backups)  # a copy that somebody has removed or changed since
+    _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:
@@ -165,35 +159,55 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
     return plan
 
 
+def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo_follows: bool) -> None:
+    signals.check()
+    if any(isinstance(step, Reload) for step in plan.steps):
+        ready.remove(host, options.ready_file)
+    if plan.steps or plan.final != ledger.held:
+        context = Context(host, options.layout, ledger, options.timeout_s)
+        apply(context, plan, signals.check, undo_follows=undo_follows)
+    else:
+        ledger.save(plan.backups)  # a copy that somebody has removed or changed since
+
+
 def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
     if not plan.unproven:
         ready.publish(host, options.ready_file, ledger.held)
 
 
-def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
-    """Wait for a stop; on HUP compare the node with what is wanted, and repair it.
+def _work(host: Host, options: Options, ledger: Ledger) -> looks.Work:
+    """Return what a look may do to the node."""
+
+    def plan() -> Plan:
+        recover(host, options, ledger)
+        return _planned(host, options, ledger)
+
+    return looks.Work(
+        host,
+        options,
+        held=lambda: ledger.held,
+        plan=plan,
+        carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
+        publish=partial(_publish, host, options, ledger),
+        withdraw=partial(ready.remove, host, options.ready_file),
+        node_stops=partial(_node_stops, host),
+    )
+
+
+def _wait(work: looks.Work, watch: Watch, locks: tuple[int, ...], woken: Woken | None) -> None:
+    """Wait for a stop; on HUP, or when something has changed, look at the node, and repair it.
 
     The wait itself is another program image, which comes back to here as a process that was ``woken``.
     """
     number = woken.number if woken else None
     while number not in signals.STOP:
-        if number is signal.SIGHUP:
-            _reconcile(host, options, ledger)
-        log.info("waiting for a signal")
-        waiting.become_waiter(signals.HANDLED, inheritable(ledger.lock, pidfile))
+        if number is not None:
+            watch = looks.look(work, asked=number is not CHANGED)
+        if number is not CHANGED:
+            log.info("waiting for a signal")
+        waiting.become_waiter(signals.HANDLED, locks, watch)
         number = signals.wait()
     log.info("stop requested")
-
-
-def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
-    try:
-        with internal_errors():
-            undo_follows = options.on_exit.undoes
-            _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
-    except StoppedError:
-        raise
-    except InstallerError as error:
-        log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
 def _stop(host: Host, options: Options, ledger: Ledger) -> bool:

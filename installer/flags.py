@@ -9,7 +9,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
-from installer.decide.options import AUTO, DEFAULT_SOURCE, InUse, OnExit, Options, Places, RestartMode
+from installer.decide.options import AUTO, DEFAULT_SOURCE, Drift, InUse, OnExit, Options, Places, RestartMode
 from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import followed
 
@@ -80,6 +80,12 @@ FLAGS: Final = (
     Flag("--timeout", "Seconds until an engine must serve what its config says.", 20.0, metavar="SECONDS"),
     Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
+    Flag(
+        "--drift",
+        "What run does, while it waits, when somebody has changed what it installed.",
+        "auto",
+        tuple(map(str, Drift)),
+    ),
     Flag("--retry", "Try a plan again although it failed before.", default=False),
     Flag("--adopt", "Let uninstall remove what NVIDIA's own installer left, too.", default=False),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
@@ -130,6 +136,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         timeout_s=float(values["timeout"]),
         on_exit=OnExit(values["on_exit"]),
         in_use=InUse(values["in_use"]),
+        drift=Drift(values["drift"]),
         retry=values["retry"],
         adopt=values["adopt"],
     )

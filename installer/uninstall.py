@@ -17,7 +17,7 @@ from installer.decide.parts.adopted import adoption, left_alone
 from installer.decide.undo import plan_undo
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
-from installer.record import ready
+from installer.record import ready, seen
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened, remove_leftovers
 from installer.record.lost import elsewhere, lost, recover
@@ -137,4 +137,6 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
         ready.remove(host, each.ready_file)
         remove_pidfile(host, each.pid_file)
-        host.sweep(each.ready_file)
+        seen.remove(host, each.state_file)
+        for published in (each.ready_file, each.state_file):
+            host.sweep(published)

@@ -48,6 +48,29 @@ class OnExit(StrEnum):
                 assert_never(self)
 
 
+class Drift(StrEnum):
+    """What ``run`` does, while it waits, when the node is not as installed any more.
+
+    ``auto`` repairs what no engine has to be restarted or reloaded for, ``repair`` that as well; ``report``
+    tells it only, and ``ignore`` does not even look.
+    """
+
+    AUTO = "auto"
+    REPAIR = "repair"
+    REPORT = "report"
+    IGNORE = "ignore"
+
+    @property
+    def repairs(self) -> bool:
+        """Whether anything is repaired."""
+        return self in {Drift.AUTO, Drift.REPAIR}
+
+    @property
+    def restarts(self) -> bool:
+        """Whether an engine is restarted or reloaded for it."""
+        return self is Drift.REPAIR
+
+
 class InUse(StrEnum):
     """What an undo does while containers run on our runtime.
 
@@ -146,6 +169,7 @@ class Options:
     timeout_s: float = 20.0
     on_exit: OnExit = OnExit.UNDO
     in_use: InUse = InUse.WAIT
+    drift: Drift = Drift.AUTO
     retry: bool = False
     adopt: bool = False
 
@@ -189,3 +213,8 @@ class Options:
     def ready_file(self) -> PurePosixPath:
         """Beside the pidfile: there while the engines are proven to serve our runtimes."""
         return self.pid_file.with_name("ready")
+
+    @property
+    def state_file(self) -> PurePosixPath:
+        """Beside the pidfile: what ``run`` has seen of the node and its engines, for ``status`` to tell."""
+        return self.pid_file.with_name(f"{self.pid_file.name}.state")

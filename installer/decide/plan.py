@@ -15,7 +15,7 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File
-from installer.decide.options import Options, RestartMode
+from installer.decide.options import Drift, Options, RestartMode
 from installer.decide.part import Part, attempted, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.parts.cdi import OWNER
@@ -151,7 +151,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         texts = [file.digest if file else "" for file in files]
         serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
         engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
-    asked = replace(options, retry=False)
+    asked = replace(options, retry=False, drift=Drift.AUTO)
     words = repr((engines, payload.version if payload else "", asked))
     return sha256(words.encode()).hexdigest()
 

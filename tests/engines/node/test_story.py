@@ -1,8 +1,11 @@
 """The built image as the DaemonSet's pod, on nodes whose engine it reconfigures from inside."""
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.deploy.rendered import kustomized, pod_of
+from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.live import start
 from tests.engines.node.kubelet import apply, probe
 from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, trains
@@ -11,9 +14,12 @@ from tests.engines.nodes import Node
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.waiting import command_line
 
 NEXT = "next"
 READY = "run/nvidia/toolkit/ready"
+PSS_MB = 6.0
+CPU_S = 3.6  # a millicore
 
 
 def payload(node: Node) -> str:
@@ -112,3 +118,85 @@ def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Calla
     assert uninstall.delete() == 0
     assert snapshot(node) == files
     assert served(node) == before
+
+
+def waiter_of(node: Node) -> Path:
+    """Return the directory below /proc of the pod's ``run`` while it waits."""
+    import psutil
+
+    below = psutil.Process(node.leader).children(recursive=True)
+    (found,) = (each.pid for each in below if "waiter.py" in "".join(command_line(each.pid)))
+    return Path(f"/proc/{found}")
+
+
+def pss_mb(process: Path) -> float:
+    lines = (process / "smaps_rollup").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+
+
+def waits(node: Node) -> bool:
+    try:
+        return bool(waiter_of(node))
+    except (ValueError, OSError):
+        return False
+
+
+def test_a_config_that_a_bootstrap_script_rewrites_is_mended(
+    node: Node, tell: Callable[[Node], Story]
+) -> None:
+    story, manifest = tell(node), daemon_set("undo")
+    files, path = snapshot(node), DOCKER if node.engine == "docker" else CONTAINERD
+    before = node.read(path)
+    pod = apply(node, "toolkit", manifest, TAG)
+    becomes_ready(pod, manifest)
+    wanted = node.read(path)
+    story.tell("the pod is ready")
+    ours = story.restarts
+
+    began = time.monotonic()
+    node.write(path, before)
+    until(lambda: node.read(path) == wanted, pod.log)
+    took = time.monotonic() - began
+    becomes_ready(pod, manifest)
+    story.tell(
+        f"somebody rewrote {path}: mended after {took:.1f} s, restarts caused: {story.restarts - ours}"
+    )
+    assert story.restarts == ours
+    assert served(node)[0] >= OURS
+
+    node.write(path, before)
+    node.restart(f"{node.engine}.service")
+    story.tell("somebody rewrote it and restarted the engine")
+    restarts = story.restarts
+    (container,) = manifest["containers"]
+    command = container["readinessProbe"]["exec"]["command"]
+    until(lambda: "without being asked" in pod.exec(*command).stdout, pod.log)
+    story.tell(f"the probe: {pod.exec(*command).stdout.strip()}")
+    asked = pod.exec("toolkit-installer", "reconcile")
+    becomes_ready(pod, manifest)
+    story.tell(f"kubectl exec ... reconcile: exit code {asked.returncode}, {asked.stdout.splitlines()[-1:]}")
+    assert served(node)[0] >= OURS
+    assert story.restarts == restarts + int(node.engine == "containerd")
+
+    assert pod.delete() == 0
+    assert snapshot(node) == files
+
+
+def test_what_a_wait_costs(newest_node: Node, tell: Callable[[Node], Story]) -> None:
+    story, manifest = tell(newest_node), daemon_set("undo")
+    pod = apply(newest_node, "toolkit", manifest, TAG)
+    becomes_ready(pod, manifest)
+    until(lambda: waits(newest_node), pod.log)
+    process = waiter_of(newest_node)
+    before_ns = int((process / "schedstat").read_text().split()[0])
+    began = time.monotonic()
+
+    time.sleep(65)  # the slow check comes once a minute
+
+    used_ns = int((process / "schedstat").read_text().split()[0]) - before_ns
+    an_hour_s = used_ns / 1e9 / (time.monotonic() - began) * 3600
+    memory = pss_mb(process)
+    story.tell(f"the waiter takes {memory:.1f} MB (limit {PSS_MB}), and {an_hour_s:.2f} s of CPU in an hour")
+    assert memory <= PSS_MB
+    assert an_hour_s <= CPU_S
+    assert pod.delete() == 0
