@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from installer import signals
+from installer import figures, signals
 from installer.decide.errors import (
     Exit,
     InstallerError,
@@ -45,7 +45,9 @@ def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
     _refuse_strangers(host, options)
-    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, check=signals.check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
+        figures.claim(host, options, ledger)
         _install(host, options, ledger)
     return Exit.OK
 
@@ -78,9 +80,12 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     if woken is None:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)
-    with opened(partial(Ledger.open, host, options.layout, inherited, check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, inherited, check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
+        if woken is None:
+            figures.claim(host, options, ledger)
         ledger.make_directories(options.pid_file.parent)
         ready.refuse_foreign(host, options.ready_file)
         pidfile = lock_pidfile(host, options.pid_file, inherited)
@@ -119,7 +124,8 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
 
 def _carry_on(host: Host, options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
-    with undoing(), opened(partial(successor.ledger_of_predecessor, host, options.layout)) as ledger:
+    opening = partial(successor.ledger_of_predecessor, host, options.layout)
+    with undoing(), opened(opening) as ledger, figures.failures_told(host, options, ledger):
         undo(host, options, ledger)
     return Exit.OK
 
@@ -138,7 +144,9 @@ def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     return plan
 
 
-def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
+def _install(
+    host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False, repair: bool = False
+) -> Plan:
     recover(host, options, ledger)
     plan = _planned(host, options, ledger)
     for engine in plan.engines.values():
@@ -162,6 +170,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
     if plan.unproven:
         log.warning("not proven", engines=list(plan.unproven), reason="no engine was asked what it serves")
+    figures.installed(host, options, ledger, plan, repair=repair)
     return plan
 
 
@@ -189,10 +198,12 @@ def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
     try:
         with internal_errors():
             undo_follows = options.on_exit.undoes
-            _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
+            plan = _install(host, options, ledger, undo_follows=undo_follows, repair=True)
+            _publish(host, options, ledger, plan)
     except StoppedError:
         raise
     except InstallerError as error:
+        figures.failed(host, options, ledger, error)
         log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
 
 

@@ -82,6 +82,16 @@ FLAGS: Final = (
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
     Flag("--retry", "Try a plan again although it failed before.", default=False),
     Flag("--adopt", "Let uninstall remove what NVIDIA's own installer left, too.", default=False),
+    Flag(
+        "--metrics-textfile",
+        "File on the host for node_exporter's textfile collector, named *.prom, in a directory that exists.",
+        "",
+    ),
+    Flag(
+        "--nfd-features",
+        "File on the host for the node's labels, in the directory features.d of Node Feature Discovery.",
+        "",
+    ),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -132,7 +142,13 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         in_use=InUse(values["in_use"]),
         retry=values["retry"],
         adopt=values["adopt"],
+        metrics_textfile=_optional(values["metrics_textfile"]),
+        nfd_features=_optional(values["nfd_features"]),
     )
+
+
+def _optional(text: str) -> PurePosixPath | None:
+    return PurePosixPath(text) if text else None
 
 
 @dataclass(frozen=True, slots=True)

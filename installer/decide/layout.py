@@ -42,6 +42,11 @@ class Layout:
         return self.home / "ledger"
 
     @property
+    def counts(self) -> PurePosixPath:
+        """What has happened on this node, for its metrics."""
+        return self.home / "counts"
+
+    @property
     def backups(self) -> PurePosixPath:
         """Files as they were before us."""
         return self.home / "backups"

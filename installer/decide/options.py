@@ -121,7 +121,8 @@ class Options:
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
-    NVIDIA's own installer left, too.
+    NVIDIA's own installer left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node
+    Feature Discovery.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -148,6 +149,8 @@ class Options:
     in_use: InUse = InUse.WAIT
     retry: bool = False
     adopt: bool = False
+    metrics_textfile: PurePosixPath | None = None
+    nfd_features: PurePosixPath | None = None
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):
@@ -156,6 +159,7 @@ class Options:
         for words in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
             if not words.isprintable() or words != words.encode(errors="replace").decode():
                 raise UsageError(f"write {words!r} into a config", remedy="use plain text without controls")
+        self._refuse_published()
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
         if self.runtime_name in LOW_LEVEL_NAMES or not self.runtime_name.strip():
@@ -168,6 +172,21 @@ class Options:
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
+            )
+
+    def _refuse_published(self) -> None:
+        for path in self.published:
+            if not path.is_absolute() or ".." in path.parts:
+                raise UsageError(f"write {path}", remedy="give an absolute path without ..")
+        if self.metrics_textfile and self.metrics_textfile.suffix != ".prom":
+            raise UsageError(
+                f"write metrics to {self.metrics_textfile}",
+                remedy="give a file whose name ends in .prom: node_exporter reads no other",
+            )
+        if self.nfd_features and (self.nfd_features.suffix == ".prom" or self.nfd_features.name[:1] == "."):
+            raise UsageError(
+                f"write labels to {self.nfd_features}",
+                remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
             )
 
     @property
@@ -184,6 +203,11 @@ class Options:
     def auto(self) -> bool:
         """Whether the engines that run here are to be found out."""
         return AUTO in self.engines
+
+    @property
+    def published(self) -> tuple[PurePosixPath, ...]:
+        """The files that tell others of us."""
+        return tuple(path for path in (self.metrics_textfile, self.nfd_features) if path is not None)
 
     @property
     def ready_file(self) -> PurePosixPath:
