@@ -185,6 +185,7 @@ def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Wo
     The wait itself is another program image, which comes back to here as a process that was ``woken``.
     """
     number = woken.number if woken else None
+    figures.listen(host, options, ledger, inherited=woken is not None)
     while number not in signals.STOP:
         if number is signal.SIGHUP:
             _reconcile(host, options, ledger)

@@ -64,3 +64,19 @@ def failures_told(host: Host, options: Options, ledger: Ledger) -> Iterator[None
     except InstallerError as error:
         failed(host, options, ledger, error)
         raise
+
+
+def listen(host: Host, options: Options, ledger: Ledger, *, inherited: bool) -> None:
+    """Let the waiter answer who asks for metrics, on the socket of before an exec if ``inherited``."""
+    where = options.metrics_listen
+    if where is None and not inherited:
+        return
+    from installer.host.listening import listen, listen_no_more
+
+    if where is None or options.layout.answer not in ledger.held.published:
+        listen_no_more()
+        return
+    from installer.record.monitoring import warned
+
+    with warned():
+        listen(host, where, options.layout.answer, inherited=inherited)

@@ -42,7 +42,9 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
         gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
         plan = plan.and_part(Part("ledger", notes=(gone,)))
     if options.published:
-        plan = plan.and_part(Part("figures", obstacles=tuple(obstacles(host, options.published))))
+        plan = plan.and_part(
+            Part("figures", obstacles=tuple(obstacles(host, options.published, held.published)))
+        )
     if as_json:
         click.echo(json.dumps(document_of(plan, show_secrets=show_secrets), indent=2))
     else:

@@ -14,7 +14,7 @@ WHAT: Final = (
 )
 PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
 HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "retry", "adopt")
-TOLD: Final = ("metrics_textfile", "nfd_features")
+TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
 OUTPUT: Final = ("json", "show_secrets", "log_format", "help")
 GROUPS: Final = {
     "What to install": WHAT,

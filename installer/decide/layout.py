@@ -47,6 +47,11 @@ class Layout:
         return self.home / "counts"
 
     @property
+    def answer(self) -> PurePosixPath:
+        """What those are sent who ask ``run`` for metrics."""
+        return self.home / "metrics.openmetrics"
+
+    @property
     def backups(self) -> PurePosixPath:
         """Files as they were before us."""
         return self.home / "backups"

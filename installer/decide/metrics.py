@@ -1,6 +1,6 @@
 """What is told to monitoring: METRICS as Prometheus reads them, and the labels that NFD gives a node."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -9,6 +9,7 @@ PREFIX: Final = "toolkit_installer_"
 # A sub-namespace of NFD's own, as it is meant for others: those of nvidia.com belong to NVIDIA's programs.
 NAMESPACE: Final = "toolkit-installer.feature.node.kubernetes.io"
 MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
+OPENMETRICS_MARK: Final = f"# TYPE {PREFIX[:-1]} info"  # with which it begins: it has no comments
 AT_MOST_LABEL: Final = 63  # characters of a label's value in Kubernetes
 
 Labels: TypeAlias = Mapping[str, str]
@@ -58,6 +59,7 @@ class Figures:
 class Type(StrEnum):
     """What a metric is to Prometheus."""
 
+    INFO = "info"
     GAUGE = "gauge"
     COUNTER = "counter"
 
@@ -80,7 +82,7 @@ def _by_engine(value: Callable[[EngineFigures], float]) -> Callable[[Figures], l
 METRICS: Final = (
     Metric(
         "info",
-        Type.GAUGE,
+        Type.INFO,
         "Always 1; tells the version of this program, and of the toolkit that it has installed.",
         ("version", "toolkit_version"),
         lambda it: [({"version": it.version, "toolkit_version": it.counts.toolkit}, 1)],
@@ -159,9 +161,24 @@ def exposition(figures: Figures) -> str:
     lines = [MARK]
     for metric in METRICS:
         name = f"{PREFIX}{metric.name}"
-        lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.type}"]
-        lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in metric.samples(figures)]
+        known = Type.GAUGE if metric.type is Type.INFO else metric.type
+        lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {known}", *_samples(metric, figures)]
     return "\n".join(lines) + "\n"
+
+
+def openmetrics(figures: Figures) -> str:
+    """Return the metrics as OpenMetrics 1.0, whose families have no suffix, for those who ask ``run``."""
+    lines = []
+    for metric in METRICS:
+        family = f"{PREFIX}{metric.name}".removesuffix("_total").removesuffix("_info")
+        lines += [f"# TYPE {family} {metric.type}", f"# HELP {family} {metric.help}"]
+        lines += _samples(metric, figures)
+    return "\n".join((*lines, "# EOF")) + "\n"
+
+
+def _samples(metric: Metric, figures: Figures) -> Iterator[str]:
+    for labels, value in metric.samples(figures):
+        yield f"{PREFIX}{metric.name}{_labels(labels)} {_number(value)}"
 
 
 def _labels(labels: Labels) -> str:

@@ -7,8 +7,9 @@ from installer.decide.metrics import METRICS, NAMESPACE, PREFIX, Metric
 HEAD: Final = """\
 # Metrics, labels, last words
 
-Nothing of this opens a port, needs a right in the API or runs while `run` waits: files are written at the end of an install, a repair, or a
-failure of either, and removed by the uninstall. What cannot be written is told in the log (`figures not written`) and stops nothing.
+Nothing of this needs a right in the API, and but for `--metrics-listen` nothing runs while `run` waits and no port is opened: files are
+written at the end of an install, a repair, or a failure of either, and removed by the uninstall. What cannot be written is told in the log
+(`figures not written`) and stops nothing.
 
 ## Metrics
 
@@ -37,6 +38,18 @@ instance that finds it locked, are not.
 
 What the file says holds until the next look: a pod that was killed has changed nothing on its node. With an install that failed the file stays, and says
 so, until `uninstall`. `--on-exit keep` and a shutdown of the node keep it with everything else.
+
+### On request
+
+`--metrics-listen ADDRESS:PORT`, or `unix:/run/toolkit-installer.sock`, has `run` answer while it waits, with the same metrics as OpenMetrics, to
+whatever path is asked for. The bare interpreter that waits does so: it hands out a file beside the ledger, 0.2 MB larger for it, one connection at
+a time and a second at most for each, and a stop comes first. While an install or a repair is at work an answer waits for its end. There is no
+TLS and no password: whoever reaches the address, or the socket (mode 0666), can read them. An address that is taken is told in the log, and
+stops nothing; somebody else's socket of that name is refused.
+
+A container has to listen on an address of its pod, such as `0.0.0.0:9400` (`extraEnv` of the chart); the service of
+`deploy/systemd` has no network, and can listen on a unix socket alone. Where a node_exporter runs anyway the textfile is the simpler way, for it
+also tells of a node whose pod is gone.
 
 In `deploy/monitoring`:
 

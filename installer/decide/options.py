@@ -114,6 +114,18 @@ class Cdi:
 
 
 @dataclass(frozen=True, slots=True)
+class Listen:
+    """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port."""
+
+    path: PurePosixPath | None = None
+    address: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
@@ -122,7 +134,7 @@ class Options:
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
     NVIDIA's own installer left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node
-    Feature Discovery.
+    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -151,6 +163,7 @@ class Options:
     adopt: bool = False
     metrics_textfile: PurePosixPath | None = None
     nfd_features: PurePosixPath | None = None
+    metrics_listen: Listen | None = None
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):
@@ -183,10 +196,15 @@ class Options:
                 f"write metrics to {self.metrics_textfile}",
                 remedy="give a file whose name ends in .prom: node_exporter reads no other",
             )
-        if self.nfd_features and (self.nfd_features.suffix == ".prom" or self.nfd_features.name[:1] == "."):
+        labels = self.nfd_features
+        if labels and (labels.suffix in {".prom", ".openmetrics", ".sock"} or labels.name[:1] == "."):
             raise UsageError(
-                f"write labels to {self.nfd_features}",
+                f"write labels to {labels}",
                 remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
+            )
+        if self.metrics_listen and self.metrics_listen.path and self.metrics_listen.path.suffix != ".sock":
+            raise UsageError(
+                f"listen on {self.metrics_listen}", remedy="give a socket whose name ends in .sock"
             )
 
     @property
@@ -206,8 +224,11 @@ class Options:
 
     @property
     def published(self) -> tuple[PurePosixPath, ...]:
-        """The files that tell others of us."""
-        return tuple(path for path in (self.metrics_textfile, self.nfd_features) if path is not None)
+        """The files that tell others of us, a socket on which they may ask included."""
+        listen = self.metrics_listen
+        answer, socket = (self.layout.answer, listen.path) if listen else (None, None)
+        paths = (self.metrics_textfile, self.nfd_features, answer, socket)
+        return tuple(path for path in paths if path is not None)
 
     @property
     def ready_file(self) -> PurePosixPath:

@@ -155,7 +155,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         texts = [file.digest if file else "" for file in files]
         serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
         engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
-    asked = replace(options, retry=False, metrics_textfile=None, nfd_features=None)
+    asked = replace(options, retry=False, metrics_textfile=None, nfd_features=None, metrics_listen=None)
     words = repr((engines, payload.version if payload else "", asked))
     return sha256(words.encode()).hexdigest()
 

@@ -1,17 +1,25 @@
 """What monitoring is told at the end of each act: counts beside the ledger, then the files for others."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Final
 
 import structlog
 
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
-from installer.decide.metrics import Counts, EngineFigures, Figures, exposition, features
+from installer.decide.metrics import (
+    Counts,
+    EngineFigures,
+    Figures,
+    exposition,
+    features,
+    openmetrics,
+)
 from installer.decide.options import Options
 from installer.decide.plan import Plan
 from installer.decide.rows import EngineRow, Record
@@ -24,6 +32,12 @@ from installer.record.ledger import Ledger
 
 log = structlog.get_logger()
 
+TEXTS: Final[Mapping[str, Callable[[Figures], str] | None]] = {
+    published.METRICS: exposition,
+    published.ANSWER: openmetrics,
+    published.SOCKET: None,
+}
+
 
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
     """Write down which files are going to be told, ahead of the first; remove those not asked for any more.
@@ -31,7 +45,7 @@ def claim(host: Host, options: Options, ledger: Ledger) -> None:
     Raises:
         InstallerError: one of them is somebody else's; nothing was changed.
     """
-    for obstacle in published.obstacles(host, options.published):
+    for obstacle in published.obstacles(host, options.published, ledger.held.published):
         raise obstacle
     others = [path for path in ledger.held.published if path not in options.published]
     kept = [path for path in others if not _removed(host, path)]
@@ -42,7 +56,9 @@ def claim(host: Host, options: Options, ledger: Ledger) -> None:
 
 def withdraw(host: Host, options: Options, ledger: Ledger) -> bool:
     """Remove what was told, as far as that goes; tell whether it is gone."""
-    paths = {*ledger.held.published, *options.published}
+    # Where the ledger is lost, what tells whose it is: a socket does not.
+    named = (path for path in options.published if path.suffix != published.SOCKET)
+    paths = {*ledger.held.published, *named}
     return all([_removed(host, path) for path in paths])  # noqa: C419 - each is tried
 
 
@@ -90,16 +106,18 @@ def _tell(
     # A label has no colons.
     since_text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
     figures = Figures(_version(), counts, tuple(engines), time.time(), since_text)
-    with _warned():
+    with warned():
         write_counts(host, options.layout, counts)
     for path in ledger.held.published:
-        told = exposition if path.suffix == published.METRICS else features
-        with _warned():
-            published.publish(host, path, told(figures))
+        told = TEXTS.get(path.suffix, features)
+        if told is not None:
+            with warned():
+                published.publish(host, path, told(figures))
 
 
 @contextmanager
-def _warned() -> Iterator[None]:
+def warned() -> Iterator[None]:
+    """Tell what keeps the block from its end, and go on."""
     try:
         with internal_errors():
             yield

@@ -1,31 +1,43 @@
 """Files for others to read, metrics and labels: ours are replaced and removed, anybody else's never."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
-from installer.decide.metrics import MARK
+from installer.decide.metrics import MARK, OPENMETRICS_MARK
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
 
-# node_exporter reads no other name; whatever is told to somebody else has another one.
+# By the end of its name; labels of the node have another one.
 METRICS: Final = ".prom"
+ANSWER: Final = ".openmetrics"
+SOCKET: Final = ".sock"
+MARKS: Final = (MARK.encode(), OPENMETRICS_MARK.encode())
+FLAGS: Final = {METRICS: "metrics-textfile", ANSWER: "metrics-listen", SOCKET: "metrics-listen"}
 
 
 def flag_of(path: PurePosixPath) -> Option:
     """Return the flag that names a file."""
-    return Option("metrics-textfile" if path.suffix == METRICS else "nfd-features")
+    return Option(FLAGS.get(path.suffix, "nfd-features"))
 
 
-def obstacles(host: Host, paths: Iterable[PurePosixPath]) -> Iterator[InstallerError]:
-    """Yield why a file cannot be told: root has put something there that is not from us.
+def obstacles(
+    host: Host, paths: Iterable[PurePosixPath], known: Collection[PurePosixPath]
+) -> Iterator[InstallerError]:
+    """Yield why something cannot be told: root has put something there that is not from us.
 
-    What anybody else has put there stays as well, but is no reason to stop: strangers decide nothing.
+    What anybody else has put there stays as well, but is no reason to stop: strangers decide nothing. A
+    socket does not tell whose it is: one that is ``known`` is ours.
     """
     for path in paths:
-        if host.exists(path) and not _is_ours(host, path):
+        if not host.exists(path):
+            continue
+        if path.suffix == SOCKET:
+            if path not in known or host.kind(path, last=False) is not Kind.OTHER:
+                yield _foreign(path)
+        elif not _is_ours(host, path):
             file = host.read(path) if host.kind(path, last=False) is Kind.FILE else None
             if file is None or file.meta.uid in trusted_uids():
                 yield _foreign(path)
@@ -61,11 +73,15 @@ def publish(host: Host, path: PurePosixPath, text: str) -> None:
 
 
 def remove(host: Host, path: PurePosixPath) -> None:
-    """Remove a file of ours; anything else stays.
+    """Remove a file or a socket of ours; anything else stays.
 
     Raises:
         InstallerError: it cannot be removed.
     """
+    if path.suffix == SOCKET:
+        if host.kind(path, last=False) is Kind.OTHER:
+            host.remove(path)
+        return
     host.sweep(path)
     if _is_ours(host, path):
         host.remove(path)
@@ -75,4 +91,4 @@ def _is_ours(host: Host, path: PurePosixPath) -> bool:
     if host.kind(path, last=False) is not Kind.FILE:
         return False
     file = host.read(path)
-    return file is not None and file.meta.uid in trusted_uids() and file.content.startswith(MARK.encode())
+    return file is not None and file.meta.uid in trusted_uids() and file.content.startswith(MARKS)

@@ -1,12 +1,15 @@
 """promtool and node_exporter, the machine's own or Debian's."""
 
+import json
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import urlopen
 
 from tests.engines import debs
@@ -31,6 +34,45 @@ def checked(*words: str, text: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [promtool(), *words], input=text, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+@contextmanager
+def scraping(address: str, directory: Path) -> Iterator[str]:
+    """Run a Prometheus that scrapes ``address`` each second; yield where it is asked."""
+    config, port = directory / "prometheus.yml", free_port()
+    job = {"job_name": "ours", "static_configs": [{"targets": [address]}]}
+    config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))
+    command = [
+        debs.program("prometheus", "prometheus", SUITE),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (
+        (directory / "log").open("w") as log,
+        subprocess.Popen(command, stderr=log, stdout=log) as child,
+    ):
+        try:
+            yield f"http://127.0.0.1:{port}/api/v1/query?query="
+        finally:
+            child.send_signal(signal.SIGTERM)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def queried(address: str, query: str) -> list[tuple[dict[str, str], float]]:
+    """Return what Prometheus knows: labels and value of each sample; nothing where it does not answer yet."""
+    try:
+        with urlopen(address + quote(query), timeout=10) as answer:  # noqa: S310 - an address of ours
+            found = json.load(answer)["data"]["result"]
+    except OSError:
+        return []
+    return [(each["metric"], float(each["value"][1])) for each in found]
 
 
 @contextmanager

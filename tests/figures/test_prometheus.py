@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 
 from installer.decide.metrics import METRICS, PREFIX, Counts, EngineFigures, Figures, exposition
 from installer.decide.metrics_document import document
-from tests.figures.prometheus import checked, exporting, scraped
+from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden
 from tests.support.site import PROJECT, Site
 
@@ -74,6 +75,19 @@ def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> No
     assert told[f"{PREFIX}installs_total"] == 1
     assert any(name.startswith("node_textfile_mtime_seconds") and "toolkit" in name for name in told)
     assert not any(name.startswith(PREFIX) for name in (*before, *after))
+
+
+def test_a_prometheus_scrapes_what_run_answers(tmp_path: Path) -> None:
+    site, where = Site(tmp_path), f"127.0.0.1:{free_port()}"
+    with site.running("--metrics-listen", where), scraping(where, tmp_path) as address:
+        deadline = time.monotonic() + 60
+        while not (found := queried(address, "toolkit_installer_engine_serves")):
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        (info,) = queried(address, "toolkit_installer_info")
+
+    assert {labels["engine"]: value for labels, value in found} == {"docker": 0, "containerd": 0, "crio": 0}
+    assert (info[0]["version"], info[1]) == ("0.1.0", 1)
 
 
 @pytest.mark.parametrize(
