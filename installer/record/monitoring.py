@@ -39,6 +39,16 @@ TEXTS: Final[Mapping[str, Callable[[Figures], str] | None]] = {
 }
 
 
+@contextmanager
+def warned() -> Iterator[None]:
+    """Tell what keeps the block from its end, and go on."""
+    try:
+        with internal_errors():
+            yield
+    except InstallerError as error:
+        log.warning("figures not written", error=error)
+
+
 def claim(host: Host, options: Options, ledger: Ledger) -> None:
     """Write down which files are going to be told, ahead of the first; remove those not asked for any more.
 
@@ -69,6 +79,7 @@ def _removed(host: Host, path: PurePosixPath) -> bool:
     return False
 
 
+@warned()
 def installed(host: Host, options: Options, ledger: Ledger, plan: Plan, *, repair: bool) -> None:
     """Tell the end of an install that went well, or of a look at the node that ``run`` had once it waited."""
     now = time.time()
@@ -85,6 +96,7 @@ def installed(host: Host, options: Options, ledger: Ledger, plan: Plan, *, repai
     _tell(host, options, ledger, counts, serving)
 
 
+@warned()
 def failed(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:
     """Tell that something went wrong: nothing is proven any more."""
     counts = read_counts(host, options.layout)
@@ -113,16 +125,6 @@ def _tell(
         if told is not None:
             with warned():
                 published.publish(host, path, told(figures))
-
-
-@contextmanager
-def warned() -> Iterator[None]:
-    """Tell what keeps the block from its end, and go on."""
-    try:
-        with internal_errors():
-            yield
-    except InstallerError as error:
-        log.warning("figures not written", error=error)
 
 
 def _and_restarts(counted: Mapping[str, int], ledger: Ledger) -> dict[str, int]:

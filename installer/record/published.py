@@ -15,12 +15,16 @@ METRICS: Final = ".prom"
 ANSWER: Final = ".openmetrics"
 SOCKET: Final = ".sock"
 MARKS: Final = (MARK.encode(), OPENMETRICS_MARK.encode())
-FLAGS: Final = {METRICS: "metrics-textfile", ANSWER: "metrics-listen", SOCKET: "metrics-listen"}
+FLAGS: Final = {
+    METRICS: Option("metrics-textfile"),
+    ANSWER: Option("metrics-listen"),
+    SOCKET: Option("metrics-listen"),
+}
 
 
 def flag_of(path: PurePosixPath) -> Option:
     """Return the flag that names a file."""
-    return Option(FLAGS.get(path.suffix, "nfd-features"))
+    return FLAGS.get(path.suffix, Option("nfd-features"))
 
 
 def obstacles(

@@ -330,3 +330,96 @@ def test_killed_before_a_file_is_told_or_removed_the_next_one_finishes(
     assert told["installs_total"] >= 1
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before
+
+
+STOPPED = """
+import os, signal, sys
+from installer import daemon
+real = daemon.recover
+def recover(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return real(*given)
+daemon.recover = recover
+from installer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site, *, failed_before: bool) -> None:
+    before = site.tree()
+    if failed_before:
+        (site.root / DAEMON_JSON).write_text("{")
+        assert site.call("install", *ASKED).returncode == 1
+        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+
+    words = site.command("install", *ASKED)[3:]
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+    assert done.returncode == 1
+    assert '"code": "stopped"' in done.stderr
+    assert site.tree() == before
+
+
+def test_a_mistake_of_ours_in_the_figures_costs_no_install(site: Site) -> None:
+    broken = "from installer.record import monitoring\nmonitoring.TEXTS['.prom'] = lambda _: 1 // 0\n"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", f"{broken}import sys\nfrom installer.__main__ import main\nmain()"),
+            *site.command("install", *ASKED)[3:],
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+    assert done.returncode == 0
+    assert '"event": "figures not written"' in done.stderr
+    assert site.call("uninstall").returncode == 0
+
+
+STUCK = """
+import sys
+from installer.decide.errors import InstallerError
+from installer.host.files import Host
+times = int(sys.argv.pop(1))
+real = Host.remove
+def remove(self, path):
+    global times
+    if path.suffix == ".prom" and times:
+        times -= 1
+        raise InstallerError(f"remove {path} (read-only file system)", remedy="remount it", code="no-space")
+    real(self, path)
+Host.remove = remove
+from installer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (9, 4)])
+def test_the_ledger_goes_only_after_the_textfile(site: Site, times: int, code: int) -> None:
+    before = site.tree()
+    assert site.call("install", *ASKED).returncode == 0
+
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, str(times), *site.command("uninstall")[3:]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+    assert done.returncode == code
+    assert (site.tree() == before) is not bool(code)
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
