@@ -225,6 +225,9 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     return prove(options, as_json=as_json)
 
 
+CHANGING: Final = frozenset({"run", "install", "uninstall"})
+
+
 def main(argv: Sequence[str]) -> int:
     """Run one verb; return its exit code."""
     logging.configure(logging.LogFormat.AUTO)
@@ -234,6 +237,9 @@ def main(argv: Sequence[str]) -> int:
     except InstallerError as error:
         logging.say_failed(error)
         return error.exit
+    finally:
+        if argv[:1] and argv[0] in CHANGING:  # what only looks is called beside the one that a pod is for
+            logging.leave_outcome()
 
 
 def _called(argv: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from installer import looks, signals
+from installer import figures, looks, signals
 from installer.decide.errors import (
     Exit,
     InstallerError,
@@ -44,7 +44,9 @@ def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
     _refuse_strangers(host, options)
-    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, check=signals.check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
+        figures.claim(host, options, ledger)
         _install(host, options, ledger)
     return Exit.OK
 
@@ -77,9 +79,12 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     if woken is None:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)
-    with opened(partial(Ledger.open, host, options.layout, inherited, check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, inherited, check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
+        if woken is None:
+            figures.claim(host, options, ledger)
         ledger.make_directories(options.pid_file.parent)
         for published in (options.ready_file, options.state_file):
             ready.refuse_foreign(host, published)
@@ -107,6 +112,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
                 installed = True
                 _publish(host, options, ledger, plan)
                 watch = looks.installed(work, plan)
+            figures.listen(host, options, ledger, inherited=woken is not None)
             _wait(work, watch, inheritable(ledger.lock, pidfile), woken)
     except StoppedError:
         log.info("stop requested")
@@ -120,7 +126,8 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
 
 def _carry_on(host: Host, options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
-    with undoing(), opened(partial(successor.ledger_of_predecessor, host, options.layout)) as ledger:
+    opening = partial(successor.ledger_of_predecessor, host, options.layout)
+    with undoing(), opened(opening) as ledger, figures.failures_told(host, options, ledger):
         undo(host, options, ledger)
     return Exit.OK
 
@@ -156,6 +163,7 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
     if plan.unproven:
         log.warning("not proven", engines=list(plan.unproven), reason="no engine was asked what it serves")
+    figures.installed(host, options, ledger, plan)
     return plan
 
 
@@ -190,6 +198,8 @@ def _work(host: Host, options: Options, ledger: Ledger) -> looks.Work:
         carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
         publish=partial(_publish, host, options, ledger),
         withdraw=partial(ready.remove, host, options.ready_file),
+        looked=partial(figures.installed, host, options, ledger, repair=True),
+        failed=partial(figures.failed, host, options, ledger),
         node_stops=partial(_node_stops, host),
     )
 

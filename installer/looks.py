@@ -46,6 +46,7 @@ class Work:
 
     ``plan`` says what an install would do, and ``carry_out`` does it; ``publish`` says that the engines are
     proven to serve, ``withdraw`` that they are not; ``node_stops`` tells whether the node is going down.
+    ``looked`` and ``failed`` tell monitoring how a look has ended.
     """
 
     host: Host
@@ -55,6 +56,8 @@ class Work:
     carry_out: Callable[[Plan], None]
     publish: Callable[[Plan], None]
     withdraw: Callable[[], None]
+    looked: Callable[[Plan], None]
+    failed: Callable[[InstallerError], None]
     node_stops: Callable[[], bool]
 
 
@@ -100,6 +103,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         now = _repaired(work, now, plan, drifted)
         _refuse_stopped(work, plan)
         work.publish(plan)
+        work.looked(plan)
         engines = _engines(work, plan, before, proven=True)
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
         if not drifted.things:
@@ -108,7 +112,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
         return _ended(work, now, ELSEWISE if unread else "")
     assert decision.reason is not None  # noqa: S101 - what is left alone has a reason
-    _tell(before, decision)
+    _tell(work, before, decision)
     work.withdraw()
     engines = _engines(work, plan, before, proven=False)
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
@@ -171,15 +175,17 @@ def _failed(work: Work, before: Seen, now: Seen, as_found: str, error: Installer
     now = replace(now, engines=seen.with_since(engines, before.engines), failures=failures, repairs=repairs)
     now = replace(now.with_error(error), until_s=seen.now_s() + retry_s(failures))
     work.withdraw()
+    work.failed(error)
     return _ended(work, now, as_found)
 
 
-def _tell(before: Seen, decision: Decision) -> None:
+def _tell(work: Work, before: Seen, decision: Decision) -> None:
     reason = decision.reason
     if reason is None or (reason.code, reason.problem) == (before.code, before.problem):
         return
     say = log.error if decision.action is Action.GIVE_UP else log.warning
     say("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
+    work.failed(reason)
 
 
 def _ended(work: Work, now: Seen, as_found: str) -> Watch:

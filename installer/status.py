@@ -91,15 +91,7 @@ def _to_ask(line: Line, seen: Seen | None) -> Line:
 
 
 def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[Line]:
-    rolled_back = held.failed is not None and replace(held, failed=None).empty
-    if not held.finished and not rolled_back:
-        state = "the last install or undo was cut short; run install or uninstall again"
-        yield Line("unfinished", state, good=False)
-    if held.left and held.finished:
-        state = f"did not give everything back ({held.left}): run uninstall again, or install"
-        yield Line("last undo", state, good=False)
-    if held.failed is not None:
-        yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
+    yield from _last_act(held)
     if held.toolkit is not None:
         link = host.link_target(layout.toolkit)
         runtime = layout.toolkit / "nvidia-container-runtime"
@@ -122,6 +114,25 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
+
+
+def _last_act(held: Record) -> Iterator[Line]:
+    """Yield what the last install or undo has left unfinished, or could not do."""
+    if held.published and replace(held, failed=None).empty:
+        yield Line(
+            ", ".join(map(str, held.published)),
+            "told of an install that failed; nothing is installed",
+            good=False,
+        )
+    rolled_back = held.failed is not None and replace(held, failed=None).empty
+    if not held.finished and not rolled_back:
+        state = "the last install or undo was cut short; run install or uninstall again"
+        yield Line("unfinished", state, good=False)
+    if held.left and held.finished:
+        state = f"did not give everything back ({held.left}): run uninstall again, or install"
+        yield Line("last undo", state, good=False)
+    if held.failed is not None:
+        yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
 
 
 def _without(host: Host, options: Options) -> Iterator[Line]:

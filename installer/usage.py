@@ -14,11 +14,13 @@ WHAT: Final = (
 )
 PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
 HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "drift", "retry", "adopt")
+TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
 OUTPUT: Final = ("json", "show_secrets", "log_format", "help")
 GROUPS: Final = {
     "What to install": WHAT,
     "Where things are": PLACES,
     "How it is done": HOW,
+    "What monitoring is told": TOLD,
     "Output": OUTPUT,
 }
 # What a verb takes and does not heed, so that one environment can serve all verbs.

@@ -11,6 +11,7 @@ from _signal import (  # type: ignore[import-not-found]  # signal itself loads e
     SIG_BLOCK,
     SIG_UNBLOCK,
     SIGURG,
+    SIGWINCH,
     pthread_sigmask,
     sigtimedwait,
     sigwait,
@@ -18,13 +19,20 @@ from _signal import (  # type: ignore[import-not-found]  # signal itself loads e
 from _stat import S_ISLNK
 from time import monotonic
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded to wait
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    Answering: TypeAlias = Callable[[list[int]], None]
+
 WOKEN_BY = b"_TOOLKIT_INSTALLER_WOKEN_BY"
+LISTENS = b"_TOOLKIT_INSTALLER_LISTENS"
 UNDO_INCOMPLETE = 4  # as decide.errors.Exit
-# Tells of a change. A process that does not expect it ignores it, so one that comes late harms nobody.
-CHANGED = int(SIGURG)
-CHECK_S = (
-    60.0  # what is watched is compared as often at least: not every kernel or file system tells of changes
-)
+# One tells of a change, one of somebody who asks for metrics. A process that expects neither ignores both,
+# so one that comes late harms nobody.
+CHANGED, ASKED = int(SIGURG), int(SIGWINCH)
+CHECK_S = 60.0  # what is watched is compared as often: not every kernel or file system tells of changes
 QUIET_S = 1.0  # editors and scripts write several times
 NEVER_QUIET = 10  # in QUIET_S: then it is looked at all the same
 MANY = 512  # names in one directory
@@ -36,7 +44,7 @@ def main(arguments: list[str]) -> int:
     words = iter(arguments)
     numbers, watched, command = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
     woken_by = wait([int(word) for word in numbers], watched)
-    pthread_sigmask(SIG_UNBLOCK, [CHANGED])
+    pthread_sigmask(SIG_UNBLOCK, [CHANGED, ASKED])
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
     try:
         for file in (__file__, *(word for word in command[:2] if word.startswith("/"))):
@@ -50,8 +58,9 @@ def main(arguments: list[str]) -> int:
 
 def wait(numbers: list[int], watched: list[str]) -> int:
     """Return the signal that came, or ``CHANGED`` where a place is not as it was, or the time has come."""
+    answering = _answering()
     if not watched:
-        return int(sigwait(numbers))
+        return _until(numbers, answering, None)
     before, due_s, rest_s, *places = watched
     began = monotonic()
     due = began + float(due_s) if float(due_s) else float("inf")
@@ -60,33 +69,63 @@ def wait(numbers: list[int], watched: list[str]) -> int:
         _notify(directory)
     while monotonic() < due:
         if signature(places) != before:
-            came = _settled(numbers, places, before, began + float(rest_s))
+            came = _settled(numbers, answering, places, before, began + float(rest_s))
             if came:
                 return came
             continue
-        came = sigtimedwait([*numbers, CHANGED], max(0.0, min(CHECK_S, due - monotonic())))
-        if came is not None and came.si_signo != CHANGED:
-            return int(came.si_signo)
+        came = _until([*numbers, CHANGED], answering, max(0.0, min(CHECK_S, due - monotonic())))
         # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
-        came = came and sigtimedwait(numbers, QUIET_S)
-        if came is not None:
-            return int(came.si_signo)
+        if came == CHANGED:
+            came = _until(numbers, answering, QUIET_S)
+        if came:
+            return came
     return CHANGED
 
 
-def _settled(numbers: list[int], places: list[str], before: str, not_before: float) -> int:
+def _settled(
+    numbers: list[int], answering: "Answering | None", places: list[str], before: str, not_before: float
+) -> int:
     """Wait until nobody writes any more; return what to wake for, 0 where all is as it was ``before``."""
     found = signature(places)
     for _ in range(NEVER_QUIET):
-        came = sigtimedwait(numbers, max(QUIET_S, not_before - monotonic()))
-        if came is not None:
-            return int(came.si_signo)
+        came = _until(numbers, answering, max(QUIET_S, not_before - monotonic()))
+        if came:
+            return came
         last, found = found, signature(places)
         if found == before:
             return 0
         if found == last:
             break
     return CHANGED
+
+
+def _answering() -> "Answering | None":
+    """Return what answers those who ask for metrics; None where nobody is to be answered."""
+    told = posix.environ.get(LISTENS)
+    if not told:
+        return None
+    sys.path.insert(0, __file__.rpartition("/")[0])  # there is nothing else to import from
+    fd, _, path = told.partition(b":")
+    answering = __import__("answering")
+    pthread_sigmask(SIG_BLOCK, [ASKED])
+    answering.arm(int(fd), ASKED)
+    return lambda numbers: answering.answer(int(fd), path, numbers)  # type: ignore[no-any-return]
+
+
+def _until(numbers: list[int], answering: "Answering | None", seconds: float | None) -> int:
+    """Return the signal that comes within some ``seconds``, None for ever; 0 where none does."""
+    due = None if seconds is None else monotonic() + seconds
+    while True:
+        if answering is not None:
+            answering(numbers)
+        awaited = [*numbers, ASKED] if answering is not None else numbers
+        if due is None:
+            came = int(sigwait(awaited))
+        else:
+            told = sigtimedwait(awaited, max(0.0, due - monotonic()))
+            came = told.si_signo if told else 0
+        if came != ASKED:
+            return came
 
 
 def directory_of(place: str) -> str:

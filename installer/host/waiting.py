@@ -15,6 +15,7 @@ from installer.host import successor, waiter
 SUCCEEDS: Final = successor.SUCCEEDS.decode()
 SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
+LISTENS: Final = waiter.LISTENS.decode()
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 SCRIPT: Final = Path(waiter.__file__)
 
@@ -61,6 +62,7 @@ def woken() -> Woken | None:
     """
     number, fds = os.environ.pop(WOKEN_BY, ""), os.environ.pop(LOCKS, "")
     if not number:
+        os.environ.pop(LISTENS, None)  # whoever has set it
         return None
     try:
         return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
