@@ -78,6 +78,7 @@ class Node:
             held or Record(),
         )
         self.done: list[str] = []
+        self.told: list[str] = []
         self.path = root / "run/nvidia/toolkit/toolkit.pid.state"
         self.path.parent.mkdir(parents=True)
 
@@ -90,6 +91,8 @@ class Node:
             carry_out=self._carry_out,
             publish=lambda _: self.done.append("published"),
             withdraw=lambda: self.done.append("withdrawn"),
+            looked=lambda plan: self.told.append(f"looked, {len(plan.steps)} steps"),
+            failed=lambda error: self.told.append(error.code),
             node_stops=lambda: self.stops,
         )
 
@@ -102,6 +105,16 @@ class Node:
     @property
     def said(self) -> Any:
         return json.loads(self.path.read_text())
+
+
+def test_monitoring_is_told_each_look_and_once_what_is_not_repaired(tmp_path: Path) -> None:
+    node = Node(tmp_path, DIFFERS)
+
+    looks.look(node.work(Drift.REPORT), asked=False)
+    looks.look(node.work(Drift.REPORT), asked=False)
+    looks.look(node.work(), asked=True)
+
+    assert node.told == ["drifted", f"looked, {len(DIFFERS.steps)} steps"]
 
 
 def test_a_repair_is_on_the_disk_before_its_first_step_for_a_kill_counts_too(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _answering() -> "Answering | None":
     answering = __import__("answering")
     pthread_sigmask(SIG_BLOCK, [ASKED])
     answering.arm(int(fd), ASKED)
-    return lambda numbers: answering.answer(int(fd), path, numbers)  # type: ignore[no-any-return]
+    return lambda numbers: answering.answer(int(fd), path, numbers)
 
 
 def _until(numbers: list[int], answering: "Answering | None", seconds: float | None) -> int:
