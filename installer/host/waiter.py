@@ -67,10 +67,11 @@ def wait(numbers: list[int], watched: list[str]) -> int:
         came = sigtimedwait([*numbers, CHANGED], max(0.0, min(CHECK_S, due - monotonic())))
         if came is not None and came.si_signo != CHANGED:
             return int(came.si_signo)
-        # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
-        came = came and sigtimedwait(numbers, QUIET_S)
-        if came is not None:
-            return int(came.si_signo)
+        if came is not None and signature(places) == before:
+            # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
+            came = sigtimedwait(numbers, QUIET_S)
+            if came is not None:
+                return int(came.si_signo)
     return CHANGED
 
 
