@@ -46,10 +46,16 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
 
 def _answer(host: Host, options: Options, pid: int, sent_s: float) -> Seen:
     """Return the first look that was asked for and that began after ``sent_s``, once it is over."""
+    told = False
     while seen.now_s() < sent_s + ANSWER_S:
         found = seen.read(host, options.state_file)
-        if found is not None and found.over and found.asked and found.began_s >= sent_s:
+        ours = found is not None and found.asked and found.began_s >= sent_s
+        if found is not None and ours and found.over:
             return found
+        if found is not None and ours and not told:
+            told = True
+            # To stderr: an engine that is restarted ends the kubectl exec that it serves.
+            sys.stderr.write(f"under way: {', '.join(found.doing)}\n")
         if holder.holder_of(host.local_path(options.pid_file)) != pid:
             raise InstallerError(
                 "reconcile (the run that waited has ended)",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.host import waiting
 from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, STATE, Site, waits
 from tests.support.waiting import command_line, until_it_sleeps
 
@@ -48,6 +49,26 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
     assert held == [PIDFILE, "usr/local/nvidia/.toolkit-installer/lock"]
     assert watched >= {"etc/docker", "etc/containerd", "etc/crio", "usr/local/nvidia"}
     assert (other.returncode, elsewhere.returncode) == (3, 3)
+
+
+def test_the_waiter_runs_as_python_has_compiled_it(site: Site) -> None:
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+
+        assert command_line(child.pid)[3].endswith(".pyc")
+        child.kill()
+
+
+def test_what_was_compiled_of_another_text_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "waiter.py"
+    later.write_bytes(waiting.SCRIPT.read_bytes())
+    assert waiting.script() != waiting.SCRIPT
+
+    monkeypatch.setattr(waiting, "SCRIPT", later)
+
+    assert waiting.script() == later
 
 
 def test_every_hangup_finds_the_full_program_again(site: Site) -> None:

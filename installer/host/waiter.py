@@ -74,10 +74,10 @@ def wait(numbers: list[int], watched: list[str]) -> int:
                 return came
             continue
         came = _until([*numbers, CHANGED], answering, max(0.0, min(CHECK_S, due - monotonic())))
-        # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
-        if came == CHANGED:
+        if came == CHANGED and signature(places) == before:
+            # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
             came = _until(numbers, answering, QUIET_S)
-        if came:
+        if came not in {0, CHANGED}:
             return came
     return CHANGED
 

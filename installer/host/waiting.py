@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ WOKEN_BY: Final = waiter.WOKEN_BY.decode()
 LISTENS: Final = waiter.LISTENS.decode()
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 SCRIPT: Final = Path(waiter.__file__)
+_HEADER = struct.Struct("<4xIII")  # of a compiled module (PEP 552): its kind, time and size of its source
+_TIMED, _UNCHECKED = 0, 1
 
 
 CHANGED: Final = signal.Signals(waiter.CHANGED)
@@ -85,6 +88,18 @@ def command_again(script: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(script), str(os.getpid()), str(Path.cwd()), *again)
 
 
+def script() -> Path:
+    """Return the waiter as Python has compiled it, if of its text: to compile costs half a megabyte."""
+    compiled = Path(waiter.__spec__.cached or SCRIPT)
+    try:
+        kind, time, size = _HEADER.unpack(compiled.read_bytes()[: _HEADER.size])
+        text = SCRIPT.stat()
+    except (OSError, struct.error):
+        return SCRIPT
+    same = (time, size) == (int(text.st_mtime) & 0xFFFFFFFF, text.st_size & 0xFFFFFFFF)
+    return compiled if kind == _UNCHECKED or (kind == _TIMED and same) else SCRIPT
+
+
 def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int], watch: Watch) -> None:
     """Wait for one of the blocked signals ``numbers``, or a change, in another image, holding ``fds``.
 
@@ -95,7 +110,7 @@ def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int], watch: 
     watched = [watch.before, str(watch.due_s), str(watch.rest_s), *watch.places] if watch.places else []
     again = [sys.executable, *sys.orig_argv[1:]]
     lists = [word for each in (words, watched, again) for word in (str(len(each)), *each)]
-    command = [sys.executable, "-I", "-S", str(SCRIPT), *lists]
+    command = [sys.executable, "-I", "-S", str(script()), *lists]
     os.environ[LOCKS] = ",".join(map(str, fds))
     with suppress(OSError):
         os.execv(sys.executable, command)  # noqa: S606 - no shell is meant to be there

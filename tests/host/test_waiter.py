@@ -191,9 +191,10 @@ def test_a_writer_who_never_stops_does_not_hold_it_up_for_ever(place: Path) -> N
         assert woken_by(child) == waiter.CHANGED
 
 
-def test_a_stop_does_not_wait_for_the_quiet(place: Path) -> None:
+@pytest.mark.parametrize("act", [_rewritten, _about_to_be_renamed], ids=["a change", "nothing"])
+def test_a_stop_does_not_wait_for_the_quiet(place: Path, act: Callable[[Path], None]) -> None:
     with waiting([f"{place}/"], rest_s=60) as child:
-        _rewritten(place)
+        act(place)
         time.sleep(0.3)
         began = time.monotonic()
         child.terminate()
