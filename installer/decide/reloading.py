@@ -120,7 +120,7 @@ def stale_runtimes(engine: EngineFacts, wanted: Effect | None, ours: Collection[
     texts tell what that is: an engine serves more than its texts.
     """
     by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
-    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest):
+    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
     found = told_otherwise(engine.serving, wanted) if by_signal else _not_shown(engine.serving, wanted)
     files, when = (engine.config, "reload or start") if by_signal else ("its configs", "start")
@@ -171,11 +171,11 @@ def in_progress(held: Record, final: Record, steps: Sequence[Step]) -> Record:
         edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
         configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
     going = [row for row in held.configs if final.config(row.path) is None]
-    known = knowing((*configs, *going), steps)
+    known = knowing_texts_of((*configs, *going), steps)
     return replace(final, configs=tuple(known), finished=False, failed=held.failed)
 
 
-def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
     """Yield the rows, each knowing every text of ours that a step may leave there, and how to undo it."""
     for row in rows:
         texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]

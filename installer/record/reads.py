@@ -115,7 +115,7 @@ def outdated(host: Host, engine: Engine, since_s: float | None, paths: Iterable[
 
     A file that is not there any more left its directory changed.
     """
-    if since_s is None or not engine.says_unserved:
+    if since_s is None or not engine.reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)

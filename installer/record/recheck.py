@@ -63,7 +63,7 @@ def _broken(host: Host, engine: EngineFacts, expected: Mapping[PurePosixPath, st
     if ENGINES[engine.name].reload is ReloadMethod.HUP:
         return f"somebody else has just written {names}"
     after = Trials(host, contents)(now, contents)
-    if engine.serving is None and after.rest:
+    if engine.serving is None and after.rest_digest:
         return ""  # its CRI is off, and was before
     undefined = f"its default runtime {after.undefined} is not defined" if after.undefined else ""
     reason = after.broken or undefined

@@ -22,13 +22,20 @@ DAEMON_JSON = "etc/docker/daemon.json"
 TEXTFILE = "/var/lib/node_exporter/toolkit-installer.prom"
 FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 DROP_INS = "etc/crio/crio.conf.d"
-OTHERS_BINARIES = ("/usr/bin/crun", "/usr/libexec/crio/conmon")  # named by CONFIGS before we came
 ENGINES = {
     "docker": ("docker",),
     "containerd": ("containerd",),
     "crio": ("crio",),
     "all three": ("docker", "containerd", "crio"),
+    "k0s and MicroK8s": ("k0s", "microk8s"),
 }
+# What stands on a node of these, besides the configs of the demo.
+GOLDEN = Path(__file__).parent.parent / "golden"
+MORE = {
+    "k0s": GOLDEN / "k0s/136-default-asked-for-beside-drop-ins-of-others/before",
+    "microk8s": GOLDEN / "microk8s/as-the-snap-ships-it/before",
+}
+NAMES_OF_K0S = {path.name for path in (MORE["k0s"] / "etc/k0s/containerd.d").iterdir()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> I
     for name, text in CONFIGS.items():
         (untouched / name).parent.mkdir(parents=True)
         (untouched / name).write_text(text)
+    for engine in MORE.keys() & {*engines}:
+        shutil.copytree(MORE[engine], untouched, dirs_exist_ok=True)
     for path in (TEXTFILE, FEATURES) if tells else ():
         (untouched / path.lstrip("/")).parent.mkdir(parents=True)
     for version in ("one", "two"):
@@ -124,8 +133,11 @@ def assert_works(ward: Ward) -> None:
     trees = [json.loads((root / DAEMON_JSON).read_text())]
     drop_ins = sorted((root / DROP_INS).iterdir()) if (root / DROP_INS).is_dir() else []
     assert {path.name for path in drop_ins} <= {"99-nvidia.toml"}, "CRI-O reads whatever is there"
-    tomls = [root / name for name in CONFIGS if name != DAEMON_JSON]
-    trees += [tomllib.loads(path.read_text()) for path in (*tomls, *drop_ins)]
+    watched = root / "etc/k0s/containerd.d"
+    names = {path.name for path in watched.iterdir()} if watched.is_dir() else set()
+    assert names <= {*NAMES_OF_K0S, "nvidia.toml"}, "k0s restarts containerd for whatever appears there"
+    texts = sorted(path for path in root.rglob("*.toml") if not path.is_relative_to(root / INSTALL_DIR))
+    trees += [tomllib.loads(path.read_text()) for path in texts]
     assert toolkit.exists() or not toolkit.is_symlink(), "a link to nothing"
     assert not toolkit.exists() or tree(toolkit.resolve()) in ward.payloads, "an incomplete payload"
     for path in (path for each in trees for path in _binaries(each)):
@@ -138,7 +150,7 @@ def _binaries(tree: object) -> Iterator[str]:
             if key.lower() in {"path", "binaryname", "runtime_path", "monitor_path"} and isinstance(
                 value, str
             ):
-                if value.startswith("/") and value not in OTHERS_BINARIES:
+                if value.startswith(f"/{INSTALL_DIR}/"):
                     yield value
             else:
                 yield from _binaries(value)

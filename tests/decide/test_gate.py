@@ -88,7 +88,7 @@ def test_a_text_that_changes_what_others_have_is_not_written() -> None:
         said = texts_alone(engine, texts)
         driver = "nvidia" not in said.handlers
         other = Handler("", {"options": {"SystemdCgroup": driver}})
-        return replace(said, rest="told", handlers={**said.handlers, "runc": other})
+        return replace(said, rest_digest="told", handlers={**said.handlers, "runc": other})
 
     with pytest.raises(InstallerError, match="the runtime runc would have other settings"):
         accepted(
@@ -102,7 +102,7 @@ def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> Non
     def knows_nothing_of_us(engine: EngineFacts, texts: Texts) -> Effect:
         said = texts_alone(engine, texts)
         others = {name: handler for name, handler in said.handlers.items() if name not in OURS}
-        return replace(said, rest="told", handlers=others)
+        return replace(said, rest_digest="told", handlers=others)
 
     with pytest.raises(InstallerError, match="the runtime nvidia would not be there"):
         accepted(
@@ -122,7 +122,7 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
     # As containerd 2.3.4 and 2.4.0-beta.0 were seen to: a file of schema 1, one without a version or with
     # ``root`` alone. 2.4 after the beta also takes imports that are newer than the root file; 2.3.4 does not start.
     def reads_schema_1(engine: EngineFacts, texts: Texts) -> Effect:
-        return replace(texts_alone(engine, texts), rest="told")
+        return replace(texts_alone(engine, texts), rest_digest="told")
 
     plan = plan_install(case.facts(case.before, Record(), {}), case.options, reads_schema_1)
 
@@ -259,14 +259,14 @@ def test_a_default_that_is_another_after_a_reload_is_seen() -> None:
         ),
         pytest.param(served({"runc": "", "nvidia": "/x"}, "nvidia"), [], id="ours, and the default"),
         pytest.param(
-            replace(served({"runc": ""}, "runc"), rest="b"),
+            replace(served({"runc": ""}, "runc"), rest_digest="b"),
             ["settings besides the runtimes would change"],
             id="rest",
         ),
     ],
 )
 def test_what_others_would_notice_is_told_in_words(after: Effect, said: list[str]) -> None:
-    before = replace(served({"runc": ""}, "runc"), rest="a" if after.rest else "")
+    before = replace(served({"runc": ""}, "runc"), rest_digest="a" if after.rest_digest else "")
 
     assert [*disturbed(before, after, {"nvidia"})] == said
 

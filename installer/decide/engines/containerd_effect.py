@@ -69,7 +69,7 @@ def effect_of(dump: Tree) -> Effect:
         (name for name in (V3_PLUGIN, V2_PLUGIN) if "containerd" in table(plugins, (name,), PRINTED)), ""
     )
     if not plugin:
-        return Effect({}, "", rest=_digest(dump), broken="CRI is switched off")
+        return Effect({}, "", rest_digest=_digest(dump), broken="CRI is switched off")
     cri = table(plugins, (plugin,), PRINTED)
     runtimes = dict(table(cri, ("containerd", RUNTIMES), PRINTED))
     default = str(table(cri, ("containerd",), PRINTED).get(DEFAULT) or BUILT_IN)
@@ -85,7 +85,7 @@ def effect_of(dump: Tree) -> Effect:
         {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
-        rest=_digest(_rest(dump, plugin)),
+        rest_digest=_digest(_rest(dump, plugin)),
         undefined="" if default in runtimes else default,
         # engine-facts.md#containerd-untrusted
         broken=f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}" if twice else "",

@@ -243,7 +243,7 @@ CRIO: Final = Engine(
     check=check,
     effect=effect,
     hook_dir=PurePosixPath(HOOK_DIR),
-    says_unserved=True,
+    reload_misreports=True,
     named=named,
     finishes_calls=True,
 )

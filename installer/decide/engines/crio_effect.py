@@ -40,7 +40,7 @@ def effect(tree: Tree) -> Effect:
         handlers,
         text(runtime, "default_runtime", SOURCE),
         cdi=bool(cdi_dirs) if isinstance(cdi_dirs, list) else None,
-        rest=_digest(tree),
+        rest_digest=_digest(tree),
         state=PurePosixPath(run_root, f"{driver}-containers"),
         hook_dirs=tuple(PurePosixPath(str(each)) for each in hook_dirs)
         if isinstance(hook_dirs, list)

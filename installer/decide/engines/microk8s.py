@@ -38,7 +38,7 @@ USUAL: Final = {
     "SNAP_DATA": "/var/snap/microk8s/current",
 }
 ALWAYS: Final = {"RUNTIME": BUILT_IN}
-ONE: Final = 3  # parts of a text that one variable splits: before, its name, after
+SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, its name, after it
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
@@ -93,7 +93,7 @@ def _known(template: Tree, rendered: str) -> Mapping[str, str]:
         made = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
     for key, said in leaves(template):
         parts, found = VARIABLE.split(said) if isinstance(said, str) else [], made.get(key)
-        if len(parts) == ONE and isinstance(found, str):
+        if len(parts) == SPLIT_BY_ONE and isinstance(found, str):
             before, name, after = parts
             if found.startswith(before) and found.endswith(after):
                 values[name] = found[len(before) : len(found) - len(after)]

@@ -97,8 +97,8 @@ class Generated:
     ``finds`` is the runtime of a toolkit at its usual place that it looks for by itself: nothing is edited
     there; "" where it makes that config of texts that others write. ``rendered`` is the file that it makes of
     them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
-    It is part of one of ``units``, whose start takes up to ``start_s`` seconds. ``marks`` are parts of its
-    paths that no other engine's have.
+    It is part of one of ``units``; a start is waited for ``start_s`` seconds at least. ``marks`` are parts of
+    its paths that no other engine's have.
     """
 
     finds: str
@@ -159,11 +159,11 @@ class Engine:
     ``program`` is where its program is that is in no usual place.
 
     ``hook_dir`` is where it looks for OCI hooks, None where it has none. ``uses`` is the engine that runs its
-    containers for it. ``says_unserved`` tells that a reload changes what it says and not what it serves
-    (engine-facts.md#crio-reload).
+    containers for it. ``reload_misreports`` tells that after a reload it says what its files say, and
+    serves what it had (engine-facts.md#crio-reload).
 
-    ``named`` returns the runtimes, with their programs, and the default that files name, for an engine that
-    starts without a runtime whose program is not there, unless that is the default.
+    ``named`` returns the runtimes, with their programs, and the default that files name. It is there for an
+    engine that passes over a runtime whose program is absent, and does not start if that is its default.
 
     ``check`` returns how its program is asked what it makes of texts, None where it has no such question.
 
@@ -196,7 +196,7 @@ class Engine:
     program: PurePosixPath | None = None
     hook_dir: PurePosixPath | None = None
     uses: str = ""
-    says_unserved: bool = False
+    reload_misreports: bool = False
     check: Callable[[Question], Check] | None = None
     named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
     finishes_calls: bool = False

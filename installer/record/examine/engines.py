@@ -54,11 +54,8 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         return None  # its sibling, on the same socket
     facts = _located(host, engine, facts, place, answer)
     contents, unreadable = _contents(host, facts.files)
-    docker = (
-        settings(host.local_path(facts.socket), timeout_s=ASK_S)
-        if engine.api is Api.DOCKER
-        else DockerSettings()
-    )
+    speaks_docker = engine.api is Api.DOCKER
+    docker = settings(host.local_path(facts.socket), timeout_s=ASK_S) if speaks_docker else DockerSettings()
     return RunningEngine(
         name=engine.name,
         said=".".join(map(str, answer.version or ())),
@@ -76,7 +73,7 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         unit_state=unit_state(host, facts.unit),
         cgroup_driver=docker.cgroup_driver,
         live_restore=docker.live_restore,
-        finds_hook=_finds_hook(host, facts) if engine.api is Api.DOCKER else None,
+        finds_hook=_finds_hook(host, facts) if speaks_docker else None,
     )
 
 
