@@ -72,7 +72,7 @@ class Drifted:
         """Return what a plan is about to change."""
         pairs = list(zip(plan.steps, plan.why, strict=True))
         things = {_thing(step): why for step, why in pairs if not isinstance(step, HOUSEKEEPING)}
-        engines = dict.fromkeys(step.engine for step, _ in pairs if isinstance(step, Reload))
+        engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
         return cls(things, tuple(engines))
 
     @property
@@ -84,6 +84,17 @@ class Drifted:
     def told(self) -> str:
         """The things with their reasons, as part of a sentence."""
         return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
+
+
+def _reloaded(step: Step) -> str:
+    """Return the engine that is restarted or reloaded for a step, or by itself when it sees a write."""
+    match step:
+        case Reload(engine):
+            return engine
+        case WriteConfig(engine) if engine in ENGINES:
+            return engine if ENGINES[engine].reload is ReloadMethod.ITSELF else ""
+        case _:
+            return ""
 
 
 def _thing(step: Step) -> str:

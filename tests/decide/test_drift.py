@@ -1,6 +1,7 @@
 """What is done about drift, as tables: when it is repaired, when not yet, and when not any more."""
 
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -16,7 +17,20 @@ from installer.decide.drift import (
     retry_s,
     with_repair,
 )
+from installer.decide.inode import File
 from installer.decide.options import Drift
+from installer.decide.part import Part
+from installer.decide.plan import Plan
+from installer.decide.rows import Record
+from installer.decide.steps import (
+    FindRuntimes,
+    InstallVersion,
+    Reload,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+    WriteConfig,
+)
 
 CONFIG = "/etc/containerd/config.toml"
 WHY = "it does not hold the runtime nvidia as asked for"
@@ -46,6 +60,44 @@ def clock(moment_s: float) -> str:
 )
 def test_the_policy_says_what_is_repaired(policy: Drift, drifted: Drifted, action: Action) -> None:
     assert decide(policy, drifted, {}, NOW, clock).action is action
+
+
+def _written(engine: str, path: str) -> WriteConfig:
+    return WriteConfig(engine, PurePosixPath(path), None, File(b"ours"))
+
+
+@pytest.mark.parametrize(
+    ("steps", "things", "engines"),
+    [
+        pytest.param([_written("containerd", CONFIG)], [CONFIG], (), id="a config"),
+        pytest.param(
+            [_written("containerd", CONFIG), FindRuntimes("containerd", ()), Reload("containerd", ())],
+            [CONFIG, "containerd"],
+            ("containerd",),
+            id="a config and a restart",
+        ),
+        pytest.param(
+            [_written("k0s", "/etc/k0s/containerd.d/nvidia.toml")],
+            ["/etc/k0s/containerd.d/nvidia.toml"],
+            ("k0s",),
+            id="a write that its engine restarts itself for",
+        ),
+        pytest.param(
+            [InstallVersion("1", ()), SwitchToolkit("", "1")], ["the toolkit"], (), id="the toolkit"
+        ),
+        pytest.param([_written("cdi", "/var/run/cdi/x.yaml")], ["/var/run/cdi/x.yaml"], (), id="CDI"),
+        pytest.param([RemoveVersion("0")], [], (), id="what nobody needs any more is no drift"),
+        pytest.param([], [], (), id="nothing"),
+    ],
+)
+def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
+    steps: list[Step], things: list[str], engines: tuple[str, ...]
+) -> None:
+    part = Part("x", tuple(steps), tuple("because" for _ in steps))
+
+    drifted = Drifted.of(Plan((part,), Record(), Record(), {}))
+
+    assert ([*drifted.things], drifted.engines) == (things, engines)
 
 
 @pytest.mark.parametrize(
