@@ -26,9 +26,9 @@ GROUPS: Final = {
 # What a verb takes and does not heed, so that one environment can serve all verbs.
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
-    "install": frozenset({"on_exit", "in_use", "adopt"}),
+    "install": frozenset({"on_exit", "in_use", "adopt", "metrics_listen"}),
     "plan": frozenset({"on_exit", "in_use", "adopt", "pid_file"}),
-    "uninstall": frozenset({*WHAT, "on_exit", "retry"}) - {"runtime"},
+    "uninstall": frozenset({*WHAT, "on_exit", "retry", "metrics_listen"}) - {"runtime"},
 }
 
 
