@@ -46,7 +46,7 @@ def install(options: Options) -> Exit:
     _refuse_strangers(host, options)
     opening = partial(Ledger.open, host, options.layout, check=signals.check)
     with opened(opening) as ledger, figures.failures_told(host, options, ledger):
-        figures.claim(host, options, ledger)
+        figures.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger)
     return Exit.OK
 

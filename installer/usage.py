@@ -26,9 +26,9 @@ GROUPS: Final = {
 # What a verb takes and does not heed, so that one environment can serve all verbs.
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
-    "install": frozenset({"on_exit", "in_use", "drift", "adopt"}),
+    "install": frozenset({"on_exit", "in_use", "drift", "adopt", "metrics_listen"}),
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
-    "uninstall": frozenset({*WHAT, "on_exit", "drift", "retry"}) - {"runtime"},
+    "uninstall": frozenset({*WHAT, "on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
 }
 
 

@@ -18,6 +18,7 @@ from tests.support.waiting import until_it_sleeps
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
 SOCKET = "/run/toolkit-installer.sock"
+COUNTS = "usr/local/nvidia/.toolkit-installer/counts"
 LIMIT_KB = 6144
 
 
@@ -110,6 +111,12 @@ def test_a_socket_of_somebody_else_is_refused(site: Site) -> None:
         f"cannot write {SOCKET} (what is there is not from us); "
         "move it away, or choose another path with --metrics-listen"
     )
+
+
+def test_an_install_that_stays_nowhere_tells_nothing_of_it(site: Site) -> None:
+    assert site.call("install", "--metrics-listen", f"unix:{SOCKET}").returncode == 0
+
+    assert not (site.root / COUNTS).exists()
 
 
 def test_a_port_that_is_taken_stops_nothing(site: Site) -> None:
