@@ -227,7 +227,8 @@ def _print(lines: Sequence[Line], held: Record | None, seen: Seen | None, why: s
         sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
     engines = held.engines if held else ()
     sys.stdout.write(f"engines: {', '.join(engine.name for engine in engines) or 'none'}\n")
-    sys.stdout.write(f"ready: {f'no ({why})' if why else 'yes'}\n")
+    told = why and all(line.good for line in lines)  # else it stands above
+    sys.stdout.write(f"ready: {f'no ({why})' if told else 'no' if why else 'yes'}\n")
 
 
 def _default(field: str, environment: Mapping[str, str] = os.environ) -> Any:
