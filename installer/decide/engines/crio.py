@@ -229,6 +229,7 @@ CRIO: Final = Engine(
     cmdline=CommandLine(
         config=CONFIG_FLAGS,
         drop_ins=DROP_IN_FLAGS,
+        places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
         # engine-facts.md#crio-flags
         telling=Telling(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"

@@ -48,12 +48,14 @@ class Telling:
 class CommandLine:
     """Flags of an engine's command line, each by its names.
 
-    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins. ``conflicts`` says why a
+    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins, ``places`` where it keeps
+    what it knows of its containers and where it listens: without these it has none. ``conflicts`` says why a
     flag stands against any runtime in a config, ``conflicts_as_default`` against a default there.
     """
 
     config: tuple[str, ...]
     drop_ins: tuple[str, ...] = ()
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     telling: Telling | None = None
     conflicts: Mapping[str, str] = field(default_factory=dict)
     conflicts_as_default: Mapping[str, str] = field(default_factory=dict)
