@@ -132,7 +132,8 @@ class Facts:
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
     is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
     of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
-    specs of others name; ``other_engines`` are those beside ours that start the toolkit.
+    specs of others name; ``other_engines`` are those beside ours that start the toolkit; ``unnamed`` are the
+    programs that engines start though no config names them, with what of the toolkit each leads to.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -162,6 +163,7 @@ class Facts:
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
     other_engines: tuple[OtherEngine, ...] = ()
+    unnamed: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:

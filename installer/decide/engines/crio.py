@@ -246,5 +246,6 @@ CRIO: Final = Engine(
     hook_dir=PurePosixPath(HOOK_DIR),
     reload_misreports=True,
     named=named,
+    starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
     finishes_calls=True,
 )

@@ -172,6 +172,9 @@ class Engine:
     ``edits`` are the ways to have our runtimes served, the plainest first; ``effect`` is what files have in
     force as far as their texts tell; ``relocated`` are edits whose keys the engine's own tools have moved.
 
+    ``starts`` are the programs, as patterns of their names, that it starts though no config names them, by
+    default those of containerd: io.containerd.gpu.v2 is containerd-shim-gpu-v2, which any client may ask for.
+
     ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
     it ends cannot wait for its restart.
     """
@@ -201,6 +204,7 @@ class Engine:
     reload_misreports: bool = False
     check: Callable[[Question], Check] | None = None
     named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
+    starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
     finishes_calls: bool = False
     generated: Generated | None = None
     relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
