@@ -3,17 +3,21 @@
 from collections.abc import Iterable, Iterator
 
 from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
+from installer.decide.facts import EngineFacts, Facts
 from installer.decide.steps import Reload, Step
 
 
 def refused(
-    engine: EngineFacts | None, steps: Iterable[Step], after: Effect | None
+    engine: EngineFacts | None, steps: Iterable[Step], after: Effect | None, facts: Facts
 ) -> Iterator[InstallerError]:
     """Yield why the steps may not restart an engine, which has ``after`` in force then."""
     if engine is None or not any(isinstance(step, Reload) for step in steps):
         return
+    generated = ENGINES[engine.name].generated
+    if generated and generated.needs_root and facts.contents.get(engine.config) is None:
+        yield not_started_again(engine, f"{engine.config} is not there")
     if engine.not_restarted is not None:
         yield engine.not_restarted
     elif after is not None:

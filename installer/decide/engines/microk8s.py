@@ -167,5 +167,6 @@ MICROK8S: Final = Engine(
         start_s=60.0,
         marks=("/microk8s/",),
         rendered=RENDERED,
+        needs_root=True,
     ),
 )

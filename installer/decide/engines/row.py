@@ -100,7 +100,7 @@ class Generated:
     there; "" where it makes that config of texts that others write. ``rendered`` is the file that it makes of
     them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
     It is part of one of ``units``; a start is waited for ``start_s`` seconds at least. ``marks`` are parts of
-    its paths that no other engine's have.
+    its paths that no other engine's have. ``needs_root`` tells that it does not start without its root file.
     """
 
     finds: str
@@ -108,6 +108,7 @@ class Generated:
     start_s: float
     marks: tuple[str, ...]
     rendered: PurePosixPath | None = None
+    needs_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
 
 def _not_restarted(choice: Choice, facts: Facts) -> Iterator[InstallerError]:
     """Yield why the engine may not be restarted, but for what stands against any install already."""
-    found = restarts.refused(choice.engine, choice.steps, choice.after)
+    found = restarts.refused(choice.engine, choice.steps, choice.after, facts)
     yield from (error for error in found if error not in facts.obstacles)
 
 
@@ -172,7 +172,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         in_progress=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
         backups=attempt.backups,
         notes=(*attempt.notes, *(() if kept else _spare(row, left)), *_told(row, found, left, dead)),
-        obstacles=tuple(restarts.refused(found, steps, left.after)),
+        obstacles=tuple(restarts.refused(found, steps, left.after, facts)),
         needed=tuple(left.needed.values()) if kept else (),
     )
 
