@@ -36,7 +36,7 @@ from installer.uninstall import remove_readiness, undo, undoing
 
 log = structlog.get_logger()
 
-NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all
+NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 

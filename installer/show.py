@@ -47,6 +47,8 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
             click.echo(line)
     for refused in (part for part in plan.parts if part.refused):
         raise refused.obstacles[0]  # nobody can tell what install would change
+    if plan.obstacles:
+        return Exit.FAILED  # as install would end
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK
 
 

@@ -28,7 +28,7 @@ from installer.record.trial import Trials
 
 log = structlog.get_logger()
 
-UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
+UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 IN_USE_S: Final = 10.0
 IN_USE_POLL_S: Final = 0.1
 

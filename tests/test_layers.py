@@ -51,14 +51,14 @@ def test_decisions_import_nothing_that_has_an_effect_or_a_clock(path: Path) -> N
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if "record" in path.parts], ids=_name)
-def test_memory_reaches_the_host_through_its_hands_only(path: Path) -> None:
+def test_record_reaches_the_host_through_installer_host_only(path: Path) -> None:
     roots = {name.split(".")[0] for name in _imports(path)}
 
     assert roots & {"os", "shutil", "subprocess", "tempfile", "socket", "fcntl"} == set()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_a_file_stays_under_three_hundred_lines(path: Path) -> None:
+def test_a_file_has_three_hundred_lines_at_most(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 300
 
 

@@ -401,7 +401,33 @@ def podmans_drop_in(site: Site) -> str:
     return f"/{path} names {PROGRAM}"
 
 
-@pytest.mark.parametrize("name", [a_list, an_argument, a_hard_link, a_script, podmans, podmans_drop_in])
+def a_script_of_a_script(site: Site) -> str:
+    written(site, "opt/gpu/bin/a", f'#!/bin/sh\nexec {PROGRAM} "$@"\n')
+    written(site, "opt/gpu/bin/b", '#!/bin/sh\nexec /opt/gpu/bin/a "$@"\n')
+    return f"/{in_docker(site, '/opt/gpu/bin/b')} names /opt/gpu/bin/b"
+
+
+def words_of_scripts(site: Site) -> str:
+    written(site, "opt/gpu/bin/gpu-a", f'#!/bin/sh\nT=/{TOOLKIT}\nexec "$T/nvidia-container-runtime" "$@"\n')
+    written(site, "opt/gpu/bin/gpu-b", '#!/bin/sh\nexec "$(dirname "$0")/gpu-a" "$@"\n')
+    written(site, "usr/local/bin/gpu-c", '#!/bin/sh\nPATH=/opt/gpu/bin:$PATH\nexec gpu-b "$@"\n')
+    written(site, "opt/d", '#!/bin/sh\nexec gpu-c "$@"\n')
+    return f"/{in_docker(site, '/opt/d')} names /opt/d"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        a_list,
+        an_argument,
+        a_hard_link,
+        a_script,
+        a_script_of_a_script,
+        words_of_scripts,
+        podmans,
+        podmans_drop_in,
+    ],
+)
 def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callable[[Site], str]) -> None:
     before = (site.root / DAEMON_JSON).read_text()
     assert site.call("install").returncode == 0
@@ -418,6 +444,67 @@ def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callabl
     done = site.call("uninstall")
     assert done.returncode == 0, done.stderr
     assert not (site.root / TOOLKIT).exists()
+
+
+def test_scripts_that_start_each_other_for_ever_are_followed_to_an_end(site: Site) -> None:
+    written(site, "opt/a", "#!/bin/sh\nexec /opt/b\n")
+    written(site, "opt/b", "#!/bin/sh\nexec /opt/a\n")
+    assert site.call("install").returncode == 0
+    in_docker(site, "/opt/a")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "usr/sbin/runc",
+        "usr/bin/containerd-shim-gpu-v2",
+        "usr/bin/containerd-shim-runc-v2",
+        "usr/bin/docker-init",
+        "usr/bin/docker-proxy",
+        "usr/bin/nvidia-container-runtime-hook",
+        "usr/bin/conmon",
+    ],
+)
+@pytest.mark.parametrize("script", [False, True], ids=["a link", "a script"])
+def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(
+    site: Site, program: str, *, script: bool
+) -> None:
+    assert site.call("install").returncode == 0
+    place = written(site, program, f'#!/bin/sh\nexec {PROGRAM} "$@"\n')
+    if not script:
+        place.unlink()
+        place.symlink_to(PROGRAM)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    said = (
+        f"remove the toolkit (/{program}, which engines start though no config names it, leads to /usr/local"
+    )
+    assert said in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    place.unlink()
+    place.write_text("the node's own")
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+def test_a_program_that_leads_to_the_toolkit_that_comes_back_keeps_nothing(site: Site) -> None:
+    theirs = written(site, f"{TOOLKIT}/nvidia-container-runtime", "theirs")
+    written(site, "usr/sbin/runc", "").unlink()
+    (site.root / "usr/sbin/runc").symlink_to(PROGRAM)
+    installed = site.call("install")
+    assert installed.returncode == 0, installed.stderr
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert theirs.read_text() == "theirs"
 
 
 def test_what_is_no_plain_file_is_not_opened(site: Site) -> None:

@@ -31,8 +31,8 @@ from installer.decide.undone import runtime_of
 class Choice:
     """The texts chosen for one engine, and the ``steps`` by which it takes them up.
 
-    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. What ``heals``
-    an engine takes texts of ours from it that it reads otherwise by now, and cannot serve with.
+    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. It ``heals`` an
+    engine if that cannot serve with what we wrote earlier, which it reads otherwise by now.
     """
 
     engine: EngineFacts
@@ -132,7 +132,7 @@ def choose(
         wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
         if not (wrong or lived.broken or lived.undefined):
             wrong += disturbed(lived, after, ours)
-        told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
+        told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
             found = ask(engine, now)
             heals = now != texts and bool(found.broken or found.undefined)

@@ -97,6 +97,8 @@ Code: TypeAlias = Literal[
     "others-not-served",
     "path-unusable",
     "payload-unusable",
+    "restart-kills-containers",
+    "restart-moves-engine",
     "restart-pending",
     "roll-back-failed",
     "runtime-needed",

@@ -114,7 +114,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         payload,
         directories.install(facts, (specification, *engines)),
         specification,
-        *map(engine.seen, chosen),
+        *map(engine.find_runtimes, chosen),
         *engines,
         toolkit.sweep(facts, payload),
     )

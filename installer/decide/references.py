@@ -42,10 +42,16 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
             )
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
     yield from _handed(facts, layout)
+    for path, leads in facts.unnamed.items():
+        yield InstallerError(
+            f"remove the toolkit ({path}, which engines start though no config names it, leads to {leads})",
+            remedy=f"put the node's own {path.name} there, then {TRY_AGAIN}",
+            code="toolkit-needed",
+        )
     for other in facts.other_engines:
         yield InstallerError(
             f"remove the toolkit ({other.name} of {other.unit} runs and {other.named[0]})",
-            remedy=f"take that out of its config, restart {other.unit}, then {TRY_AGAIN}",
+            remedy=f"correct that, restart {other.unit}, then {TRY_AGAIN}",
             code="toolkit-needed",
         )
 

@@ -1,7 +1,7 @@
 """Where the host keeps what this container finds somewhere else: told by mounts, proven by inodes."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -97,6 +97,23 @@ def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
 def is_mount_point(local: PurePosixPath) -> bool:
     """Tell whether something is mounted at just this place."""
     return inodes.is_mount_point(Path(followed(local)))
+
+
+def refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
+    """Raise where something is mounted at one of the ``names`` in an open directory, or below it.
+
+    What is to be removed at ``path`` would take the files of others with it that are only seen there.
+    """
+    above = PurePosixPath(Path(f"/proc/self/fd/{directory}").readlink())
+    ours = [above / name for name in names]
+    for point, _ in _mounts():
+        if any(point.is_relative_to(each) for each in ours):
+            there = path.parent / point.relative_to(above)
+            raise InstallerError(
+                f"remove {path} (something is mounted at {there})",
+                remedy=f"say umount {there} on the host, then run again",
+                code="file-not-replaceable",
+            )
 
 
 def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:

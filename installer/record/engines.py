@@ -162,7 +162,7 @@ def reload(
     """
     engine, check = ENGINES[facts.name], patience.check
     socket = host.local_path(facts.socket)
-    timeout_s = max(patience.start_s, engine.generated.start_s if engine.generated else 0)
+    timeout_s = limit_s(engine, patience)
     deadline = time.monotonic() + timeout_s
     if engine.reload is ReloadMethod.RESTART:
         await_settled(host, facts, patience)
@@ -189,6 +189,12 @@ def reload(
             found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
+
+
+def limit_s(engine: Engine, patience: Patience) -> float:
+    """Return how many seconds an engine has to serve what is wanted."""
+    least_s = engine.generated.start_s if engine.generated and not patience.hurried else 0.0
+    return max(patience.start_s, least_s)
 
 
 def _begun(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | None:

@@ -23,7 +23,8 @@ from installer.record.links import Ours, candidates
 from installer.record.reads import with_places
 from installer.record.started import flags_and_paths
 
-ROWS: Final = {engine.process: engine for engine in ENGINES.values() if engine.generated is None}
+# Of several with one process the first is the one that others are made from.
+ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
 ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 

@@ -63,12 +63,18 @@ class Patience:
     """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.
 
     A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
-    systemd grants it. ``check`` is called now and then and may raise.
+    systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
+    may raise.
     """
 
     start_s: float
     check: Callable[[], None]
     stop_s: float = STOP_S
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a pod's grace is running out, so that ``start_s`` is all there is."""
+        return not self.stop_s
 
 
 def restart(host: Host, unit: str, patience: Patience) -> UnitState:

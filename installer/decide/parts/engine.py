@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from installer.decide import reasons, reloading
+from installer.decide import reasons, reloading, restarts
 from installer.decide.choice import Choice, choose, defaults, others
 from installer.decide.configs import tree_of
 from installer.decide.effect import Effect
@@ -37,7 +37,7 @@ def choices(
     return tuple(chosen), tuple(refused)
 
 
-def seen(choice: Choice) -> Part:
+def find_runtimes(choice: Choice) -> Part:
     """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
     part = id_of(choice.engine.name)
     if not (choice.writes and choice.reloads):
@@ -63,7 +63,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
     )
     rows = tuple(reloading.rows_for(choice.changes, choice.steps))
     configs = with_named((config for config, _ in rows), facts, options.layout)
-    told = choice.after is not None and choice.after.rest and choice.reloads
+    told = choice.after is not None and choice.after.rest_digest and choice.reloads
     return Part(
         id_of(engine.name),
         choice.steps,
@@ -79,9 +79,15 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         obstacles=(
             *_silent(choice, options),
             *_not_found_there(engine, options),
-            *reloading.unstartable(engine, choice.steps),
+            *_not_restarted(choice, facts),
         ),
     )
+
+
+def _not_restarted(choice: Choice, facts: Facts) -> Iterator[InstallerError]:
+    """Yield why the engine may not be restarted, but for what stands against any install already."""
+    found = restarts.refused(choice.engine, choice.steps, choice.after, facts)
+    yield from (error for error in found if error not in facts.obstacles)
 
 
 def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
@@ -166,7 +172,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         in_progress=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
         backups=attempt.backups,
         notes=(*attempt.notes, *(() if kept else _spare(row, left)), *_told(row, found, left, dead)),
-        obstacles=tuple(reloading.unstartable(found, steps)),
+        obstacles=tuple(restarts.refused(found, steps, left.after, facts)),
         needed=tuple(left.needed.values()) if kept else (),
     )
 
@@ -229,7 +235,7 @@ def _as_without_us(told: Effect | None, now: Effect | None, after: Effect | None
     """
     if told is None or now is None or after is None or after.broken:
         return True
-    return told.default == after.default and (now.cdi, now.rest) == (after.cdi, after.rest)
+    return told.default == after.default and (now.cdi, now.rest_digest) == (after.cdi, after.rest_digest)
 
 
 def _reload(
