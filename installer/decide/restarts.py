@@ -1,6 +1,7 @@
 """Why an engine is not restarted: the start would bring more into force than our configs, or end more."""
 
 from collections.abc import Iterable, Iterator
+from posixpath import normpath
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
@@ -32,7 +33,8 @@ def elsewhere(engine: EngineFacts, after: Effect) -> Iterator[InstallerError]:
     now = engine.serving.places if engine.serving else {}
     for place in sorted(engine.places_by_files & now.keys() & after.places.keys()):
         was, will = now[place], after.places[place]
-        if was != will:
+        # containerd tells root and state without a slash at the end, and prints them as they are written.
+        if will.startswith("/") and normpath(was) != normpath(will):
             yield moved(engine, f"its config gives it the {place} {will}", was, "its config")
 
 

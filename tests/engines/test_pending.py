@@ -29,6 +29,8 @@ SETTINGS = {
 }
 KILLS = ("control-group", "mixed")
 REFUSALS = ("Stop", "Start")
+# systemctl finds systemd where its own library looks, the installer where the mounts are.
+WITHOUT_BUS = ("--mount", "/run/dbus=/run/nothing", "--mount", "/run/systemd=/run/nothing")
 
 
 def edit(node: Node, text: str) -> None:
@@ -62,9 +64,9 @@ class Prepared:
         self.container = cri.start_container(self.pod)
         self.pid = node.pid_of("containerd")
 
-    def refuses(self, verb: str, words: str) -> None:
+    def refuses(self, verb: str, words: str, *options: str) -> None:
         files = snapshot(self.node)
-        done = self.node.installer(verb, *(SOURCE if verb == "install" else ()))
+        done = self.node.installer(verb, *(SOURCE if verb == "install" else ()), *options)
 
         assert done.returncode == {"install": 1, "uninstall": 4}[verb], done.stderr
         assert words in sentence(done.stderr), done.stderr
@@ -132,6 +134,7 @@ def test_a_restart_that_would_kill_the_shims_of_live_containers_is_refused(
     for mode in KILLS:
         edit(node, f"[Service]\nKillMode={mode}\n")
         prepared.refuses(verb, f"KillMode={mode}")
+    prepared.refuses(verb, f"KillMode={mode}", *WITHOUT_BUS)
 
     cri.remove_pod(prepared.pod)
     node.installer("install", *SOURCE, "--runtime-name", "gpu", check=True)  # nobody lives there
@@ -151,6 +154,7 @@ def test_a_unit_that_is_not_to_be_restarted_by_hand_is_told_before_anything_is_w
     for what in REFUSALS:
         edit(node, f"[Unit]\nRefuseManual{what}=yes\n")
         prepared.refuses(verb, f"RefuseManual{what}=yes")
+    prepared.refuses(verb, f"RefuseManual{what}=yes", *WITHOUT_BUS)
 
     unedit(node)
     prepared.goes_on()

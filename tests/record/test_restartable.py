@@ -8,6 +8,8 @@ import pytest
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd_effect import effect_of
+from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.facts import EngineFacts
 from installer.decide.restarts import elsewhere
 from installer.host.files import Host
@@ -142,6 +144,28 @@ def test_a_config_that_moves_a_place_is_told_with_both_values(place: str) -> Non
         f"{PLACES[place]})"
     )
     assert not [*elsewhere(facts, SERVING)]
+    assert not [*elsewhere(facts, Effect({}, "runc", places={**PLACES, place: f"{PLACES[place]}/"}))]
     assert not [*elsewhere(replace(facts, places_by_files=frozenset()), after)]
     assert not [*elsewhere(replace(facts, serving=None), after)]
     assert not [*elsewhere(facts, Effect({}, "runc"))]
+
+
+def test_crio_and_containerd_print_where_they_are() -> None:
+    crio: dict[str, Any] = {
+        "crio": {
+            "root": "/srv/crio",
+            "runroot": "/run/other",
+            "api": {"listen": "/run/x.sock"},
+            "runtime": {"x": 1},
+        }
+    }
+    dump: dict[str, Any] = {
+        "root": "/srv/root",
+        "state": "/run/containerd",
+        "grpc": {"address": "/run/containerd/containerd.sock"},
+        "plugins": {"io.containerd.grpc.v1.cri": {"containerd": {"default_runtime_name": "runc"}}},
+    }
+
+    assert effect_of(dump).places == PLACES
+    assert crio_effect(crio).places == {"root": "/srv/crio", "runroot": "/run/other", "listen": "/run/x.sock"}
+    assert crio_effect({"crio": {"runtime": {"x": 1}}}).places == {}  # its defaults are commented out
