@@ -635,6 +635,67 @@ def test_what_is_called_alike_and_is_no_engine_keeps_nothing(site: Site, name: s
     assert not (site.root / TOOLKIT).exists()
 
 
+BUNDLES = {
+    "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/3f6c0d5e8a9b",
+    "crio": "run/containers/storage/overlay-containers/3f6c0d5e8a9b/userdata",
+}
+PODS = {
+    "containerd": {"io.kubernetes.cri.sandbox-namespace": "train", "io.kubernetes.cri.sandbox-name": "bert"},
+    "crio": {"io.kubernetes.pod.namespace": "train", "io.kubernetes.pod.name": "bert"},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage"),
+    [
+        ("containerd", "prestart"),
+        ("containerd", "poststart"),
+        ("containerd", "poststop"),
+        ("crio", "poststop"),
+    ],
+)
+@pytest.mark.parametrize("path", [HOOK, f"/{LINK}"], ids=["by its path", "by a link"])
+def test_the_toolkit_outlives_a_container_that_has_it_as_a_hook(
+    site: Site, engine: str, stage: str, path: str
+) -> None:
+    assert site.call("install").returncode == 0
+    link(site, HOOK)
+    spec = {"annotations": PODS[engine], "hooks": {stage: [{"path": "/bin/true"}, {"path": path}]}}
+    written(site, f"{BUNDLES[engine]}/config.json", json.dumps(spec))
+
+    kept = site.call("uninstall", "--in-use", "keep")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"(our runtime runs train/bert ({engine}))" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime-hook").exists()
+    shutil.rmtree(site.root / BUNDLES[engine])
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "hooks"),
+    [
+        ("containerd", {"poststop": [{"path": "/usr/bin/other"}]}),
+        ("containerd", {"createContainer": [{"path": CDI_HOOK}]}),
+        ("containerd", {"poststop": [None, {"path": 7}, {"path": "a"}, {"path": "/a\0"}], "prestart": 7}),
+        ("containerd", []),
+        ("crio", {"prestart": [{"path": HOOK}]}),
+    ],
+    ids=["another program", "what has run", "no hooks", "no stages", "what CRI-O gives each container"],
+)
+def test_a_container_whose_hooks_do_not_need_the_toolkit_keeps_nothing(
+    site: Site, engine: str, hooks: object
+) -> None:
+    assert site.call("install").returncode == 0
+    written(site, f"{BUNDLES[engine]}/config.json", json.dumps({"annotations": PODS[engine], "hooks": hooks}))
+
+    done = site.call("uninstall", "--in-use", "keep")
+
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
 def test_an_engine_with_other_files_at_the_same_paths_keeps_nothing(site: Site) -> None:
     assert site.call("install").returncode == 0
     written(site, f"other/{DAEMON_JSON}", (site.root / DAEMON_JSON).read_text())
