@@ -51,7 +51,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     for other in facts.other_engines:
         yield InstallerError(
             f"remove the toolkit ({other.name} of {other.unit} runs and {other.named[0]})",
-            remedy=f"correct that, restart {other.unit}, then {TRY_AGAIN}",
+            remedy=f"correct that, stop or restart {other.unit}, then {TRY_AGAIN}",
             code="toolkit-needed",
         )
 

@@ -229,7 +229,7 @@ def _containerd_effect(config: dict[str, Any]) -> Effect:
     for name, runtime in config["containerd"]["runtimes"].items():
         options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
         handlers[name] = Handler(options.get("binaryname", ""), said_of(runtime))
-    state = config.get("stateDir")  # that of CRI, below the engine's own
+    state = config.get("stateDir")  # that of CRI, below the engine's own (engine-facts.md#containerd-places)
     places = {
         "root": config.get("containerdRootDir"),
         "state": state and posixpath.dirname(state),

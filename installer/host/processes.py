@@ -14,7 +14,7 @@ from pathlib import Path
 
 from installer.decide.errors import InstallerError
 from installer.host.kernel import text_of, trusted_uids
-from installer.host.sockets import connectable
+from installer.host.sockets import connectable, held_by
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
 """Makes dockerd answer."""
@@ -140,7 +140,7 @@ def listening(process: Path) -> frozenset[str]:
     None are known of one whose descriptors we may not look at.
     """
     try:
-        held = {each.readlink().name for each in (process / "fd").iterdir()}
+        held = held_by(process)
         lines = [line.split(None, 7) for line in text_of(process / "net/unix").split("\n")[1:]]
     except OSError:
         return frozenset()

@@ -134,6 +134,9 @@ def carry_out(
         except InstallerError:
             _tell_intermediate(step, plan.steps[len(done) :])
             raise
+        if isinstance(step, RemoveDirectory) and context.host.exists(step.path):
+            log.info("directory kept", **fields(step), why="it is not empty, or a mount point")
+            continue
         log.info(past(step), **fields(step), why=why)
     final = plan.final and _as_done(context.host, plan.final, done)
     if final is None:
