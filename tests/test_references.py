@@ -82,6 +82,19 @@ def test_the_toolkit_stays_while_a_text_names_it_by_a_link(
     assert not (site.root / TOOLKIT).exists()
 
 
+def test_the_toolkit_stays_while_a_runtime_of_crio_is_found_by_its_name(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    link(site)
+    text = '[crio.runtime]\ndefault_runtime = "nv"\n[crio.runtime.runtimes.nv]\nruntime_type = "oci"\n'
+    (site.root / "etc/crio/crio.conf.d/50-gpu.conf").write_text(text)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert "50-gpu.conf names nv, which leads to /usr/local/nvidia/" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+
+
 def test_a_link_to_something_else_keeps_nothing(site: Site) -> None:
     assert site.call("install").returncode == 0
     link(site, "/usr/bin/runc")
