@@ -104,11 +104,15 @@ def _answering() -> "Answering | None":
     told = posix.environ.get(LISTENS)
     if not told:
         return None
-    sys.path.insert(0, __file__.rpartition("/")[0])  # there is nothing else to import from
+    # There is nothing else to import from; and this may be the compiled file, in a directory below.
+    sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
     fd, _, path = told.partition(b":")
-    answering = __import__("answering")
     pthread_sigmask(SIG_BLOCK, [ASKED])
-    answering.arm(int(fd), ASKED)
+    try:
+        answering = __import__("answering")
+        answering.arm(int(fd), ASKED)
+    except (ImportError, OSError, ValueError):
+        return None  # the wait is what counts
     return lambda numbers: answering.answer(int(fd), path, numbers)
 
 
