@@ -136,7 +136,7 @@ def assert_works(ward: Ward) -> None:
     watched = root / "etc/k0s/containerd.d"
     names = {path.name for path in watched.iterdir()} if watched.is_dir() else set()
     assert names <= {*NAMES_OF_K0S, "nvidia.toml"}, "k0s restarts containerd for whatever appears there"
-    texts = sorted(path for path in root.rglob("*.toml") if not path.is_relative_to(root / INSTALL_DIR))
+    texts = sorted(path for place in ("etc", "var") for path in (root / place).rglob("*.toml"))
     trees += [tomllib.loads(path.read_text()) for path in texts]
     assert toolkit.exists() or not toolkit.is_symlink(), "a link to nothing"
     assert not toolkit.exists() or tree(toolkit.resolve()) in ward.payloads, "an incomplete payload"
