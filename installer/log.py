@@ -4,12 +4,13 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from installer.decide.errors import InstallerError, Remedy, Spelling
 from installer.host.streams import STDERR, patient, write
+from installer.host.termination import leave
 
 
 class LogFormat(StrEnum):
@@ -20,6 +21,17 @@ class LogFormat(StrEnum):
     TEXT = "text"
 
 
+# How the verbs that change a node may end well, as a sentence for whoever finds nothing but that.
+OUTCOMES: Final = {
+    "installed": "installed, and configured {engines}",
+    "nothing changed": "nothing changed: {engines} had everything in place",
+    "everything kept": "everything kept: {reason}",
+    "undo handed over": "undo handed over: on the node, journalctl -u {unit} tells how it ends",
+    "undo complete": "undo complete: nothing of ours is left on this node",
+    "nothing to undo": "nothing to undo: nothing of ours is in {install_dir} on this node",
+}
+
+_outcome = ""
 _readable = True
 _spelling: Spelling = str
 
@@ -50,10 +62,28 @@ _stderr = _Stderr()
 
 def say_failed(error: InstallerError) -> None:
     """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
+    global _outcome  # noqa: PLW0603 - a process ends once
+    _outcome = f"cannot {error.problem}; {error.remedy_spelt(_spelling)}"
     if _readable:
-        _stderr.msg(f"toolkit-installer: cannot {error.problem}; {error.remedy_spelt(_spelling)}")
+        _stderr.msg(f"toolkit-installer: {_outcome}")
     else:
         structlog.get_logger().error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
+
+
+def leave_outcome() -> None:
+    """Leave the last sentence where Kubernetes looks for it, if we are in a container of its."""
+    if _outcome:
+        leave(_outcome)
+
+
+def _outcome_noted(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    global _outcome  # noqa: PLW0603 - a process ends once
+    if event["event"] in OUTCOMES:
+        words = {
+            name: ", ".join(value) if isinstance(value, list) else value for name, value in event.items()
+        }
+        _outcome = OUTCOMES[event["event"]].format_map(words)
+    return event
 
 
 def _errors_spelt(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -73,7 +103,7 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
     _spelling = spelling
     terminal = sys.stderr.isatty()
     _readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
-    processors: list[Any] = [structlog.processors.add_log_level, _errors_spelt]
+    processors: list[Any] = [structlog.processors.add_log_level, _outcome_noted, _errors_spelt]
     if spoken:
         processors.append(lambda _, __, event: event | {"event": spoken.get(event["event"], event["event"])})
     if _readable:

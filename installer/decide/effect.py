@@ -47,6 +47,7 @@ class Effect:
     tells, else "". ``undefined`` is the default runtime that nobody defines, with which the engine serves
     nothing; ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
     containers are, and ``hook_dirs`` where it looks for OCI hooks, as far as it tells (CRI-O does).
+    ``places`` are its root, its state and where it listens, by the names of their flags.
     """
 
     handlers: Mapping[str, Handler]
@@ -58,6 +59,7 @@ class Effect:
     broken: str = ""
     state: PurePosixPath | None = None
     hook_dirs: tuple[PurePosixPath, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def binaries(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ class Exit(IntEnum):
     USAGE = 2
     LOCKED = 3
     NOTHING_INSTALLED = 3
+    NOBODY_WAITS = 3
     UNDO_INCOMPLETE = 4
     WOULD_CHANGE = 10
 
@@ -67,6 +68,8 @@ Code: TypeAlias = Literal[
     "cri-disabled",
     "cri-failed",
     "demo-failed",
+    "drift-repeats",
+    "drifted",
     "engine-flags",
     "engine-generates-config",
     "engine-not-answering",
@@ -86,6 +89,7 @@ Code: TypeAlias = Literal[
     "locked",
     "name-taken",
     "no-low-level-runtime",
+    "no-answer",
     "no-memory",
     "no-space",
     "not-supported",
@@ -93,6 +97,8 @@ Code: TypeAlias = Literal[
     "others-not-served",
     "path-unusable",
     "payload-unusable",
+    "restart-kills-containers",
+    "restart-moves-engine",
     "restart-pending",
     "roll-back-failed",
     "runtime-needed",

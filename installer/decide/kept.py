@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, notes_of, without_us
+from installer.decide.configs import DEFAULT, group_of, notes_of, tree_of, without_us
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import is_ours
+from installer.decide.engines.model import is_ours, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
@@ -184,7 +184,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         if name not in names and not attempt.edited:
             return frozenset()  # as it was before us
         if name in names:
-            needed[name] = default_of_others(engine, name, attempt.paths)
+            needed[name] = default_of_others(engine, name, _naming(engine, attempt, name))
         return frozenset({name})
     if name and DEFAULT in open_:
         needed[DEFAULT] = _default_is_gone(engine, name, attempt.paths)
@@ -199,6 +199,16 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     if rest := sorted(open_ - names - {DEFAULT}):
         return frozenset(rest[:1])
     raise _disturbing(engine, attempt.paths, wrong)
+
+
+def _naming(engine: EngineFacts, attempt: Attempt, default: str) -> str:
+    """Return the files that name the default runtime; a value that is put together stands in none."""
+    key, found = ENGINES[engine.name].default_key, []
+    for path, file in attempt.texts.items():
+        said = leaves(tree_of(file, path)) if file is not None else ()
+        if any(each[-1] == key and value == default for each, value in said):
+            found.append(str(path))
+    return ", ".join(found) or attempt.paths
 
 
 def _disturbing(engine: EngineFacts, paths: str, wrong: Iterable[str]) -> InstallerError:

@@ -12,7 +12,6 @@ from installer.decide.engines.containerd_effect import CDI
 from installer.decide.engines.docker_reload import effect, explicit, forgotten, route, told_otherwise
 from installer.decide.engines.model import Extras, RuntimeEntry
 from installer.decide.engines.row import ReloadMethod
-from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, Record, Saved
@@ -184,18 +183,3 @@ def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iter
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
         edits = dict.fromkeys((*row.edits, *(edit for step in texts for edit in step.passing)))
         yield replace(row, ours=tuple(ours), edits=tuple(edits))
-
-
-def unstartable(engine: EngineFacts | None, steps: Iterable[Step]) -> Iterator[InstallerError]:
-    """Yield why an engine that would be restarted would not come up again, whatever its config says."""
-    if engine is not None and engine.unstartable and any(isinstance(step, Reload) for step in steps):
-        yield not_started_again(engine, engine.unstartable)
-
-
-def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
-    """Return why an engine is not restarted whose unit was edited since its start."""
-    return InstallerError(
-        f"restart {engine.name} ({engine.unit} would not start it again: {reason})",
-        remedy=f"correct {engine.unit}, or what it needs, then run again",
-        code="unit-failed",
-    )

@@ -63,7 +63,9 @@ def _undone(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     return Plan(
         parts,
         replace(held, configs=known, finished=False) if steps else held,
-        replace(rows_of(parts), pid_file=held.pid_file, finished=True, left=left) if stays else None,
+        replace(rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left)
+        if stays
+        else None,
         {each.name: each for each in facts.engines},
         in_use=facts.running,
         seen=facts.digests,

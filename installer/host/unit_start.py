@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class UnitStart:
     ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it, ``needed``
     are those of them that have to be there. ``elsewhere`` tells that the service has a root of its own, in
     which its programs are looked for. ``stale`` tells that the unit's files were changed since systemd has
-    read them.
+    read them. ``refuses`` are the settings for which systemd lets nobody restart it; ``kill_mode`` says what
+    a stop ends besides the service.
     """
 
     words: tuple[str, ...] = ()
@@ -45,6 +48,8 @@ class UnitStart:
     before: tuple[Command, ...] = ()
     conditions: tuple[Condition, ...] = ()
     elsewhere: bool = False
+    refuses: tuple[str, ...] = ()
+    kill_mode: str = ""
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "UnitStart":
@@ -67,4 +72,6 @@ class UnitStart:
                 for condition in said.get(name, ())
             ),
             elsewhere=bool(said["RootDirectory"] or said.get("RootImage")),
+            refuses=tuple(name for name in REFUSING if said.get(name)),
+            kill_mode=str(said.get("KillMode", "")),
         )

@@ -28,7 +28,7 @@ from installer.record.configs import (
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, unit_obstacles
 from installer.record.found import answered, ask_for, running_engines
-from installer.record.handed import with_handed
+from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
     driver_note,
     in_place,
@@ -158,7 +158,7 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
-    facts = with_other_engines(host, facts, options.layout)
+    facts = with_other_engines(host, with_unnamed(host, facts, options.layout), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     used, idle = in_use(host, options.layout, held, engines, restarts=restarts)
     return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)

@@ -50,12 +50,15 @@ def state(host: Host, unit: str) -> UnitState:
 
 
 def next_start(host: Host, unit: str) -> UnitStart:
-    """Return how a unit will start its service.
+    """Return how a unit will start its service; without a bus that is not much.
 
     Raises:
         InstallerError: systemd cannot be reached, or does not answer.
     """
-    return systemd.unit_start(buses(host), unit, timeout_s=ASK_S)
+    return _either(
+        lambda: systemd.unit_start(buses(host), unit, timeout_s=ASK_S),
+        lambda: systemctl.unit_start(host.local_path(ROOT), unit, timeout_s=ASK_S),
+    )
 
 
 @dataclass(frozen=True, slots=True)

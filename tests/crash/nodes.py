@@ -19,6 +19,8 @@ from tests.support.tree import tree
 INSTALL_DIR = "usr/local/nvidia"
 LEDGER = f"{INSTALL_DIR}/.toolkit-installer/ledger"
 DAEMON_JSON = "etc/docker/daemon.json"
+TEXTFILE = "/var/lib/node_exporter/toolkit-installer.prom"
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 DROP_INS = "etc/crio/crio.conf.d"
 ENGINES = {
     "docker": ("docker",),
@@ -60,6 +62,7 @@ class Ward:
     directory: Path
     engines: tuple[str, ...]
     payloads: list[dict[str, str]]  # as they are when they are whole
+    tells: bool = False  # metrics and labels
 
     @property
     def root(self) -> Path:
@@ -73,6 +76,8 @@ class Ward:
             host_root=PurePosixPath(root or self.root),
             restart_mode=RestartMode.NONE,
             set_as_default=True,
+            metrics_textfile=PurePosixPath(TEXTFILE) if self.tells else None,
+            nfd_features=PurePosixPath(FEATURES) if self.tells else None,
         )
 
     def start(self, scene: Scene) -> Options:
@@ -95,15 +100,17 @@ class Ward:
 
 
 @contextmanager
-def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
+def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> Iterator[Ward]:
     """Make the nodes, and remove them."""
-    made = Ward(directory, engines, [])
+    made = Ward(directory, engines, [], tells)
     untouched, installed, half = (directory / name for name in ("untouched", "installed", "half undone"))
     for name, text in CONFIGS.items():
         (untouched / name).parent.mkdir(parents=True)
         (untouched / name).write_text(text)
     for engine in MORE.keys() & {*engines}:
         shutil.copytree(MORE[engine], untouched, dirs_exist_ok=True)
+    for path in (TEXTFILE, FEATURES) if tells else ():
+        (untouched / path.lstrip("/")).parent.mkdir(parents=True)
     for version in ("one", "two"):
         stand_in_payload(directory / version)
     program = directory / "two/usr/local/sbin/nvidia-ctk"

@@ -15,6 +15,7 @@ from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.options import RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.restarts import not_started_again
 from installer.decide.rows import Record
 from installer.decide.steps import Neighbour, Reload, WriteConfig
 from installer.decide.texts import Texts
@@ -464,7 +465,8 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     options = replace(CONTAINERD.options, restart_mode=RestartMode.AUTO)
     facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
     reason = "its EnvironmentFile /etc/default/site is not there"
-    engine = replace(facts.engines[0], unstartable=reason, serving=served({"runc": ""}, "runc"))
+    refused = not_started_again(facts.engines[0], reason)
+    engine = replace(facts.engines[0], not_restarted=refused, serving=served({"runc": ""}, "runc"))
     problem = f"restart containerd (containerd.service would not start it again: {reason})"
 
     plan = plan_install(replace(facts, engines=(engine,)), options)
@@ -472,7 +474,7 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     assert problem in {each.problem for each in plan.obstacles}
     assert plan.final is not None
     held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), plan.final)
-    running = replace(held.engines[0], unstartable=reason, stopped=False)
+    running = replace(held.engines[0], not_restarted=refused, stopped=False)
     back = plan_undo(replace(held, engines=(running,)), options)
     assert problem in {each.problem for each in back.obstacles}
     assert not plan_undo(replace(held, engines=(replace(running, stopped=True),)), options).obstacles

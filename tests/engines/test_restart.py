@@ -55,7 +55,7 @@ def test_a_config_that_the_unit_names_for_the_next_start_is_not_restarted_into(
     refused = containerd_node.installer("install", *SOURCE)
 
     assert refused.returncode == 1
-    assert "at its next start containerd.service gives it /opt/mine.toml" in sentence(refused.stderr)
+    assert "at its next start containerd.service gives it --config /opt/mine.toml" in sentence(refused.stderr)
     assert "restart containerd.service at a time of your choice" in sentence(refused.stderr)
     assert snapshot(containerd_node) == files
     assert containerd_node.pid_of("containerd") == pid

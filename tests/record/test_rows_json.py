@@ -80,6 +80,7 @@ RECORDS = st.builds(
     nodes=st.dictionaries(PATHS, TEXTS).map(lambda born: tuple(DeviceNode(*node) for node in born.items())),
     pid_file=st.none() | PATHS,
     left=TEXTS,
+    published=st.lists(PATHS, max_size=2).map(tuple),
 )
 
 

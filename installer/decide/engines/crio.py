@@ -229,6 +229,7 @@ CRIO: Final = Engine(
     cmdline=CommandLine(
         config=CONFIG_FLAGS,
         drop_ins=DROP_IN_FLAGS,
+        places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
         # engine-facts.md#crio-flags
         telling=Telling(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
@@ -245,5 +246,6 @@ CRIO: Final = Engine(
     hook_dir=PurePosixPath(HOOK_DIR),
     reload_misreports=True,
     named=named,
+    starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
     finishes_calls=True,
 )

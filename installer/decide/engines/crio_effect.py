@@ -35,6 +35,8 @@ def effect(tree: Tree) -> Effect:
         handlers[name] = Handler(text(one, "runtime_path", SOURCE), one)
     run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
+    places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
+    places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
     hook_dirs, cdi_dirs = runtime.get("hooks_dir"), runtime.get("cdi_spec_dirs")
     return Effect(
         handlers,
@@ -45,6 +47,7 @@ def effect(tree: Tree) -> Effect:
         hook_dirs=tuple(PurePosixPath(str(each)) for each in hook_dirs)
         if isinstance(hook_dirs, list)
         else (PurePosixPath(HOOK_DIR),),
+        places={name: said for name, said in places.items() if said},
     )
 
 

@@ -46,8 +46,14 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
 
     Raises:
-        InstallerError: containerd could not read the result in any place, or CRI is switched off.
+        InstallerError: there is no template; containerd could not read the result in any place, or CRI is
+            switched off.
     """
+    if files.config not in files.trees:
+        raise InstallerError(
+            f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",
+            remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
+        )
     template, values = files.trees.get(files.config, {}), _values(files)
     for decision in containerd.edits(_as_read(files), entries, extras):
         worded = (
@@ -161,5 +167,6 @@ MICROK8S: Final = Engine(
         start_s=60.0,
         marks=("/microk8s/",),
         rendered=RENDERED,
+        needs_root=True,
     ),
 )

@@ -48,12 +48,14 @@ class Telling:
 class CommandLine:
     """Flags of an engine's command line, each by its names.
 
-    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins. ``conflicts`` says why a
+    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins, ``places`` where it keeps
+    what it knows of its containers and where it listens: without these it has none. ``conflicts`` says why a
     flag stands against any runtime in a config, ``conflicts_as_default`` against a default there.
     """
 
     config: tuple[str, ...]
     drop_ins: tuple[str, ...] = ()
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     telling: Telling | None = None
     conflicts: Mapping[str, str] = field(default_factory=dict)
     conflicts_as_default: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Generated:
     there; "" where it makes that config of texts that others write. ``rendered`` is the file that it makes of
     them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
     It is part of one of ``units``; a start is waited for ``start_s`` seconds at least. ``marks`` are parts of
-    its paths that no other engine's have.
+    its paths that no other engine's have. ``needs_root`` tells that it does not start without its root file.
     """
 
     finds: str
@@ -106,6 +108,7 @@ class Generated:
     start_s: float
     marks: tuple[str, ...]
     rendered: PurePosixPath | None = None
+    needs_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,9 @@ class Engine:
     ``edits`` are the ways to have our runtimes served, the plainest first; ``effect`` is what files have in
     force as far as their texts tell; ``relocated`` are edits whose keys the engine's own tools have moved.
 
+    ``starts`` are the programs, as patterns of their names, that it starts though no config names them, by
+    default those of containerd: io.containerd.gpu.v2 is containerd-shim-gpu-v2, which any client may ask for.
+
     ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
     it ends cannot wait for its restart.
     """
@@ -199,6 +205,7 @@ class Engine:
     reload_misreports: bool = False
     check: Callable[[Question], Check] | None = None
     named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
+    starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
     finishes_calls: bool = False
     generated: Generated | None = None
     relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits

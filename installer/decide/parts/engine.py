@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from installer.decide import reasons, reloading
+from installer.decide import reasons, reloading, restarts
 from installer.decide.choice import Choice, choose, defaults, others
 from installer.decide.configs import tree_of
 from installer.decide.effect import Effect
@@ -79,9 +79,15 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         obstacles=(
             *_silent(choice, options),
             *_not_found_there(engine, options),
-            *reloading.unstartable(engine, choice.steps),
+            *_not_restarted(choice, facts),
         ),
     )
+
+
+def _not_restarted(choice: Choice, facts: Facts) -> Iterator[InstallerError]:
+    """Yield why the engine may not be restarted, but for what stands against any install already."""
+    found = restarts.refused(choice.engine, choice.steps, choice.after, facts)
+    yield from (error for error in found if error not in facts.obstacles)
 
 
 def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
@@ -166,7 +172,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         in_progress=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
         backups=attempt.backups,
         notes=(*attempt.notes, *(() if kept else _spare(row, left)), *_told(row, found, left, dead)),
-        obstacles=tuple(reloading.unstartable(found, steps)),
+        obstacles=tuple(restarts.refused(found, steps, left.after, facts)),
         needed=tuple(left.needed.values()) if kept else (),
     )
 
