@@ -17,6 +17,8 @@ from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 
+pytestmark = pytest.mark.any_version
+
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 STATE = "/run/nvidia/toolkit/toolkit.pid.state"
 REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine

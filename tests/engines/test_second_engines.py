@@ -9,6 +9,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 TOOLKIT = "/usr/local/nvidia/toolkit"
 UNITS = "/run/systemd/system"
