@@ -36,10 +36,11 @@ engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debi
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
 
-torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, a thousand random lives for each engine: hours
+torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, every version of every engine, a thousand random lives for each: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
+	VERSIONS=all $(BIN)/python -m pytest -q -rs --numprocesses 3 tests/engines
 	DOCKER_STRIDE=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_docker_reload.py
 
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian

@@ -13,9 +13,9 @@ from benchmarks.process import ENVIRONMENT, arguments, payload
 from benchmarks.rows import Row
 from installer.flags import FLAGS, options_from
 from installer.host.files import Host
+from installer.marks import marks
 from installer.record import ready
 from installer.record.ledger import read_record
-from installer.seen import seen
 from tests.support.program import as_in_the_image
 from tests.support.site import Site
 
@@ -88,7 +88,7 @@ def _probes(scratch: Path) -> list[Row]:
         held = read_record(host, options.layout)
         assert held is not None
         asked = (str(options.install_dir), str(options.host_root))
-        ready.publish(host, options.ready_file, held, asked, seen(options))
+        ready.publish(host, options.ready_file, held, asked, marks(options))
         probe = [str(program / "toolkit-installer"), "status"]
         commands = ([str(program / "python3"), *BARE], [*probe, "--ready"], [*probe, "--alive"])
         bare, as_ready, as_alive = paired(commands, {"TOOLKIT_INSTALLER_HOST_ROOT": str(site.root)})

@@ -169,18 +169,28 @@ LOOKING: Final = frozenset(
 )
 
 
-def _looking(verb: Callable[..., Exit]) -> Callable[..., Any]:
-    """Give a verb that only looks its flags; it gets options and whether to print JSON."""
+# Flags of the verb that asks the waiting run.
+ASKING: Final = frozenset({"host_root", "mount", "pid_file", "log_format"})
+
+
+def _looking(verb: Callable[..., Exit], fields: frozenset[str] = LOOKING) -> Callable[..., Any]:
+    """Give a verb that changes nothing itself its flags; it gets options and whether to print JSON."""
 
     def call(*, json: bool, **values: Any) -> Exit:
         logging.configure(logging.LogFormat(values["log_format"]))
-        options = options_from({flag.field: flag.default for flag in FLAGS} | values, frozenset())
-        return verb(options, as_json=json)
+        context = click.get_current_context()
+        given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+        defaults = {flag.field: flag.default for flag in FLAGS}
+        return verb(options_from(defaults | values, frozenset(given)), as_json=json)
 
     called: Callable[..., Any] = update_wrapper(call, verb)
-    for flag in reversed([flag for flag in FLAGS if flag.field in LOOKING]):
+    for flag in reversed([flag for flag in FLAGS if flag.field in fields]):
         called = _option(flag)(called)
     return click.option("--json", is_flag=True, help="Print JSON.")(called)
+
+
+def _asking(verb: Callable[..., Exit]) -> Callable[..., Any]:
+    return _looking(verb, ASKING)
 
 
 @program.command(cls=Verb)
@@ -194,6 +204,16 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
 
 
 @program.command(cls=Verb)
+@_asking
+def reconcile(options: Options, *, as_json: bool) -> Exit:
+    """Have the run that waits on this node look now, repair it, and tell. Exits 3 if nobody waits."""
+    from installer.reconcile import reconcile as ask
+
+    garbage.collect()
+    return ask(options, as_json=as_json)
+
+
+@program.command(cls=Verb)
 @_looking
 def verify(options: Options, *, as_json: bool) -> Exit:
     """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
@@ -201,6 +221,9 @@ def verify(options: Options, *, as_json: bool) -> Exit:
 
     garbage.collect()
     return prove(options, as_json=as_json)
+
+
+CHANGING: Final = frozenset({"run", "install", "uninstall"})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -212,6 +235,9 @@ def main(argv: Sequence[str]) -> int:
     except InstallerError as error:
         logging.say_failed(error)
         return error.exit
+    finally:
+        if argv[:1] and argv[0] in CHANGING:  # what only looks is called beside the one that a pod is for
+            logging.leave_outcome()
 
 
 def _called(argv: list[str]) -> int:

@@ -41,6 +41,8 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     except InstallerError as error:
         logging.say_failed(error)
         return Exit.FAILED
+    finally:
+        logging.leave_outcome()
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -1,12 +1,11 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
-import signal
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer import signals
+from installer import figures, looks, signals
 from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
@@ -23,7 +22,7 @@ from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
-from installer.host.waiting import Woken
+from installer.host.waiting import CHANGED, Watch, Woken
 from installer.record import ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.internal import internal_errors
@@ -36,7 +35,7 @@ from installer.record.trial import Trials
 from installer.record.units import buses
 from installer.uninstall import remove_readiness, undo, undoing
 
-NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all
+NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 
@@ -44,7 +43,9 @@ def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
     host = Host.under(options.host_root, options.mounts)
     _refuse_strangers(host, options)
-    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, check=signals.check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
+        figures.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger)
     return Exit.OK
 
@@ -77,11 +78,15 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     if woken is None:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)
-    with opened(partial(Ledger.open, host, options.layout, inherited, check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, inherited, check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
+        if woken is None:
+            figures.claim(host, options, ledger)
         ledger.make_directories(options.pid_file.parent)
-        ready.refuse_foreign(host, options.ready_file)
+        for published in (options.ready_file, options.state_file):
+            ready.refuse_foreign(host, published)
         pidfile = lock_pidfile(host, options.pid_file, inherited)
         _serve(host, options, ledger, pidfile, woken)
         with undoing():
@@ -96,16 +101,17 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         UndoIncompleteError: it is not, and the ledger is kept.
     """
     installed = woken is not None
+    work, watch = _work(host, options, ledger), Watch()
     try:
         with internal_errors():
             write_pid(pidfile, options.pid_file)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             if not installed:
-                undo_follows = options.on_exit.undoes
-                plan = _install(host, options, ledger, undo_follows=undo_follows)
+                plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
-                _publish(host, options, ledger, plan)
-            _wait(host, options, ledger, pidfile, woken)
+                watch = looks.installed(work, plan)
+            figures.listen(host, options, ledger, inherited=woken is not None)
+            _wait(work, watch, inheritable(ledger.lock, pidfile), woken)
     except StoppedError:
         log.info("stop requested")
     except InstallerError as error:
@@ -118,7 +124,8 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
 
 def _carry_on(host: Host, options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
-    with undoing(), opened(partial(successor.ledger_of_predecessor, host, options.layout)) as ledger:
+    opening = partial(successor.ledger_of_predecessor, host, options.layout)
+    with undoing(), opened(opening) as ledger, figures.failures_told(host, options, ledger):
         undo(host, options, ledger)
     return Exit.OK
 
@@ -148,6 +155,19 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         )
     for note in plan.notes:
         log.info("install note", note=note)
+    _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
+    remember(host, options.layout, known, ledger.held.toolkit)
+    if not plan.steps:
+        log.info("nothing changed", engines=sorted(plan.engines))
+    else:
+        log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
+    if plan.unproven:
+        log.warning("not proven", engines=list(plan.unproven), reason="no engine was asked what it serves")
+    figures.installed(host, options, ledger, plan)
+    return plan
+
+
+def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo_follows: bool) -> None:
     signals.check()
     if any(isinstance(step, Reload) for step in plan.steps):
         ready.remove(host, options.ready_file)
@@ -156,48 +176,51 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         apply(context, plan, signals.check, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
-    remember(host, options.layout, known, ledger.held.toolkit)
-    if not plan.steps:
-        log.info("nothing changed", engines=sorted(plan.engines))
-    else:
-        log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
-    if plan.unproven:
-        log.warning("not proven", engines=list(plan.unproven), reason="no engine was asked what it serves")
-    return plan
 
 
 def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
     if not plan.unproven:
-        from installer.seen import seen
+        from installer.marks import marks
 
         asked = (str(options.install_dir), str(options.host_root))
-        ready.publish(host, options.ready_file, ledger.held, asked, seen(options))
+        ready.publish(host, options.ready_file, ledger.held, asked, marks(options))
 
 
-def _wait(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
-    """Wait for a stop; on HUP compare the node with what is wanted, and repair it.
+def _work(host: Host, options: Options, ledger: Ledger) -> looks.Work:
+    """Return what a look may do to the node."""
+
+    def plan() -> Plan:
+        recover(host, options, ledger)
+        return _planned(host, options, ledger)
+
+    return looks.Work(
+        host,
+        options,
+        held=lambda: ledger.held,
+        plan=plan,
+        carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
+        publish=partial(_publish, host, options, ledger),
+        withdraw=partial(ready.remove, host, options.ready_file),
+        looked=partial(figures.installed, host, options, ledger, repair=True),
+        failed=partial(figures.failed, host, options, ledger),
+        node_stops=partial(_node_stops, host),
+    )
+
+
+def _wait(work: looks.Work, watch: Watch, locks: tuple[int, ...], woken: Woken | None) -> None:
+    """Wait for a stop; on HUP, or when something has changed, look at the node, and repair it.
 
     The wait itself is another program image, which comes back to here as a process that was ``woken``.
     """
     number = woken.number if woken else None
     while number not in signals.STOP:
-        if number is signal.SIGHUP:
-            _reconcile(host, options, ledger)
-        log.info("waiting for a signal")
-        waiting.become_waiter(signals.HANDLED, inheritable(ledger.lock, pidfile))
+        if number is not None:
+            watch = looks.look(work, asked=number is not CHANGED)
+        if number is not CHANGED:
+            log.info("waiting for a signal")
+        waiting.become_waiter(signals.HANDLED, locks, watch)
         number = signals.wait()
     log.info("stop requested")
-
-
-def _reconcile(host: Host, options: Options, ledger: Ledger) -> None:
-    try:
-        with internal_errors():
-            undo_follows = options.on_exit.undoes
-            _publish(host, options, ledger, _install(host, options, ledger, undo_follows=undo_follows))
-    except StoppedError:
-        raise
-    except InstallerError as error:
-        log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
 def _stop(host: Host, options: Options, ledger: Ledger) -> bool:

@@ -1,5 +1,6 @@
 """Every flag with its environment variable, in one table, and what they come to: ``Options``."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -9,7 +10,17 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
-from installer.decide.options import AUTO, DEFAULT_SOURCE, InUse, OnExit, Options, Places, RestartMode
+from installer.decide.options import (
+    AUTO,
+    DEFAULT_SOURCE,
+    Drift,
+    InUse,
+    Listen,
+    OnExit,
+    Options,
+    Places,
+    RestartMode,
+)
 from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import followed
 
@@ -19,6 +30,12 @@ PID_FILE: Final = RUN_DIR / "toolkit.pid"
 ENVVAR_WHEN_UNPRIVILEGED: Final = "accept_nvidia_visible_devices_envvar_when_unprivileged"
 AS_VOLUME_MOUNTS: Final = "accept_nvidia_visible_devices_as_volume_mounts"
 DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
+
+
+UNIX: Final = "unix:"
+# Names are not looked up: a node has to come up without its name server.
+ADDRESS: Final = re.compile(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45})\]):(\d{1,5})")
+HIGHEST_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +97,30 @@ FLAGS: Final = (
     Flag("--timeout", "Seconds until an engine must serve what its config says.", 20.0, metavar="SECONDS"),
     Flag("--on-exit", "What run does when it is told to stop.", "undo", tuple(map(str, OnExit))),
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
+    Flag(
+        "--drift",
+        "What run does, while it waits, when somebody has changed what it installed.",
+        "auto",
+        tuple(map(str, Drift)),
+    ),
     Flag("--retry", "Try a plan again although it failed before.", default=False),
     Flag("--adopt", "Let uninstall remove what NVIDIA's own installer left, too.", default=False),
+    Flag(
+        "--metrics-textfile",
+        "File on the host for node_exporter's textfile collector, named *.prom, in a directory that exists.",
+        "",
+    ),
+    Flag(
+        "--nfd-features",
+        "File on the host for the node's labels, in the directory features.d of Node Feature Discovery.",
+        "",
+    ),
+    Flag(
+        "--metrics-listen",
+        "Where run answers with metrics while it waits: ADDRESS:PORT, or unix:PATH of the host (*.sock).",
+        "",
+        metavar="WHERE",
+    ),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -130,9 +169,32 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         timeout_s=float(values["timeout"]),
         on_exit=OnExit(values["on_exit"]),
         in_use=InUse(values["in_use"]),
+        drift=Drift(values["drift"]),
         retry=values["retry"],
         adopt=values["adopt"],
+        metrics_textfile=_optional(values["metrics_textfile"]),
+        nfd_features=_optional(values["nfd_features"]),
+        metrics_listen=_listen(values["metrics_listen"]),
     )
+
+
+def _listen(text: str) -> Listen | None:
+    if not text:
+        return None
+    if text.startswith(UNIX):
+        return Listen(PurePosixPath(text.removeprefix(UNIX)))
+    found = ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[3]) <= HIGHEST_PORT:
+        raise UsageError(
+            f"listen on {text!r}",
+            remedy="give ADDRESS:PORT with an address in numbers, such as 127.0.0.1:9400 or [::1]:9400, or "
+            "unix:/run/toolkit-installer.sock",
+        )
+    return Listen(None, found[1] or found[2], int(found[3]))
+
+
+def _optional(text: str) -> PurePosixPath | None:
+    return PurePosixPath(text) if text else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""No garbage is collected while a verb loads its modules: there is none, and looking takes long."""
+"""Garbage is not collected while a verb loads its modules: there is none, and looking takes long."""
 
 import gc
 

@@ -1,13 +1,13 @@
 """What a ``verify`` that was killed has left in the engines."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.facts import Facts
+from installer.decide.facts import Container
 from installer.decide.verify import MARK
 from installer.host import cri_pods, docker_containers
 from installer.host.files import Host
@@ -18,9 +18,13 @@ HURRIED_S: Final = 15.0
 SWEEPS: Final = {"docker": docker_containers.sweep}
 
 
-def any_among(facts: Facts) -> bool:
-    """Tell whether one of the containers that need our runtimes is of a ``verify``."""
-    return any(MARK in name for name in (*(each.name for each in facts.running), *facts.idle))
+def any_among(running: Collection[Container], idle: Iterable[str]) -> bool:
+    """Tell whether one of the containers that need our runtimes is of a ``verify``, or may be.
+
+    A dockerd that has no time to tell names leaves us with the number that a shim knows.
+    """
+    nameless = any(each.id.startswith(each.name) for each in running)
+    return nameless or any(MARK in name for name in (*(each.name for each in running), *idle))
 
 
 def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath]], *, hurried: bool = False) -> None:

@@ -5,11 +5,12 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from installer.decide.errors import InstallerError, Remedy, Spelling
 from installer.host.events import line, log
 from installer.host.streams import STDERR, patient, write
+from installer.host.termination import leave
 
 
 class LogFormat(StrEnum):
@@ -20,6 +21,17 @@ class LogFormat(StrEnum):
     TEXT = "text"
 
 
+# How the verbs that change a node may end well, as a sentence for whoever finds nothing but that.
+OUTCOMES: Final = {
+    "installed": "installed, and configured {engines}",
+    "nothing changed": "nothing changed: {engines} had everything in place",
+    "everything kept": "everything kept: {reason}",
+    "undo handed over": "undo handed over: on the node, journalctl -u {unit} tells how it ends",
+    "undo complete": "undo complete: nothing of ours is left on this node",
+    "nothing to undo": "nothing to undo: nothing of ours is in {install_dir} on this node",
+}
+
+_outcome = ""
 _readable = True
 _spelling: Spelling = str
 
@@ -50,10 +62,27 @@ _stderr = _Stderr()
 
 def say_failed(error: InstallerError) -> None:
     """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
+    global _outcome  # noqa: PLW0603 - a process ends once
+    _outcome = f"cannot {error.problem}; {error.remedy_spelt(_spelling)}"
     if _readable:
-        _stderr.msg(f"toolkit-installer: cannot {error.problem}; {error.remedy_spelt(_spelling)}")
+        _stderr.msg(f"toolkit-installer: {_outcome}")
     else:
         log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
+
+
+def leave_outcome() -> None:
+    """Leave the last sentence where Kubernetes looks for it, if we are in a container of its."""
+    if _outcome:
+        leave(_outcome)
+
+
+def _note_outcome(event: str, fields: Mapping[str, Any]) -> None:
+    global _outcome  # noqa: PLW0603 - a process ends once
+    if event in OUTCOMES:
+        words = {
+            name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()
+        }
+        _outcome = OUTCOMES[event].format_map(words)
 
 
 def _spelt(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +105,12 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
     _readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
     write = _in_words if _readable else _in_json
     words = spoken or {}
-    log.write = lambda level, event, fields: write(level, words.get(event, event), _spelt(fields))
+
+    def told(level: str, event: str, fields: Mapping[str, Any]) -> None:
+        _note_outcome(event, fields)
+        write(level, words.get(event, event), _spelt(fields))
+
+    log.write = told
 
 
 def _in_json(level: str, event: str, fields: dict[str, Any]) -> None:

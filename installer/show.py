@@ -21,6 +21,7 @@ from installer.decide.steps import WriteConfig, describe
 from installer.host.files import Host
 from installer.record.ledger import ledger_lost, read_record
 from installer.record.probe import probe_install
+from installer.record.published import obstacles
 from installer.record.trial import Trials
 
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
@@ -40,6 +41,10 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
     if ledger_lost(host, options.layout):
         gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
         plan = plan.and_part(Part("ledger", notes=(gone,)))
+    if options.published:
+        plan = plan.and_part(
+            Part("figures", obstacles=tuple(obstacles(host, options.published, held.published)))
+        )
     if as_json:
         click.echo(json.dumps(document_of(plan, show_secrets=show_secrets), indent=2))
     else:
@@ -47,6 +52,8 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
             click.echo(line)
     for refused in (part for part in plan.parts if part.refused):
         raise refused.obstacles[0]  # nobody can tell what install would change
+    if plan.obstacles:
+        return Exit.FAILED  # as install would end
     return Exit.WOULD_CHANGE if plan.steps else Exit.OK
 
 

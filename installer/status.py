@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from installer import looked
 from installer.decide.configs import relocated, text_of
 from installer.decide.data import dataclass, replace
 from installer.decide.edits import unheld
@@ -28,9 +29,12 @@ from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, ledger_lost, read_record
 from installer.record.lost import elsewhere, named_toolkits
 from installer.record.ready import is_ready
+from installer.record.seen import Seen
+from installer.record.seen import read as read_seen
 
 USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
 REPAIR: Final = "install puts it right"
+RECONCILE_REPAIRS: Final = f"{looked.RECONCILE} puts it right"
 IN_FORCE: Final = ", our keys in force"
 
 
@@ -55,31 +59,39 @@ def main(argv: Sequence[str]) -> int:
         options = elsewhere(host, options, tell=False)
         held = read_record(host, options.layout)
         ready = is_ready(host, options.ready_file)
+        seen = read_seen(host, options.state_file)
         lines = list(
             _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
         )
-        ready = ready and all(line.good for line in lines)
+        lines = [*_seen(seen), *(_to_ask(line, seen) for line in lines)] if held else lines
+        why = next((f"{line.what}: {line.state}" for line in lines if not line.good), "")
+        if not (why or ready):
+            why = looked.not_proven(host, options.pid_file, held, seen)
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
         return error.exit
     if arguments.ready:
-        return Exit.OK if ready else Exit.FAILED
-    _print(lines, held, ready=ready, as_json=arguments.json)
+        sys.stdout.write(f"{why}\n" if why else "")  # Kubernetes shows it in the event of a failed probe
+        return Exit.FAILED if why else Exit.OK
+    _print(lines, held, seen, why, as_json=arguments.json)
     if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
 
 
+def _seen(seen: Seen | None) -> Iterator[Line]:
+    """Yield what ``run`` saw: it knows more than the files tell."""
+    yield from (Line(*each) for each in looked.lines(seen))
+
+
+def _to_ask(line: Line, seen: Seen | None) -> Line:
+    """Return a line whose remedy is to ask the ``run`` that waits, where one does: it keeps others out."""
+    waits = seen is not None and seen.current
+    return replace(line, state=line.state.replace(REPAIR, RECONCILE_REPAIRS)) if waits else line
+
+
 def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[Line]:
-    rolled_back = held.failed is not None and replace(held, failed=None).empty
-    if not held.finished and not rolled_back:
-        state = "the last install or undo was cut short; run install or uninstall again"
-        yield Line("unfinished", state, good=False)
-    if held.left and held.finished:
-        state = f"did not give everything back ({held.left}): run uninstall again, or install"
-        yield Line("last undo", state, good=False)
-    if held.failed is not None:
-        yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
+    yield from _last_act(held)
     if held.toolkit is not None:
         link = host.link_target(layout.toolkit)
         runtime = layout.toolkit / "nvidia-container-runtime"
@@ -102,6 +114,25 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
+
+
+def _last_act(held: Record) -> Iterator[Line]:
+    """Yield what the last install or undo has left unfinished, or could not do."""
+    if held.published and replace(held, failed=None).empty:
+        yield Line(
+            ", ".join(map(str, held.published)),
+            "told of an install that failed; nothing is installed",
+            good=False,
+        )
+    rolled_back = held.failed is not None and replace(held, failed=None).empty
+    if not held.finished and not rolled_back:
+        state = "the last install or undo was cut short; run install or uninstall again"
+        yield Line("unfinished", state, good=False)
+    if held.left and held.finished:
+        state = f"did not give everything back ({held.left}): run uninstall again, or install"
+        yield Line("last undo", state, good=False)
+    if held.failed is not None:
+        yield Line("last plan", f"failed and is not tried again as it is: {held.failed.problem}", good=False)
 
 
 def _without(host: Host, options: Options) -> Iterator[Line]:
@@ -176,13 +207,15 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) 
     return Line(str(row.path), f"edited by somebody else{IN_FORCE if row.edits else ''}")
 
 
-def _print(lines: Sequence[Line], held: Record | None, *, ready: bool, as_json: bool) -> None:
+def _print(lines: Sequence[Line], held: Record | None, seen: Seen | None, why: str, *, as_json: bool) -> None:
     if as_json:
         document = {
             "installed": held is not None,
-            "ready": ready,
+            "ready": not why,
+            "why": why,
             "engines": [engine.name for engine in held.engines] if held else [],
             "held": [{"what": line.what, "state": line.state, "good": line.good} for line in lines],
+            "look": looked.document(seen),
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
@@ -194,7 +227,8 @@ def _print(lines: Sequence[Line], held: Record | None, *, ready: bool, as_json: 
         sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
     engines = held.engines if held else ()
     sys.stdout.write(f"engines: {', '.join(engine.name for engine in engines) or 'none'}\n")
-    sys.stdout.write(f"ready: {'yes' if ready else 'no'}\n")
+    told = why and all(line.good for line in lines)  # else it stands above
+    sys.stdout.write(f"ready: {f'no ({why})' if told else 'no' if why else 'yes'}\n")
 
 
 def _default(field: str, environment: Mapping[str, str] = os.environ) -> Any:
@@ -211,7 +245,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     probes = parser.add_mutually_exclusive_group()
     probes.add_argument(
-        "--ready", action="store_true", help="Only tell, by exit code 0 or 1, whether run is ready."
+        "--ready",
+        action="store_true",
+        help="Only tell, by exit code 0 or 1, whether run is ready, and why not.",
     )
     probes.add_argument(
         "--alive", action="store_true", help="Only tell, by exit code 0 or 1, whether run holds its pidfile."

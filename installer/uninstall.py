@@ -6,26 +6,28 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from installer import leftovers, signals
+from installer import figures, leftovers, signals
 from installer.decide.data import replace
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
+from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption, left_alone
 from installer.decide.undo import plan_undo
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
-from installer.record import ready
+from installer.host.trees import remove_staged
+from installer.record import ready, seen
 from installer.record.internal import internal_errors
-from installer.record.ledger import Ledger, opened, remove_leftovers
+from installer.record.ledger import Ledger, opened
 from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_undo
 from installer.record.running import in_use, running_containers
 from installer.record.transaction import Context, carry_out, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 
-UNDO_S: Final = 22.0  # for all engines together, so that an undo ends within a pod's grace of 30 s
+UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 IN_USE_S: Final = 10.0
 IN_USE_POLL_S: Final = 0.1
 
@@ -43,13 +45,21 @@ def uninstall(options: Options) -> Exit:
 def _uninstall(host: Host, options: Options) -> None:
     options = elsewhere(host, options)
     if host.exists(options.layout.home) or lost(host, options):
-        with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+        opening = partial(Ledger.open, host, options.layout, check=signals.check)
+        with opened(opening) as ledger, figures.failures_told(host, options, ledger):
             undo(host, options, ledger)
     else:
-        remove_leftovers(host, options.layout)
+        _remove_leftovers(host, options.layout)
         log.info("nothing to undo", install_dir=str(options.install_dir))
     if options.adopt:
         _undo_adopted(host, options)
+
+
+def _remove_leftovers(host: Host, layout: Layout) -> None:
+    """Remove what a run that was killed while it made or removed the first directory left beside it."""
+    for path in (layout.home, *layout.home.parents):
+        if path.name:
+            remove_staged(host, path)
 
 
 def _undo_adopted(host: Host, options: Options) -> None:
@@ -61,7 +71,8 @@ def _undo_adopted(host: Host, options: Options) -> None:
     if not adopted.notes:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
         return
-    with opened(partial(Ledger.open, host, options.layout, check=signals.check)) as ledger:
+    opening = partial(Ledger.open, host, options.layout, check=signals.check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
         ledger.write(replace(adopted.rows, directories=ledger.held.directories))
         log.info("adopted", found=list(adopted.notes))
         undo(host, options, ledger)
@@ -76,9 +87,10 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
     began = time.monotonic()
     with undoing():
         remove_readiness(host, options, ledger)
+        figures.withdraw(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held)
-        if leftovers.any_among(facts):
+        if leftovers.any_among(facts.running, facts.idle):
             sockets = [(each.name, each.socket) for each in facts.engines]
             leftovers.sweep(host, sockets, hurried=hurried)
             facts = probe_undo(host, options, ledger.held)
@@ -134,4 +146,6 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
         ready.remove(host, each.ready_file)
         remove_pidfile(host, each.pid_file)
-        host.sweep(each.ready_file)
+        seen.remove(host, each.state_file)
+        for published in (each.ready_file, each.state_file):
+            host.sweep(published)

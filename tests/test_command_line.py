@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from installer.decide.options import Options, Places
 from installer.demo import CONFIGS, stand_in_payload
-from installer.flags import FLAGS
+from installer.flags import FLAGS, options_from
 from installer.usage import GROUPS, UNHEEDED
 
 PROJECT = Path(__file__).parents[1]
@@ -209,3 +211,10 @@ def test_the_status_is_told_however_the_verb_is_reached(host: dict[str, str], wo
 
     assert done.returncode == 0
     assert "/etc/docker/daemon.json" in done.stdout
+
+
+def test_a_flag_that_is_not_given_says_what_options_say_by_themselves() -> None:
+    said = options_from({flag.field: flag.default for flag in FLAGS}, frozenset())
+
+    assert {*said.places.values()} == {Places()}
+    assert replace(said, places={}) == Options()

@@ -80,7 +80,7 @@ def _asks_for_a_report(said: str, at: str) -> None:
         pytest.param("install", "record/hints.py", "moved", 1, id="looking at the host"),
         pytest.param("plan", "decide/plan.py", "_digest", 1, id="a plan that is only shown"),
         pytest.param("uninstall", "record/ledger.py", "read_record", 4, id="reading the ledger for an undo"),
-        pytest.param("uninstall", "decide/revert.py", "revert", 4, id="planning an undo"),
+        pytest.param("uninstall", "decide/parts/engine.py", "_steps", 4, id="planning an undo"),
         pytest.param("uninstall", "record/transaction.py", "_switch", 4, id="a step of an undo"),
     ],
 )
@@ -105,14 +105,14 @@ def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
 def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site) -> None:
     before = site.tree()
     with _running(site) as child:
-        _break(site, "decide/revert.py", "revert")
+        _break(site, "decide/parts/engine.py", "_steps")
         child.terminate()
         assert child.stderr is not None
         said = child.stderr.read()
 
         assert child.wait(30) == 4
 
-    _asks_for_a_report(said, "decide/revert.py")
+    _asks_for_a_report(said, "parts/engine.py")
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 

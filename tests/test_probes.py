@@ -13,10 +13,10 @@ import pytest
 from installer import probes
 from installer.flags import FLAGS, options_from
 from installer.host.files import Host
+from installer.marks import marks
 from installer.probes import answer
 from installer.record import ready
 from installer.record.ledger import read_record
-from installer.seen import seen
 from installer.status import main as status
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.program import as_in_the_image
@@ -47,7 +47,7 @@ def published(site: Site) -> None:
     held = read_record(host, options.layout)
     assert held is not None
     ready.publish(
-        host, options.ready_file, held, (str(options.install_dir), str(options.host_root)), seen(options)
+        host, options.ready_file, held, (str(options.install_dir), str(options.host_root)), marks(options)
     )
 
 

@@ -82,6 +82,19 @@ def test_the_toolkit_stays_while_a_text_names_it_by_a_link(
     assert not (site.root / TOOLKIT).exists()
 
 
+def test_the_toolkit_stays_while_a_runtime_of_crio_is_found_by_its_name(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    link(site)
+    text = '[crio.runtime]\ndefault_runtime = "nv"\n[crio.runtime.runtimes.nv]\nruntime_type = "oci"\n'
+    (site.root / "etc/crio/crio.conf.d/50-gpu.conf").write_text(text)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert "50-gpu.conf names nv, which leads to /usr/local/nvidia/" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+
+
 def test_a_link_to_something_else_keeps_nothing(site: Site) -> None:
     assert site.call("install").returncode == 0
     link(site, "/usr/bin/runc")
@@ -401,7 +414,33 @@ def podmans_drop_in(site: Site) -> str:
     return f"/{path} names {PROGRAM}"
 
 
-@pytest.mark.parametrize("name", [a_list, an_argument, a_hard_link, a_script, podmans, podmans_drop_in])
+def a_script_of_a_script(site: Site) -> str:
+    written(site, "opt/gpu/bin/a", f'#!/bin/sh\nexec {PROGRAM} "$@"\n')
+    written(site, "opt/gpu/bin/b", '#!/bin/sh\nexec /opt/gpu/bin/a "$@"\n')
+    return f"/{in_docker(site, '/opt/gpu/bin/b')} names /opt/gpu/bin/b"
+
+
+def words_of_scripts(site: Site) -> str:
+    written(site, "opt/gpu/bin/gpu-a", f'#!/bin/sh\nT=/{TOOLKIT}\nexec "$T/nvidia-container-runtime" "$@"\n')
+    written(site, "opt/gpu/bin/gpu-b", '#!/bin/sh\nexec "$(dirname "$0")/gpu-a" "$@"\n')
+    written(site, "usr/local/bin/gpu-c", '#!/bin/sh\nPATH=/opt/gpu/bin:$PATH\nexec gpu-b "$@"\n')
+    written(site, "opt/d", '#!/bin/sh\nexec gpu-c "$@"\n')
+    return f"/{in_docker(site, '/opt/d')} names /opt/d"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        a_list,
+        an_argument,
+        a_hard_link,
+        a_script,
+        a_script_of_a_script,
+        words_of_scripts,
+        podmans,
+        podmans_drop_in,
+    ],
+)
 def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callable[[Site], str]) -> None:
     before = (site.root / DAEMON_JSON).read_text()
     assert site.call("install").returncode == 0
@@ -420,6 +459,67 @@ def test_the_toolkit_outlives_what_starts_it_otherwise(site: Site, name: Callabl
     assert not (site.root / TOOLKIT).exists()
 
 
+def test_scripts_that_start_each_other_for_ever_are_followed_to_an_end(site: Site) -> None:
+    written(site, "opt/a", "#!/bin/sh\nexec /opt/b\n")
+    written(site, "opt/b", "#!/bin/sh\nexec /opt/a\n")
+    assert site.call("install").returncode == 0
+    in_docker(site, "/opt/a")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "usr/sbin/runc",
+        "usr/bin/containerd-shim-gpu-v2",
+        "usr/bin/containerd-shim-runc-v2",
+        "usr/bin/docker-init",
+        "usr/bin/docker-proxy",
+        "usr/bin/nvidia-container-runtime-hook",
+        "usr/bin/conmon",
+    ],
+)
+@pytest.mark.parametrize("script", [False, True], ids=["a link", "a script"])
+def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(
+    site: Site, program: str, *, script: bool
+) -> None:
+    assert site.call("install").returncode == 0
+    place = written(site, program, f'#!/bin/sh\nexec {PROGRAM} "$@"\n')
+    if not script:
+        place.unlink()
+        place.symlink_to(PROGRAM)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    said = (
+        f"remove the toolkit (/{program}, which engines start though no config names it, leads to /usr/local"
+    )
+    assert said in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+    place.unlink()
+    place.write_text("the node's own")
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+def test_a_program_that_leads_to_the_toolkit_that_comes_back_keeps_nothing(site: Site) -> None:
+    theirs = written(site, f"{TOOLKIT}/nvidia-container-runtime", "theirs")
+    written(site, "usr/sbin/runc", "").unlink()
+    (site.root / "usr/sbin/runc").symlink_to(PROGRAM)
+    installed = site.call("install")
+    assert installed.returncode == 0, installed.stderr
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert theirs.read_text() == "theirs"
+
+
 def test_what_is_no_plain_file_is_not_opened(site: Site) -> None:
     os.mkfifo(site.root / "fifo")
     assert site.call("install").returncode == 0
@@ -430,16 +530,18 @@ def test_what_is_no_plain_file_is_not_opened(site: Site) -> None:
     assert not (site.root / TOOLKIT).exists()
 
 
-def a_process(site: Site, number: int, *words: str, namespace: str = "mnt:[1]") -> Path:
+def a_process(
+    site: Site, number: int, *words: str, namespace: str = "mnt:[1]", name: str = "", exe: str = "/bin/true"
+) -> Path:
     """Lay down what /proc has of a process of root's, the program of which root has written."""
     process = site.root / f"proc/{number}"
     (process / "ns").mkdir(parents=True)
-    (process / "exe").symlink_to("/bin/true")
+    (process / "exe").symlink_to(exe)
     (process / "ns/mnt").symlink_to(namespace)
     (process / "root").symlink_to(site.root if namespace == "mnt:[1]" else site.root / "other")
     uids = "\t".join([str(os.geteuid())] * 4)
-    (process / "status").write_text(f"Name:\t{words[0]}\nUid:\t{uids}\n")
-    (process / "comm").write_text(f"{words[0]}\n")
+    (process / "status").write_text(f"Name:\t{name or words[0]}\nUid:\t{uids}\n")
+    (process / "comm").write_text(f"{name or words[0]}\n")
     (process / "cmdline").write_text("".join(f"{word}\0" for word in words))
     (process / "environ").write_text("PATH=/usr/bin\0")
     (process / "cgroup").write_text("0::/system.slice/second.service\n")
@@ -472,6 +574,138 @@ def test_the_toolkit_outlives_a_second_engine_that_names_it(
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
     shutil.rmtree(site.root / "proc/50")
     assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "exe", "words"),
+    [
+        ("containerd-gpu", "/bin/true", ("/opt/containerd-gpu", "--config", "/etc/second/config.toml")),
+        ("docker-containe", "/bin/true", ("/opt/docker-containerd", "-c", "/etc/second/config.toml")),
+        ("dockerd-gpu", "/bin/true", ("/opt/dockerd-gpu", "--config-file=/etc/second/daemon.json")),
+        ("gpud", "containerd", ("/opt/gpud", "--config", "/etc/second/config.toml")),
+        (
+            "ld-linux-x86-64",
+            "ld-linux-x86-64.so.2",
+            ("ld.so", "/usr/bin/dockerd", "--config-file=/etc/second/daemon.json"),
+        ),
+        ("containerd", "/bin/true", ("containerd", "--config=/dev/fd/9")),
+        ("containerd", "/bin/true", ("containerd", "--config", "second/config.toml")),
+    ],
+    ids=[
+        "containerd-gpu",
+        "docker-containerd",
+        "dockerd-gpu",
+        "a link",
+        "a loader",
+        "a descriptor",
+        "relative",
+    ],
+)
+def test_the_toolkit_outlives_a_second_engine_by_another_name(
+    site: Site, name: str, exe: str, words: tuple[str, ...]
+) -> None:
+    assert site.call("install").returncode == 0
+    for config in (DAEMON_JSON, CONTAINERD):
+        written(site, f"etc/second/{Path(config).name}", (site.root / config).read_text())
+    a_process(site, 1, "systemd")
+    if exe != "/bin/true":
+        exe = str(shutil.copy("/bin/true", site.root / exe))
+    program = "docker-containerd" if name == "docker-containe" else ""
+    if program:
+        exe = str(shutil.copy("/bin/true", site.root / program))
+    process = a_process(site, 50, *words, name=name, exe=exe)
+    (process / "cwd").symlink_to("/etc")
+    (process / "fd").mkdir()
+    (process / "fd/9").symlink_to(site.root / "etc/second/config.toml")
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert "of second.service runs and reads /" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("containerd-shim", "containerd-shim-runc-v2"),
+        ("docker-containe", "docker-containerd-shim"),
+        ("cri-dockerd", "cri-dockerd"),
+        ("containerd-star", "containerd-stargz-grpc"),
+    ],
+)
+def test_what_is_called_alike_and_is_no_engine_keeps_nothing(site: Site, name: str, program: str) -> None:
+    assert site.call("install").returncode == 0
+    written(site, "etc/second/config.toml", (site.root / CONTAINERD).read_text())
+    a_process(site, 1, "systemd")
+    exe = str(shutil.copy("/bin/true", site.root / program))
+    a_process(site, 50, f"/usr/bin/{program}", "--config", "/etc/second/config.toml", name=name, exe=exe)
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+BUNDLES = {
+    "containerd": "run/containerd/io.containerd.runtime.v2.task/k8s.io/3f6c0d5e8a9b",
+    "crio": "run/containers/storage/overlay-containers/3f6c0d5e8a9b/userdata",
+}
+PODS = {
+    "containerd": {"io.kubernetes.cri.sandbox-namespace": "train", "io.kubernetes.cri.sandbox-name": "bert"},
+    "crio": {"io.kubernetes.pod.namespace": "train", "io.kubernetes.pod.name": "bert"},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "stage"),
+    [
+        ("containerd", "prestart"),
+        ("containerd", "poststart"),
+        ("containerd", "poststop"),
+        ("crio", "poststop"),
+    ],
+)
+@pytest.mark.parametrize("path", [HOOK, f"/{LINK}"], ids=["by its path", "by a link"])
+def test_the_toolkit_outlives_a_container_that_has_it_as_a_hook(
+    site: Site, engine: str, stage: str, path: str
+) -> None:
+    assert site.call("install").returncode == 0
+    link(site, HOOK)
+    spec = {"annotations": PODS[engine], "hooks": {stage: [{"path": "/bin/true"}, {"path": path}]}}
+    written(site, f"{BUNDLES[engine]}/config.json", json.dumps(spec))
+
+    kept = site.call("uninstall", "--in-use", "keep")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"(our runtime runs train/bert ({engine}))" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-container-runtime-hook").exists()
+    shutil.rmtree(site.root / BUNDLES[engine])
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / TOOLKIT).exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "hooks"),
+    [
+        ("containerd", {"poststop": [{"path": "/usr/bin/other"}]}),
+        ("containerd", {"createContainer": [{"path": CDI_HOOK}]}),
+        ("containerd", {"poststop": [None, {"path": 7}, {"path": "a"}, {"path": "/a\0"}], "prestart": 7}),
+        ("containerd", []),
+        ("crio", {"prestart": [{"path": HOOK}]}),
+    ],
+    ids=["another program", "what has run", "no hooks", "no stages", "what CRI-O gives each container"],
+)
+def test_a_container_whose_hooks_do_not_need_the_toolkit_keeps_nothing(
+    site: Site, engine: str, hooks: object
+) -> None:
+    assert site.call("install").returncode == 0
+    written(site, f"{BUNDLES[engine]}/config.json", json.dumps({"annotations": PODS[engine], "hooks": hooks}))
+
+    done = site.call("uninstall", "--in-use", "keep")
+
+    assert done.returncode == 0, done.stderr
     assert not (site.root / TOOLKIT).exists()
 
 

@@ -161,8 +161,9 @@ def test_a_waiter_without_its_program_ends_though_nobody_reads_why(
 ) -> None:
     gone = tmp_path / "gone.py"
     script = PROJECT / "installer/host/waiter.py"
+    again = [sys.executable, str(gone), *command]
     code = f"import signal, os; signal.pthread_sigmask(0, {{15}}); os.execv({sys.executable!r}, " + repr(
-        [sys.executable, "-I", "-S", str(script), "1", "15", sys.executable, str(gone), *command]
+        [sys.executable, "-I", "-S", str(script), "1", "15", "0", str(len(again)), *again]
     )
     with _full_pipe() as full, subprocess.Popen([sys.executable, "-c", code + ")"], stderr=full) as child:
         _until_it_writes(child.pid)

@@ -63,19 +63,20 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
 
 
 @pytest.mark.parametrize(
-    ("path", "key", "value"),
+    ("path", "key", "value", "left"),
     [
         pytest.param(
-            CONTAINERD, (*CONTAINERD_RUNTIMES, "nvidia", "runtime_type"), "io.containerd.runsc.v1", id="a shim"
+            CONTAINERD, (*CONTAINERD_RUNTIMES, "nvidia", "runtime_type"), "io.containerd.runsc.v1",
+            ", less the name of our program", id="a shim",
         ),
         pytest.param(
             DAEMON_JSON, ("runtimes", "nvidia"), {"runtimeType": "io.containerd.kata.v2", "args": []},
-            id="another entry",
+            " as it is", id="another entry",
         ),
     ],
 )  # fmt: skip
 def test_a_runtime_that_has_another_shim_names_us_no_more(
-    site: Site, path: str, key: Key, value: Value
+    site: Site, path: str, key: Key, value: Value, left: str
 ) -> None:
     assert site.call("install").returncode == 0
     _edit(site, path, Want(key, value))
@@ -86,6 +87,7 @@ def test_a_runtime_that_has_another_shim_names_us_no_more(
     assert done.returncode == 0, done.stderr
     assert value_at(_tree(site, path), key) == taken
     assert OURS not in (site.root / path).read_text()
+    assert f"left the runtime nvidia in /{path}{left}: somebody has made it start" in done.stderr
 
 
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:

@@ -73,6 +73,23 @@ def test_a_run_undoes_what_an_earlier_install_did(site: Site) -> None:
     assert site.tree() == before
 
 
+@pytest.mark.parametrize("others", [False, True], ids=["empty", "with a file of others"])
+def test_an_undo_says_of_a_directory_what_has_become_of_it(site: Site, *, others: bool) -> None:
+    assert site.call("install", "--runtime", "crio").returncode == 0
+    directory = site.root / "etc/crio/crio.conf.d"
+    if others:
+        (directory / "10-admin.conf").write_text("[crio]\n")
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    said = {
+        line["path"]: line["event"] for line in map(json.loads, done.stderr.splitlines()) if "path" in line
+    }
+    assert said["/etc/crio/crio.conf.d"] == ("directory kept" if others else "directory removed")
+    assert directory.exists() is others
+
+
 def test_a_second_install_writes_nothing_and_says_so(site: Site) -> None:
     site.call("install")
     before = site.tree(times=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, Site, waits
+from installer.host import waiting
+from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, STATE, Site, waits
 from tests.support.waiting import command_line, until_it_sleeps
 
 ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
@@ -34,7 +35,9 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
         until_it_sleeps(child.pid)
 
         words = command_line(child.pid)
-        held = _open_files(child.pid)
+        below = [path for path in _open_files(child.pid) if path.is_relative_to(site.root)]
+        held = sorted(str(path.relative_to(site.root)) for path in below if path.is_file())
+        watched = {str(path.relative_to(site.root)) for path in below if path.is_dir()}
         maps = Path(f"/proc/{child.pid}/maps").read_text()
         other = site.call("install")
         elsewhere = site.call("run", "--install-dir", "/opt/other")
@@ -43,12 +46,29 @@ def test_the_same_process_waits_in_a_bare_interpreter_and_holds_both_locks(site:
         assert child.wait(30) == 0
     assert words[1:3] == ["-I", "-S"]
     assert "ssl" not in maps
-    assert sorted(str(path.relative_to(site.root)) for path in held if path.is_relative_to(site.root)) == [
-        PIDFILE,
-        "usr/local/nvidia/.toolkit-installer",
-        "usr/local/nvidia/.toolkit-installer/lock",
-    ]
+    assert held == [PIDFILE, "usr/local/nvidia/.toolkit-installer/lock"]
+    assert watched >= {"etc/docker", "etc/containerd", "etc/crio", "usr/local/nvidia"}
     assert (other.returncode, elsewhere.returncode) == (3, 3)
+
+
+def test_the_waiter_runs_as_python_has_compiled_it(site: Site) -> None:
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+
+        assert command_line(child.pid)[3].endswith(".pyc")
+        child.kill()
+
+
+def test_what_was_compiled_of_another_text_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = tmp_path / "waiter.py"
+    later.write_bytes(waiting.SCRIPT.read_bytes())
+    assert waiting.script() != waiting.SCRIPT
+
+    monkeypatch.setattr(waiting, "SCRIPT", later)
+
+    assert waiting.script() == later
 
 
 def test_every_hangup_finds_the_full_program_again(site: Site) -> None:
@@ -117,7 +137,7 @@ def test_a_stop_that_keeps_leaves_everything_but_pidfile_and_readiness(site: Sit
         child.terminate()
 
         assert child.wait(30) == 0
-    assert set(during) - set(site.tree()) == {PIDFILE}
+    assert set(during) - set(site.tree()) == {PIDFILE, STATE}
     assert site.call("uninstall").returncode == 0
 
 

@@ -31,8 +31,8 @@ from installer.decide.undone import runtime_of
 class Choice:
     """The texts chosen for one engine, and the ``steps`` by which it takes them up.
 
-    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. What ``heals``
-    an engine takes texts of ours from it that it reads otherwise by now, and cannot serve with.
+    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. It ``heals`` an
+    engine if that cannot serve with what we wrote earlier, which it reads otherwise by now.
     """
 
     engine: EngineFacts
@@ -120,13 +120,7 @@ def choose(
     choice = _choice(plain, entries, facts, options)
     if ENGINES[engine.name].finds or not choice.steps:
         return choice  # nothing is written
-    before = ask(engine, texts)
-    if before.broken:
-        raise InstallerError(
-            f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
-            remedy="correct that config, then run again",
-            code="config-refused",
-        )
+    before = _before_us(engine, texts, ask)
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
@@ -138,13 +132,25 @@ def choose(
         wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
         if not (wrong or lived.broken or lived.undefined):
             wrong += disturbed(lived, after, ours)
-        told = bool(after.rest)  # by the engine's program, which knows better than a look at the texts
+        told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
             found = ask(engine, now)
             heals = now != texts and bool(found.broken or found.undefined)
             return replace(_choice(way, entries, facts, options, after), heals=heals)
         refusals.append(decision.doubt or _refusal(way, wrong))
     raise refusals[0]  # each engine has one way at least
+
+
+def _before_us(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect:
+    """Return what an engine has in force without us; raise where it refuses that itself."""
+    before = ask(engine, texts)
+    if before.broken:
+        raise InstallerError(
+            f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
+            remedy="correct that config, then run again",
+            code="config-refused",
+        )
+    return before
 
 
 def _former(engine: EngineFacts, facts: Facts) -> frozenset[str]:

@@ -32,6 +32,7 @@ class WithoutUs:
     left: tuple[Edit, ...] = ()
     emptied: tuple[Key, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
+    unnamed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def without_us(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) ->
     left = tuple(edit for edit in edits if edit not in going or runtime_of(edit.key) in found.taken)
     empty = row.original is None and not found.text.strip()
     file = None if empty else File(found.text.encode(), now.meta)
-    return WithoutUs(file, found.overruled, left, found.emptied, found.taken)
+    return WithoutUs(file, found.overruled, left, found.emptied, found.taken, found.unnamed)
 
 
 def notes_of(path: PurePosixPath, was: WithoutUs) -> Iterator[str]:
@@ -126,7 +127,8 @@ def notes_of(path: PurePosixPath, was: WithoutUs) -> Iterator[str]:
     for key in was.emptied:
         yield f"removed {'.'.join(key)} from {path}: it was a setting of our runtime"
     for name, program in was.taken.items():
-        yield f"left the runtime {name} in {path} as it is: somebody has made it start {program}"
+        how = ", less the name of our program" if name in was.unnamed else " as it is"
+        yield f"left the runtime {name} in {path}{how}: somebody has made it start {program}"
 
 
 def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:

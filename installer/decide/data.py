@@ -23,10 +23,15 @@ else:
 
     def replace(thing: Any, /, **changes: Any) -> Any:
         """Return an object of the same class with other values in some fields."""
-        return type(thing)(**{name: getattr(thing, name) for name in thing.__match_args__} | changes)
+        return type(thing)(**fields_of(thing) | changes)
 
 
-__all__ = ["dataclass", "field", "replace"]
+__all__ = ["dataclass", "field", "fields_of", "replace"]
+
+
+def fields_of(thing: Any) -> dict[str, Any]:
+    """Return the fields of an object by their names."""
+    return {name: getattr(thing, name) for name in thing.__match_args__}
 
 
 class _Factory:

@@ -43,21 +43,23 @@ class Effect:
     """What an engine has in force, or would have with other texts.
 
     ``ready`` is what it says of itself (CRI's RuntimeReady); ``cdi`` whether it serves CDI devices, None
-    where it does not tell. ``rest`` is the digest of all else in force, "" where that is not told.
-    ``undefined`` is the default runtime that nobody defines, with which the engine serves nothing;
-    ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
+    where it does not tell. ``rest_digest`` is that of all else in force, which the engine's program alone
+    tells, else "". ``undefined`` is the default runtime that nobody defines, with which the engine serves
+    nothing; ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
     containers are, and ``hook_dirs`` where it looks for OCI hooks, as far as it tells (CRI-O does).
+    ``places`` are its root, its state and where it listens, by the names of their flags.
     """
 
     handlers: Mapping[str, Handler]
     default: str
     ready: bool = True
     cdi: bool | None = None
-    rest: str = ""
+    rest_digest: str = ""
     undefined: str = ""
     broken: str = ""
     state: PurePosixPath | None = None
     hook_dirs: tuple[PurePosixPath, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def binaries(self) -> dict[str, str]:
@@ -95,7 +97,7 @@ def disturbed(before: Effect, after: Effect, ours: Collection[str]) -> Iterator[
             yield f"the runtime {name} would have other settings"
     if after.default != before.default and not {after.default, before.default} & {*ours}:
         yield f"its default runtime would be {after.default} in the place of {before.default}"
-    if before.rest and after.rest and before.rest != after.rest:
+    if before.rest_digest and after.rest_digest and before.rest_digest != after.rest_digest:
         yield "settings besides the runtimes would change"
 
 

@@ -16,6 +16,7 @@ class Exit(IntEnum):
     USAGE = 2
     LOCKED = 3
     NOTHING_INSTALLED = 3
+    NOBODY_WAITS = 3
     UNDO_INCOMPLETE = 4
     WOULD_CHANGE = 10
 
@@ -68,6 +69,8 @@ Code: TypeAlias = Literal[
     "cri-disabled",
     "cri-failed",
     "demo-failed",
+    "drift-repeats",
+    "drifted",
     "engine-flags",
     "engine-generates-config",
     "engine-not-answering",
@@ -87,6 +90,7 @@ Code: TypeAlias = Literal[
     "locked",
     "name-taken",
     "no-low-level-runtime",
+    "no-answer",
     "no-memory",
     "no-space",
     "not-supported",
@@ -94,6 +98,8 @@ Code: TypeAlias = Literal[
     "others-not-served",
     "path-unusable",
     "payload-unusable",
+    "restart-kills-containers",
+    "restart-moves-engine",
     "restart-pending",
     "roll-back-failed",
     "runtime-needed",

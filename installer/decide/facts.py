@@ -52,8 +52,9 @@ class EngineFacts:
     imports which are there without a text as well, as symbolic links and directories are: with such a one
     it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
     ``rendered`` is what it made of its configs at its last start, where it does not read them as they are.
-    ``unstartable`` is why its unit would not start it again, as far as anybody can tell. ``paths`` are the
-    PATHs by which it finds programs, of this start and of its next.
+    ``not_restarted`` is why it is not to be restarted by us, as far as anybody can tell, ``places_by_files``
+    are those of its places that its configs alone will give it. ``paths`` are the PATHs by which it finds
+    programs, of this start and of its next.
     """
 
     name: str
@@ -80,7 +81,8 @@ class EngineFacts:
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
     rendered: File | None = None
-    unstartable: str = ""
+    not_restarted: InstallerError | None = None
+    places_by_files: frozenset[str] = frozenset()
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()
 
 
@@ -130,7 +132,8 @@ class Facts:
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
     is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
     of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
-    specs of others name; ``other_engines`` are those beside ours that start the toolkit.
+    specs of others name; ``other_engines`` are those beside ours that start the toolkit; ``unnamed`` are the
+    programs that engines start though no config names them, with what of the toolkit each leads to.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -160,6 +163,7 @@ class Facts:
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
     other_engines: tuple[OtherEngine, ...] = ()
+    unnamed: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:

@@ -1,13 +1,14 @@
 """Which keys of ours an engine keeps at an undo: those that the rest of its config cannot do without."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 
-from installer.decide.configs import DEFAULT, group_of, notes_of, without_us
+from installer.decide.configs import DEFAULT, group_of, notes_of, tree_of, without_us
 from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect, disturbed
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import is_ours
+from installer.decide.engines.model import is_ours, leaves
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
@@ -36,6 +37,11 @@ class Attempt:
     texts: Texts
     edited: bool
     taken: frozenset[str]
+
+    @property
+    def paths(self) -> str:
+        """The files that would be written, for a sentence."""
+        return ", ".join(str(write.path) for write in self.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,34 +180,51 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     if before is None or after is None or before.broken or before.undefined:
         return frozenset()  # it is somebody else's trouble, and would not be more with our keys
     open_ = groups - attempt.kept - attempt.taken
-    paths = ", ".join(str(write.path) for write in attempt.writes)
     if (name := after.undefined) and name in open_:
         if name not in names and not attempt.edited:
             return frozenset()  # as it was before us
         if name in names:
-            needed[name] = default_of_others(engine, name, paths)
+            needed[name] = default_of_others(engine, name, _naming(engine, attempt, name))
         return frozenset({name})
-    if after.undefined and DEFAULT in open_:
-        needed[DEFAULT] = InstallerError(
-            f"make {after.undefined} the default runtime of {engine.name} again (nobody defines it any more)",
-            remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
-            code="runtime-needed",
-        )
+    if name and DEFAULT in open_:
+        needed[DEFAULT] = _default_is_gone(engine, name, attempt.paths)
         return frozenset({DEFAULT, before.default} & {*open_, DEFAULT})
-    theirs_alone = DEFAULT not in groups and attempt.edited
     # The default that we made of a runtime which is not ours any more is still ours to undo.
     freed = attempt.taken if DEFAULT in open_ else frozenset()
-    wrong = [*_lost(before, after, names, freed, named=theirs_alone)]
-    lived = ask(engine, theirs) if wrong else after
-    if not (lived.broken or lived.undefined or [*_lost(lived, after, names, freed, named=theirs_alone)]):
+    named = DEFAULT not in groups and attempt.edited
+    lost = partial(_lost, after=after, names=names, freed=freed, named=named)
+    lived = ask(engine, theirs) if (wrong := [*lost(before)]) else after
+    if not (lived.broken or lived.undefined or [*lost(lived)]):
         return frozenset()
-    rest = sorted(open_ - names - {DEFAULT})
-    if rest:
+    if rest := sorted(open_ - names - {DEFAULT}):
         return frozenset(rest[:1])
-    raise InstallerError(
+    raise _disturbing(engine, attempt.paths, wrong)
+
+
+def _naming(engine: EngineFacts, attempt: Attempt, default: str) -> str:
+    """Return the files that name the default runtime; a value that is put together stands in none."""
+    key, found = ENGINES[engine.name].default_key, []
+    for path, file in attempt.texts.items():
+        said = leaves(tree_of(file, path)) if file is not None else ()
+        if any(each[-1] == key and value == default for each, value in said):
+            found.append(str(path))
+    return ", ".join(found) or attempt.paths
+
+
+def _disturbing(engine: EngineFacts, paths: str, wrong: Iterable[str]) -> InstallerError:
+    return InstallerError(
         f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
         remedy=f"correct that config, then {TRY_AGAIN}",
         code="config-disturbs-others",
+    )
+
+
+def _default_is_gone(engine: EngineFacts, name: str, paths: str) -> InstallerError:
+    """Return why the default runtime that we gave an engine stays."""
+    return InstallerError(
+        f"make {name} the default runtime of {engine.name} again (nobody defines it any more)",
+        remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
+        code="runtime-needed",
     )
 
 
@@ -224,7 +247,7 @@ def refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) 
 
     One whose CRI is switched off, and down by now, may be restarted like that.
     """
-    if now is None or after is None or (engine.serving is None and after.rest):
+    if now is None or after is None or (engine.serving is None and after.rest_digest):
         return
     reason = after.broken
     if not reason and after.undefined and now.undefined:

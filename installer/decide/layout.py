@@ -43,6 +43,16 @@ class Layout:
         return self.home / "ledger"
 
     @property
+    def counts(self) -> PurePosixPath:
+        """What has happened on this node, for its metrics."""
+        return self.home / "counts"
+
+    @property
+    def answer(self) -> PurePosixPath:
+        """What those are sent who ask ``run`` for metrics."""
+        return self.home / "metrics.openmetrics"
+
+    @property
     def backups(self) -> PurePosixPath:
         """Files as they were before us."""
         return self.home / "backups"

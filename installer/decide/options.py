@@ -48,6 +48,29 @@ class OnExit(StrEnum):
                 assert_never(self)
 
 
+class Drift(StrEnum):
+    """What ``run`` does, while it waits, when the node is not as installed any more.
+
+    ``auto`` repairs what no engine has to be restarted or reloaded for, ``repair`` that as well; ``report``
+    tells it only, and ``ignore`` does not even look.
+    """
+
+    AUTO = "auto"
+    REPAIR = "repair"
+    REPORT = "report"
+    IGNORE = "ignore"
+
+    @property
+    def repairs(self) -> bool:
+        """Whether anything is repaired."""
+        return self in {Drift.AUTO, Drift.REPAIR}
+
+    @property
+    def restarts(self) -> bool:
+        """Whether an engine is restarted or reloaded for it."""
+        return self is Drift.REPAIR
+
+
 class InUse(StrEnum):
     """What an undo does while containers run on our runtime.
 
@@ -114,6 +137,18 @@ class Cdi:
 
 
 @dataclass(frozen=True, slots=True)
+class Listen:
+    """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port."""
+
+    path: PurePosixPath | None = None
+    address: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
@@ -121,7 +156,8 @@ class Options:
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
-    NVIDIA's own installer left, too.
+    NVIDIA's own installer left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node
+    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -146,8 +182,12 @@ class Options:
     timeout_s: float = 20.0
     on_exit: OnExit = OnExit.UNDO
     in_use: InUse = InUse.WAIT
+    drift: Drift = Drift.AUTO
     retry: bool = False
     adopt: bool = False
+    metrics_textfile: PurePosixPath | None = None
+    nfd_features: PurePosixPath | None = None
+    metrics_listen: Listen | None = None
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):
@@ -156,6 +196,7 @@ class Options:
         for words in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
             if not words.isprintable() or words != words.encode(errors="replace").decode():
                 raise UsageError(f"write {words!r} into a config", remedy="use plain text without controls")
+        self._refuse_published()
         if self.install_dir == ROOT:
             raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
         if self.runtime_name in LOW_LEVEL_NAMES or not self.runtime_name.strip():
@@ -168,6 +209,26 @@ class Options:
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
+            )
+
+    def _refuse_published(self) -> None:
+        for path in self.published:
+            if not path.is_absolute() or ".." in path.parts:
+                raise UsageError(f"write {path}", remedy="give an absolute path without ..")
+        if self.metrics_textfile and self.metrics_textfile.suffix != ".prom":
+            raise UsageError(
+                f"write metrics to {self.metrics_textfile}",
+                remedy="give a file whose name ends in .prom: node_exporter reads no other",
+            )
+        labels = self.nfd_features
+        if labels and (labels.suffix in {".prom", ".openmetrics", ".sock"} or labels.name[:1] == "."):
+            raise UsageError(
+                f"write labels to {labels}",
+                remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
+            )
+        if self.metrics_listen and self.metrics_listen.path and self.metrics_listen.path.suffix != ".sock":
+            raise UsageError(
+                f"listen on {self.metrics_listen}", remedy="give a socket whose name ends in .sock"
             )
 
     @property
@@ -186,6 +247,19 @@ class Options:
         return AUTO in self.engines
 
     @property
+    def published(self) -> tuple[PurePosixPath, ...]:
+        """The files that tell others of us, a socket on which they may ask included."""
+        listen = self.metrics_listen
+        answer, socket = (self.layout.answer, listen.path) if listen else (None, None)
+        paths = (self.metrics_textfile, self.nfd_features, answer, socket)
+        return tuple(path for path in paths if path is not None)
+
+    @property
     def ready_file(self) -> PurePosixPath:
         """Beside the pidfile: there while the engines are proven to serve our runtimes."""
         return self.pid_file.with_name("ready")
+
+    @property
+    def state_file(self) -> PurePosixPath:
+        """Beside the pidfile: what ``run`` has seen of the node and its engines, for ``status`` to tell."""
+        return self.pid_file.with_name(f"{self.pid_file.name}.state")

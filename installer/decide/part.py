@@ -17,7 +17,7 @@ class Part:
     """What one part of an install or an undo takes.
 
     ``why`` has the reason of each step. ``rows`` is what is held of it after the steps; an undo also says
-    what is held of its configs ``in_progress`` them, and in ``needed`` for which reasons something stays.
+    in ``in_progress`` what is held of its configs while they go on, and in ``needed`` why something stays.
     ``backups`` are saved ahead of all steps; ``obstacles`` keep the whole plan from being carried out.
     ``refused`` tells that nobody can say what the part would take.
     """

@@ -15,7 +15,7 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.inode import File
-from installer.decide.options import Options, RestartMode
+from installer.decide.options import Drift, Options, RestartMode
 from installer.decide.part import Part, attempted, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.parts.cdi import OWNER
@@ -34,7 +34,7 @@ class Plan:
     ``final`` is None where nothing is held any more. ``unproven`` names the engines that nobody will ask
     whether they serve what their config says. ``digest`` is that of all an engine's answer depends on. An
     undo stays incomplete for the containers ``in_use``, and for what is ``needed``. ``seen`` holds the digest
-    of each config as it was read, "" where there was none.
+    of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
     """
 
     parts: tuple[Part, ...]
@@ -45,6 +45,7 @@ class Plan:
     unproven: tuple[str, ...] = ()
     in_use: tuple[Container, ...] = ()
     seen: Mapping[PurePosixPath, str] = field(default_factory=dict)
+    release: tuple[int, ...] | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -114,7 +115,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         payload,
         directories.install(facts, (specification, *engines)),
         specification,
-        *map(engine.seen, chosen),
+        *map(engine.find_runtimes, chosen),
         *engines,
         toolkit.sweep(facts, payload),
     )
@@ -125,7 +126,9 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
     """Return the sum of the parts of an install."""
     held, rows = facts.held, rows_of(parts)
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
-    final = replace(rows, configs=tuple(configs), pid_file=held.pid_file, finished=True)
+    final = replace(
+        rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+    )
     steps = [step for part in parts for step in part.steps]
     plan = Plan(
         parts,
@@ -139,6 +142,7 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
             if options.restart_mode is RestartMode.NONE or each.hook is not None
         ),
         seen=facts.digests,
+        release=facts.version,
     )
     return plan.and_part(Part("failed-before", obstacles=_refused_before(plan, held, options)))
 
@@ -151,7 +155,8 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         texts = [file.digest if file else "" for file in files]
         serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
         engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
-    asked = replace(options, retry=False)
+    asked = replace(options, retry=False, drift=Drift.AUTO)
+    asked = replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
     words = repr((engines, payload.version if payload else "", asked))
     return sha256(words.encode()).hexdigest()
 

@@ -61,8 +61,8 @@ def _reloaded(reload: Reload, engine: EngineFacts | None) -> str:
     if engine is None or serving is None:
         return f"nobody knows what it serves ({engine.silence})" if engine else "nobody knows what it serves"
     wrong = reload.wrong_in(serving)
-    missing = [name for name in wrong if name not in serving.handlers]
-    other = [name for name in wrong if name in serving.handlers]
+    missing = sorted(name for name in wrong if name not in serving.handlers)
+    other = sorted(name for name in wrong if name in serving.handlers)
     still = [each.name for each in reload.absent if serving.binaries.get(each.name) == str(each.binary)]
     said = (
         (engine.outdated, "its config was changed after its start"),

@@ -42,10 +42,16 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
             )
     yield from _served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
     yield from _handed(facts, layout)
+    for path, leads in facts.unnamed.items():
+        yield InstallerError(
+            f"remove the toolkit ({path}, which engines start though no config names it, leads to {leads})",
+            remedy=f"put the node's own {path.name} there, then {TRY_AGAIN}",
+            code="toolkit-needed",
+        )
     for other in facts.other_engines:
         yield InstallerError(
             f"remove the toolkit ({other.name} of {other.unit} runs and {other.named[0]})",
-            remedy=f"take that out of its config, restart {other.unit}, then {TRY_AGAIN}",
+            remedy=f"correct that, stop or restart {other.unit}, then {TRY_AGAIN}",
             code="toolkit-needed",
         )
 
@@ -64,7 +70,7 @@ def _ignored(
     usual = (path for path in sorted(texts) if engine.drop_in_dir in path.parents or path == engine.config)
     paths = tuple(path for path in found or usual if path.suffix != ".json")
     runtimes, default = engine.named(tree_of(texts.get(path), path) for path in paths)
-    return () if facts.leads_into(runtimes.get(default, ""), layout) else paths
+    return () if facts.leads_into(runtimes.get(default) or default, layout) else paths
 
 
 def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
@@ -133,10 +139,15 @@ def _programs(file: File | None, path: PurePosixPath, facts: Facts, layout: Layo
 def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
     """Yield what a file may mean a program by: any path, and a word where a runtime's program stands."""
     with suppress(InstallerError):
-        for key, value in flat(tree_of(file, path)):
+        tree = tree_of(file, path)
+        for key, value in flat(tree):
             for word in _words(value):
                 if word.startswith("/") or (word and word == value and key[-1] in BINARY_NAMES):
                     yield word
+        # CRI-O looks for the program of a runtime without one by the name of that.
+        for engine in ENGINES.values():
+            runtimes, _ = engine.named((tree,)) if engine.named else ({}, "")
+            yield from (name for name, program in runtimes.items() if not program and "/" not in name)
 
 
 def _words(value: object) -> Iterator[str]:

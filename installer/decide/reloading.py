@@ -12,7 +12,6 @@ from installer.decide.engines.containerd_effect import CDI
 from installer.decide.engines.docker_reload import effect, explicit, forgotten, route, told_otherwise
 from installer.decide.engines.model import Extras, RuntimeEntry
 from installer.decide.engines.row import ReloadMethod
-from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, Record, Saved
@@ -120,7 +119,7 @@ def stale_runtimes(engine: EngineFacts, wanted: Effect | None, ours: Collection[
     texts tell what that is: an engine serves more than its texts.
     """
     by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
-    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest):
+    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
     found = told_otherwise(engine.serving, wanted) if by_signal else _not_shown(engine.serving, wanted)
     files, when = (engine.config, "reload or start") if by_signal else ("its configs", "start")
@@ -171,11 +170,11 @@ def in_progress(held: Record, final: Record, steps: Sequence[Step]) -> Record:
         edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
         configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
     going = [row for row in held.configs if final.config(row.path) is None]
-    known = knowing((*configs, *going), steps)
+    known = knowing_texts_of((*configs, *going), steps)
     return replace(final, configs=tuple(known), finished=False, failed=held.failed)
 
 
-def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
     """Yield the rows, each knowing every text of ours that a step may leave there, and how to undo it."""
     for row in rows:
         texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
@@ -184,18 +183,3 @@ def knowing(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[Conf
         ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
         edits = dict.fromkeys((*row.edits, *(edit for step in texts for edit in step.passing)))
         yield replace(row, ours=tuple(ours), edits=tuple(edits))
-
-
-def unstartable(engine: EngineFacts | None, steps: Iterable[Step]) -> Iterator[InstallerError]:
-    """Yield why an engine that would be restarted would not come up again, whatever its config says."""
-    if engine is not None and engine.unstartable and any(isinstance(step, Reload) for step in steps):
-        yield not_started_again(engine, engine.unstartable)
-
-
-def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
-    """Return why an engine is not restarted whose unit was edited since its start."""
-    return InstallerError(
-        f"restart {engine.name} ({engine.unit} would not start it again: {reason})",
-        remedy=f"correct {engine.unit}, or what it needs, then run again",
-        code="unit-failed",
-    )

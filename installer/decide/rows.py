@@ -109,7 +109,8 @@ class Record:
     and beside it stood the file of its readiness.
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
-    not undo everything, "" after an install.
+    not undo everything, "" after an install. ``published`` are the files that tell others of us, metrics and
+    labels; they stay when nothing else is held, to tell of an install that failed.
     """
 
     directories: tuple[PurePosixPath, ...] = ()
@@ -121,10 +122,11 @@ class Record:
     nodes: tuple[DeviceNode, ...] = ()
     pid_file: PurePosixPath | None = None
     left: str = ""
+    published: tuple[PurePosixPath, ...] = ()
 
     @property
     def empty(self) -> bool:
-        """Whether nothing but directories is held."""
+        """Whether nothing is held but directories, and files that tell so."""
         return not (self.toolkit or self.engines or self.configs or self.failed or self.nodes)
 
     def config(self, path: PurePosixPath) -> ConfigRow | None:

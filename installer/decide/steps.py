@@ -1,13 +1,15 @@
 """A step is one change to the host, as plain data: what is there before it and what after."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from installer.decide.data import dataclass, replace
 from installer.decide.edits import Edit
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.inode import File
 from installer.decide.options import Cdi
 from installer.decide.rows import DeviceNode
@@ -206,6 +208,14 @@ ConcreteStep: TypeAlias = (
 Step: TypeAlias = ConcreteStep | WriteSpecification
 
 
+TAKES_UP: Final[Mapping[ReloadMethod, str]] = {
+    ReloadMethod.HUP: "reload {}",
+    ReloadMethod.RESTART: "restart {}",
+    ReloadMethod.ITSELF: "wait until {} has restarted containerd by itself",
+}
+PROOF: Final = " and prove that it serves the runtimes"
+
+
 def describe(step: Step) -> str:
     """Return the step as a line for people, in the imperative."""
     match step:
@@ -223,7 +233,7 @@ def describe(step: Step) -> str:
         case SwitchToolkit(_, after):
             return f"point toolkit to {after}" if after else "point toolkit to what it was before"
         case Reload(engine, present):
-            return f"reload {engine}{' and prove that it serves the runtimes' if present else ''}"
+            return f"{TAKES_UP[ENGINES[engine].reload].format(engine)}{PROOF if present else ''}"
         case RemoveToolkit():
             return "remove the toolkit of NVIDIA's installer"
         case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):

@@ -14,7 +14,7 @@ from installer.decide.part import Part, attempted, id_of, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.plan import Plan
 from installer.decide.references import references
-from installer.decide.reloading import knowing, take_up
+from installer.decide.reloading import knowing_texts_of, take_up
 from installer.decide.rows import Record
 from installer.decide.steps import Reload, Step, WriteConfig, inverse
 from installer.decide.texts import Ask
@@ -59,10 +59,13 @@ def _undone(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     rows = {row.path: row for part in parts for row in part.in_progress}
     needed = [error.problem for part in parts for error in part.needed]
     left = f"our runtime runs {names_of(facts.running)}" if facts.running else next(iter(needed), "")
+    known = tuple(knowing_texts_of(rows.values(), steps))
     return Plan(
         parts,
-        replace(held, configs=tuple(knowing(rows.values(), steps)), finished=False) if steps else held,
-        replace(rows_of(parts), pid_file=held.pid_file, finished=True, left=left) if stays else None,
+        replace(held, configs=known, finished=False) if steps else held,
+        replace(rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left)
+        if stays
+        else None,
         {each.name: each for each in facts.engines},
         in_use=facts.running,
         seen=facts.digests,
@@ -99,7 +102,7 @@ def plan_rollback(
         for step in reversed(done)
         if not used and step not in of_engines and (back := inverse(step)) is not None
     ]
-    rows = tuple(knowing(plan.in_progress.configs, (*done, *steps)))
+    rows = tuple(knowing_texts_of(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
     final = in_progress if used else held
     part = Part("roll-back", tuple(steps), ("the install failed",) * len(steps))

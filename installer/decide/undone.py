@@ -18,13 +18,15 @@ class Undone:
 
     ``overruled`` are the edits of ours that somebody else has overruled, and ``emptied`` the settings of
     others in a runtime of ours, which went with it. ``taken`` are the runtimes that somebody has taken over,
-    with what they start: what we wrote there stays, for they do not start without it.
+    with what they start: what we wrote there stays, for they do not start without it. ``unnamed`` are those
+    of them that named our program besides, and do so no more.
     """
 
     text: str
     overruled: tuple[Edit, ...] = ()
     emptied: tuple[Key, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
+    unnamed: frozenset[str] = frozenset()
 
 
 def undone(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, original: str = "") -> Undone:
@@ -40,7 +42,10 @@ def undone(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, origi
     going = [edit for edit in edits if runtime_of(edit.key) not in taken or _names_us(edit)]
     found = _without(text, going, syntax, name)
     overruled = tuple(edit for edit in found.overruled if runtime_of(edit.key) not in taken)
-    return replace(found, overruled=overruled, taken=taken)
+    tree = parse(text, syntax, name=name)
+    removed = (edit.key for edit in going if _names_us(edit) and is_ours(value_at(tree, edit.key)))
+    unnamed = frozenset(map(runtime_of, removed)) & taken.keys()
+    return replace(found, overruled=overruled, taken=taken, unnamed=unnamed)
 
 
 def runtime_of(key: Key) -> str:

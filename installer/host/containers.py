@@ -6,10 +6,10 @@ Not by the name of a handler: the default handler has none, and a config may hav
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from installer.decide.engines import ENGINES
 from installer.decide.engines.crio import CRIO
@@ -28,13 +28,29 @@ TASKS: Final = "io.containerd.runtime.v2.task"
 ANNOTATED: Final = "io.kubernetes.cri-o."
 SHORT_ID: Final = 12
 NOT_OPEN: Final = -1
+HOOKS: Final = b'"hooks"'
+# Those of CDI, which run in createContainer, are done with before a container lives.
+STAGES: Final = ("prestart", "poststart", "poststop")
+# CRI-O puts the hooks of its directory, ours perhaps, into each container: `being_made` waits for those.
+CRIO_STAGES: Final = ("poststart", "poststop")
+# Returns the file of the toolkit that a path leads to.
+Leads: TypeAlias = Callable[[str], PurePosixPath | None]
+
+
+def leads_nowhere(_: str) -> PurePosixPath | None:
+    """Return None: where nobody asks for hooks."""
+    return None
 
 
 def of_shims(
-    host: Host, states: Mapping[PurePosixPath, str], binaries: frozenset[PurePosixPath]
+    host: Host,
+    states: Mapping[PurePosixPath, str],
+    binaries: frozenset[PurePosixPath],
+    leads: Leads = leads_nowhere,
 ) -> Iterator[Container]:
     """Yield the containers below containerd's state directories whose shim starts one of ``binaries``.
 
+    So are those that have a hook which ``leads`` to the toolkit: what a spec was made with stays its own.
     ``states`` says to which engine a directory belongs, but for a namespace that is of another alone.
     A shim records the path in its bundle (engine-facts.md#containerd-shim-records).
     """
@@ -44,10 +60,15 @@ def of_shims(
             # A node may run thousands: the way to them is followed once, and most take one open file.
             with _opened(host.local_path(tasks / namespace)) as directory:
                 for name in host.names(tasks / namespace):
-                    binary = known.of(_binary(directory, name))
+                    binary, spec = (
+                        known.of(_binary(directory, name)),
+                        _bytes(directory, f"{name}/config.json"),
+                    )
+                    if binary is None and HOOKS in spec:
+                        binary = _hooked(_object(spec), STAGES, leads)
                     if binary is not None:
                         engine = NAMESPACES.get(namespace, owner)
-                        pod = _pod(_object(_bytes(directory, f"{name}/config.json")))
+                        pod = _pod(_object(spec))
                         yield Container(engine, name, pod or name[:SHORT_ID], binary)
 
 
@@ -62,6 +83,7 @@ def of_crio(
     state: PurePosixPath,
     handlers: Mapping[str, PurePosixPath],
     binaries: frozenset[PurePosixPath],
+    leads: Leads = leads_nowhere,
 ) -> Iterator[Container]:
     """Yield CRI-O's containers below ``state`` that it could not stop or remove without our runtimes.
 
@@ -73,7 +95,8 @@ def of_crio(
     """
     known = Known(host, binaries)
     bundles = {name: state / name / "userdata" for name in host.names(state)}
-    said = {name: _annotations(_json(host, bundle / "config.json")) for name, bundle in bundles.items()}
+    specs = {name: _json(host, bundle / "config.json") for name, bundle in bundles.items()}
+    said = {name: _annotations(spec) for name, spec in specs.items()}
     for name, annotations in said.items():
         if not annotations:
             continue
@@ -81,6 +104,7 @@ def of_crio(
         handler = said.get(sandbox, annotations).get(f"{ANNOTATED}RuntimeHandler", "")
         started_by = known.of(_conmon(host, bundles[name], name))
         binary = handlers.get(handler) or (started_by if handler else None)
+        binary = binary or _hooked(specs[name], CRIO_STAGES, leads)
         if binary is not None:
             pod = annotations.get("io.kubernetes.pod.name", name[:SHORT_ID])
             space = annotations.get("io.kubernetes.pod.namespace", "-")
@@ -164,6 +188,19 @@ def _opened(local: Path) -> Iterator[int]:
 def _binary(directory: int, name: str) -> str:
     path = _object(_bytes(directory, f"{name}/options.json")).get("binary_name")
     return str(path or _bytes(directory, f"{name}/runtime").decode(errors="surrogateescape").strip())
+
+
+def _hooked(config: dict[str, Any], stages: Iterable[str], leads: Leads) -> PurePosixPath | None:
+    """Return what of the toolkit a spec names as a hook, None where it names nothing of it."""
+    said = config.get("hooks")
+    hooks = said if isinstance(said, dict) else {}
+    for stage in stages:
+        named = hooks.get(stage)
+        for hook in named if isinstance(named, list) else ():
+            path = hook.get("path") if isinstance(hook, dict) else None
+            if isinstance(path, str) and (found := leads(path)):
+                return found
+    return None
 
 
 def _pod(config: dict[str, Any]) -> str:

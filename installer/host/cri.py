@@ -1,6 +1,7 @@
 """What containerd or CRI-O serves to the kubelet, in the engine's own words over CRI."""
 
 import json
+import posixpath
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -239,7 +240,18 @@ def _containerd_effect(config: dict[str, Any]) -> Effect:
     for name, runtime in config["containerd"]["runtimes"].items():
         options = {key.lower(): value for key, value in (runtime.get("options") or {}).items()}
         handlers[name] = Handler(options.get("binaryname", ""), said_of(runtime))
-    return Effect(handlers, config["containerd"]["defaultRuntimeName"], cdi=config.get("enableCDI"))
+    state = config.get("stateDir")  # that of CRI, below the engine's own (engine-facts.md#containerd-places)
+    places = {
+        "root": config.get("containerdRootDir"),
+        "state": state and posixpath.dirname(state),
+        "address": config.get("containerdEndpoint"),
+    }
+    return Effect(
+        handlers,
+        config["containerd"]["defaultRuntimeName"],
+        cdi=config.get("enableCDI"),
+        places={name: said for name, said in places.items() if said},
+    )
 
 
 def _http_get(path: Path, resource: str, timeout_s: float) -> str:

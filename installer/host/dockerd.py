@@ -48,17 +48,17 @@ class DockerContainer:
     restarting: bool = False
 
 
-def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
+def info(address: http.Address, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves.
 
     Raises:
         NotServedError: it is Podman, rootless, or the snap.
         InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
     """
-    with _understood(socket_path, timeout_s) as deadline:
-        said = http.ask(socket_path, "/info", deadline=deadline)
+    with _understood(address, timeout_s) as deadline:
+        said = http.ask(address, "/info", deadline=deadline)
         answer = json.loads(said.body)
-        _refuse_others(socket_path, said.headers, answer)
+        _refuse_others(address, said.headers, answer)
         return DockerInfo(
             serving=Effect(
                 {
@@ -76,17 +76,17 @@ def info(socket_path: Path, *, timeout_s: float) -> DockerInfo:
         )
 
 
-def _refuse_others(socket_path: Path, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
+def _refuse_others(address: http.Address, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
     """Raise where it is not a dockerd of the host's own that answers."""
     without = "takes GPUs by CDI, without a runtime of ours"
     if PODMAN in headers:
-        reason = f"Podman answers on {socket_path}, and reads no daemon.json"
+        reason = f"Podman answers on {address}, and reads no daemon.json"
         raise NotServedError(reason, remedy=f"; Podman {without}")
     if "name=rootless" in (answer.get("SecurityOptions") or ()):
-        reason = f"the dockerd on {socket_path} is rootless, its config is in its user's home"
+        reason = f"the dockerd on {address} is rootless, its config is in its user's home"
         raise NotServedError(reason, remedy=f"; rootless Docker {without}")
     if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
-        reason = f"the dockerd on {socket_path} is that of the snap, which does not see our files"
+        reason = f"the dockerd on {address} is that of the snap, which does not see our files"
         raise NotServedError(reason, remedy=", or install Docker from a package")
 
 
@@ -127,25 +127,25 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
 
 
 @contextmanager
-def _understood(socket_path: Path, timeout_s: float) -> Iterator[float]:
+def _understood(address: http.Address, timeout_s: float) -> Iterator[float]:
     """Yield the deadline for all that is asked; whatever goes wrong becomes an InstallerError."""
     try:
         yield time.monotonic() + timeout_s
     except TimeoutError as error:
         raise InstallerError(
-            f"get an answer from dockerd on {socket_path} within {timeout_s:g} s",
+            f"get an answer from dockerd on {address} within {timeout_s:g} s",
             remedy="check that dockerd is well",
             code="engine-not-answering",
         ) from error
     except (OSError, http.AnswerError) as error:
         raise InstallerError(
-            f"ask dockerd on {socket_path} ({error})",
+            f"ask dockerd on {address} ({error})",
             remedy="check that dockerd runs and that this is its socket",
             code="engine-not-answering",
         ) from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise InstallerError(
-            f"understand what answers on {socket_path} ({error!r})",
+            f"understand what answers on {address} ({error!r})",
             remedy="check that it is dockerd's socket",
             code="engine-unknown",
         ) from error

@@ -1,4 +1,4 @@
-"""One GET over a unix socket, within one deadline and one size, whatever the other side sends.
+"""One GET over a unix socket, or TCP, within one deadline and one size, whatever the other side sends.
 
 In HTTP/1.0, which dockerd and CRI-O answer without chunks and then close
 (engine-facts.md#http-1-0).
@@ -7,13 +7,16 @@ In HTTP/1.0, which dockerd and CRI-O answer without chunks and then close
 import errno
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from installer.decide.data import dataclass
 from installer.host.sockets import connectable
+from installer.host.tcp import TcpAddress
 
+Address: TypeAlias = Path | TcpAddress
 MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB
 FOUND: Final = b"200"
 
@@ -30,22 +33,19 @@ class Answer:
     body: bytes
 
 
-def get(socket_path: Path, resource: str, *, deadline: float) -> bytes:
+def get(address: Address, resource: str, *, deadline: float) -> bytes:
     """Return what is at ``resource``, as ``ask`` does."""
-    return ask(socket_path, resource, deadline=deadline).body
+    return ask(address, resource, deadline=deadline).body
 
 
-def ask(socket_path: Path, resource: str, *, deadline: float) -> Answer:
+def ask(address: Address, resource: str, *, deadline: float) -> Answer:
     """Ask for ``resource``; ``deadline`` is a moment of time.monotonic().
 
     Raises:
         OSError: nobody listens, not in time, or too long.
         AnswerError: it is not HTTP, or says that there is nothing.
     """
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_left(deadline))
-        with connectable(socket_path) as path:
-            connection.connect(path)
+    with _connected(address, deadline) as connection:
         connection.sendall(f"GET {resource} HTTP/1.0\r\n\r\n".encode())
         answer = bytearray()
         while part := _received(connection, deadline):
@@ -60,6 +60,19 @@ def ask(socket_path: Path, resource: str, *, deadline: float) -> Answer:
         raise AnswerError(said[:100].decode(errors="replace"))
     lines = (line.partition(": ") for line in head.decode("latin-1").split("\r\n")[1:])
     return Answer({name: value for name, _, value in lines}, body)
+
+
+@contextmanager
+def _connected(address: Address, deadline: float) -> Iterator[socket.socket]:
+    if isinstance(address, TcpAddress):
+        with socket.create_connection((address.host, address.port), _left(deadline)) as connection:
+            yield connection
+        return
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_left(deadline))
+        with connectable(address) as path:
+            connection.connect(path)
+        yield connection
 
 
 def _received(connection: socket.socket, deadline: float) -> bytes:

@@ -1,7 +1,7 @@
 """Where the host keeps what this container finds somewhere else: told by mounts, proven by inodes."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -97,6 +97,33 @@ def _without(path: PurePosixPath, below: PurePosixPath) -> PurePosixPath | None:
 def is_mount_point(local: PurePosixPath) -> bool:
     """Tell whether something is mounted at just this place."""
     return inodes.is_mount_point(Path(followed(local)))
+
+
+def mounted_below(directory: int, name: str) -> PurePosixPath | None:
+    """Return what is mounted at or below a name in an open directory, from there on; None for nothing.
+
+    Who removes that name would take the files of others with it that are only seen there.
+    """
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    above = str(Path(f"/proc/self/fd/{directory}").readlink()).rstrip("/")
+    ours = f"{above}/{name}"
+    points = (point for point, _ in kernel.mounts() if point == ours or point.startswith(f"{ours}/"))
+    return next((PurePosixPath(point[len(above) + 1 :]) for point in points), None)
+
+
+def refuse_mounts_below(directory: int, names: Iterable[str], path: PurePosixPath) -> None:
+    """Raise where one of the ``names``, to be removed as ``path``, has something mounted on it or below."""
+    for name in names:
+        if point := mounted_below(directory, name):
+            there = path.parent / point
+            raise InstallerError(
+                f"remove {path} (something is mounted at {there})",
+                remedy=f"say umount {there} on the host, then run again",
+                code="file-not-replaceable",
+            )
 
 
 def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:

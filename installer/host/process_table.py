@@ -16,6 +16,7 @@ from installer.host.kernel import text_of, trusted_uids
 PROC: Final = PurePosixPath("/proc")
 LOOK_S: Final = 2.0  # at all processes together; a node may run ten thousands
 READ_BYTES: Final = 64 << 20
+CONFIG_BYTES: Final = 16 << 20
 DELETED: Final = " (deleted)"
 INOTIFY: Final = "anon_inode:inotify"
 _UIDS: Final = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
@@ -70,6 +71,26 @@ def holds(host: Host, pid: int, mark: bytes) -> bool:
                 return content.find(mark) >= 0
     except (OSError, ValueError):
         return False
+
+
+def directory_of(process: Path) -> PurePosixPath:
+    """Return the working directory of a process, a directory of /proc; the root where nobody may look."""
+    try:
+        return PurePosixPath(os.readlink(process / "cwd"))  # noqa: PTH115 - the text counts
+    except OSError:
+        return PurePosixPath("/")
+
+
+def read_open(process: Path, number: int) -> bytes | None:
+    """Return what is in a plain file that a process holds open; None of a pipe, which can be read once."""
+    path = process / "fd" / str(number)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        with path.open("rb") as file:
+            return file.read(CONFIG_BYTES)
+    except OSError:
+        return None
 
 
 def inotify_instances(host: Host) -> int:

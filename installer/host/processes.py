@@ -14,7 +14,7 @@ from pathlib import Path
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 from installer.host.kernel import text_of, trusted_uids
-from installer.host.sockets import connectable
+from installer.host.sockets import connectable, held_by
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
 """Makes dockerd answer."""
@@ -24,6 +24,7 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00
 
 _PROC = Path("/proc")
 _LISTENING = "00010000"  # __SO_ACCEPTCON
+_MONITORS = ("containerd-shim", "conmon")  # what comm has of them
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
@@ -139,7 +140,7 @@ def listening(process: Path) -> frozenset[str]:
     None are known of one whose descriptors we may not look at.
     """
     try:
-        held = {each.readlink().name for each in (process / "fd").iterdir()}
+        held = held_by(process)
         lines = [line.split(None, 7) for line in text_of(process / "net/unix").split("\n")[1:]]
     except OSError:
         return frozenset()
@@ -169,6 +170,37 @@ def unit_of(pid: int, proc: Path) -> str:
         return unit_in(text_of(proc / f"{pid}/cgroup")) or ""
     except OSError:
         return ""
+
+
+def monitors_in_unit_of(process: Path) -> int:
+    """Return how many shims and conmons are in the systemd service of a process, a directory of /proc.
+
+    A stop of the service may end them, and with them their containers; those in a scope or a pod it does not.
+    """
+    try:
+        service = _service_of(process)
+    except OSError:
+        service = ""
+    return sum(_is_monitor_in(each, service) for each in process.parent.iterdir()) if service else 0
+
+
+def _is_monitor_in(process: Path, service: str) -> bool:
+    try:
+        return (
+            process.name.isdigit()
+            and text_of(process / "comm").startswith(_MONITORS)
+            and _service_of(process) == service
+        )
+    except OSError:  # it ended meanwhile
+        return False
+
+
+def _service_of(process: Path) -> str:
+    """Return the cgroup of the systemd service that a process is part of: a name may be there twice."""
+    cgroup = text_of(process / "cgroup")
+    unit = unit_in(cgroup)
+    paths = [line.split(":", 2)[-1] for line in cgroup.split("\n") if unit and f"/{unit}" in line]
+    return paths[-1].partition(f"/{unit}")[0] + f"/{unit}" if paths else ""
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:

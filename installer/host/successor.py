@@ -9,7 +9,8 @@ import os
 import sys
 
 SUCCEEDS = b"_TOOLKIT_INSTALLER_SUCCEEDS"
-OWN = (b"_TOOLKIT_INSTALLER_WOKEN_BY", b"_TOOLKIT_INSTALLER_LOCKS")  # as waiter and waiting
+# As waiter and waiting.
+OWN = (b"_TOOLKIT_INSTALLER_WOKEN_BY", b"_TOOLKIT_INSTALLER_LOCKS", b"_TOOLKIT_INSTALLER_LISTENS")
 MS_PRIVATE = 1 << 18  # linux/mount.h
 
 

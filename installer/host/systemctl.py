@@ -7,6 +7,7 @@ from typing import Final
 from installer.decide.errors import InstallerError, PendingError
 from installer.host.programs import LateError, Ran, run_in_time
 from installer.host.systemd import NoBusError, UnitState
+from installer.host.unit_start import REFUSING, UnitStart
 
 # Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
@@ -68,6 +69,20 @@ def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
         raise InstallerError(
             f"look at {unit} ({done.last_line})", remedy="check the unit on the node", code="unit-failed"
         ) from error
+
+
+def unit_start(root: Path, unit: str, *, timeout_s: float) -> UnitStart:
+    """Return of how a unit starts its service what ``systemctl show`` tells as one word each.
+
+    Raises:
+        InstallerError: as ``restart``.
+    """
+    done = _systemctl(root, ["show", f"--property={','.join(('KillMode', *REFUSING))}", unit], timeout_s)
+    said = dict(line.split("=", 1) for line in done.stdout.split("\n") if "=" in line)
+    return UnitStart(
+        refuses=tuple(name for name in REFUSING if said.get(name) == "yes"),
+        kill_mode=said.get("KillMode", ""),
+    )
 
 
 def _do(root: Path, verb: str, unit: str, timeout_s: float) -> None:

@@ -25,6 +25,7 @@ from installer.host.inodes import (
 )
 from installer.host.kernel import trusted_uids
 from installer.host.lock_table import root_holds
+from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.places import DIRECTORY
 
 Label = tuple[tuple[str, bytes], ...]
@@ -50,6 +51,7 @@ def install_tree(
     """
     with translated("install", path), host.place(path).opened() as (directory, name):
         staged = f"{name}{STAGED}"
+        refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
@@ -151,12 +153,12 @@ def _is_directory(name: str, directory: int) -> bool:
 
 
 def _remove(name: str, directory: int) -> None:
-    """Remove a directory with all below it, or a file, as far as that can be done; no link is followed."""
-    if _is_directory(name, directory):
-        shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
-    else:
+    """Remove a directory with all below it, or a file, as far as can be; no link or mount is followed."""
+    if not _is_directory(name, directory):
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
+    elif mounted_below(directory, name) is None:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
 
 
 def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Label) -> None:
@@ -221,6 +223,7 @@ def remove_staged(host: Host, path: PurePosixPath) -> None:
         suppress(FileNotFoundError, NotADirectoryError),
         host.place(path, last=False).opened() as (directory, name),
     ):
+        refuse_mounts_below(directory, (f"{name}{STAGED}",), path)
         _remove(f"{name}{STAGED}", directory)
 
 
@@ -228,6 +231,9 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
     """Remove a directory and all below it; none there is fine.
 
     It is renamed first, so that a half-removed one never carries the name of a complete one.
+
+    Raises:
+        InstallerError: something is mounted in it, of which nothing was removed; or it cannot be removed.
     """
     with (
         translated("remove", path),
@@ -235,6 +241,7 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         host.place(path, last=False).opened() as (directory, name),
     ):
         staged = f"{name}{STAGED}"
+        refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
         if _is_directory(name, directory):
             _rename(directory, name, directory, staged)

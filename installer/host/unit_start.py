@@ -1,9 +1,11 @@
 """How systemd starts a service, as it has read the unit: what it runs, and what has to be there before."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from installer.decide.data import dataclass
+
+REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class UnitStart:
     ``environment`` has NAME=value; ``environment_files`` are the paths of files with more of it, ``needed``
     are those of them that have to be there. ``elsewhere`` tells that the service has a root of its own, in
     which its programs are looked for. ``stale`` tells that the unit's files were changed since systemd has
-    read them.
+    read them. ``refuses`` are the settings for which systemd lets nobody restart it; ``kill_mode`` says what
+    a stop ends besides the service.
     """
 
     words: tuple[str, ...] = ()
@@ -46,6 +49,8 @@ class UnitStart:
     before: tuple[Command, ...] = ()
     conditions: tuple[Condition, ...] = ()
     elsewhere: bool = False
+    refuses: tuple[str, ...] = ()
+    kill_mode: str = ""
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "UnitStart":
@@ -68,4 +73,6 @@ class UnitStart:
                 for condition in said.get(name, ())
             ),
             elsewhere=bool(said["RootDirectory"] or said.get("RootImage")),
+            refuses=tuple(name for name in REFUSING if said.get(name)),
+            kill_mode=str(said.get("KillMode", "")),
         )

@@ -1,23 +1,50 @@
 """The program image in which ``run`` waits: a bare interpreter that nothing of ours is loaded into.
 
-It is started as a script with the arguments COUNT, then COUNT numbers of signals, then the command that
-is to be executed, in the same process, when one of them comes. Pid, locks and the signal mask stay.
+It is started as a script with three lists, each its length and then its words: the numbers of signals, the
+places that are watched with what is known of them (see ``Watch``), and the command that is to be executed, in
+the same process, when one of the signals comes or a place has changed. Pid, locks and the signal mask stay.
 """
 
 import posix
 import sys
-from _signal import sigwait  # type: ignore[import-not-found]  # signal itself loads enum and more: half a megabyte to wait with
+from _signal import (  # type: ignore[import-not-found]  # signal itself loads enum and more: half a megabyte to wait with
+    SIG_BLOCK,
+    SIG_UNBLOCK,
+    SIGURG,
+    SIGWINCH,
+    pthread_sigmask,
+    sigtimedwait,
+    sigwait,
+)
+from _stat import S_ISLNK
+from time import monotonic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded to wait
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    Answering: TypeAlias = Callable[[list[int]], None]
 
 WOKEN_BY = b"_TOOLKIT_INSTALLER_WOKEN_BY"
+LISTENS = b"_TOOLKIT_INSTALLER_LISTENS"
 UNDO_INCOMPLETE = 4  # as decide.errors.Exit
+# One tells of a change, one of somebody who asks for metrics. A process that expects neither ignores both,
+# so one that comes late harms nobody.
+CHANGED, ASKED = int(SIGURG), int(SIGWINCH)
+CHECK_S = 60.0  # what is watched is compared as often: not every kernel or file system tells of changes
+QUIET_S = 1.0  # editors and scripts write several times
+NEVER_QUIET = 10  # in QUIET_S: then it is looked at all the same
+MANY = 512  # names in one directory
+PROC = "/proc/"
 
 
 def main(arguments: list[str]) -> int:
-    """Wait for one of the signals; return an exit code where the full program cannot be started any more."""
-    count = int(arguments[0])
-    numbers = [int(word) for word in arguments[1 : 1 + count]]
-    command = arguments[1 + count :]
-    woken_by = sigwait(numbers)
+    """Wait for a signal or a change; return an exit code where the program cannot be started again."""
+    words = iter(arguments)
+    numbers, watched, command = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
+    woken_by = wait([int(word) for word in numbers], watched)
+    pthread_sigmask(SIG_UNBLOCK, [CHANGED, ASKED])
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
     script = next((word for word in command[1:] if not word.startswith("-")), "")
     try:
@@ -28,6 +55,150 @@ def main(arguments: list[str]) -> int:
         reason = f"toolkit-installer: cannot start {error.filename} again ({error.strerror})"
         _say(f"{reason}, so everything is kept; put it back and run uninstall\n")
     return UNDO_INCOMPLETE
+
+
+def wait(numbers: list[int], watched: list[str]) -> int:
+    """Return the signal that came, or ``CHANGED`` where a place is not as it was, or the time has come."""
+    answering = _answering()
+    if not watched:
+        return _until(numbers, answering, None)
+    before, due_s, rest_s, *places = watched
+    began = monotonic()
+    due = began + float(due_s) if float(due_s) else float("inf")
+    pthread_sigmask(SIG_BLOCK, [CHANGED])
+    for directory in sorted({directory_of(place) for place in places if PROC not in place}):
+        _notify(directory)
+    while monotonic() < due:
+        if signature(places) != before:
+            came = _settled(numbers, answering, places, before, began + float(rest_s))
+            if came:
+                return came
+            continue
+        came = _until([*numbers, CHANGED], answering, max(0.0, min(CHECK_S, due - monotonic())))
+        if came == CHANGED and signature(places) == before:
+            # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
+            came = _until(numbers, answering, QUIET_S)
+        if came not in {0, CHANGED}:
+            return came
+    return CHANGED
+
+
+def _settled(
+    numbers: list[int], answering: "Answering | None", places: list[str], before: str, not_before: float
+) -> int:
+    """Wait until nobody writes any more; return what to wake for, 0 where all is as it was ``before``."""
+    found = signature(places)
+    for _ in range(NEVER_QUIET):
+        came = _until(numbers, answering, max(QUIET_S, not_before - monotonic()))
+        if came:
+            return came
+        last, found = found, signature(places)
+        if found == before:
+            return 0
+        if found == last:
+            break
+    return CHANGED
+
+
+def _answering() -> "Answering | None":
+    """Return what answers those who ask for metrics; None where nobody is to be answered."""
+    told = posix.environ.get(LISTENS)
+    if not told:
+        return None
+    # There is nothing else to import from; and this may be the compiled file, in a directory below.
+    sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
+    fd, _, path = told.partition(b":")
+    pthread_sigmask(SIG_BLOCK, [ASKED])
+    try:
+        answering = __import__("answering")
+        answering.arm(int(fd), ASKED)
+    except (ImportError, OSError, ValueError):
+        return None  # the wait is what counts
+    return lambda numbers: answering.answer(int(fd), path, numbers)
+
+
+def _until(numbers: list[int], answering: "Answering | None", seconds: float | None) -> int:
+    """Return the signal that comes within some ``seconds``, None for ever; 0 where none does."""
+    due = None if seconds is None else monotonic() + seconds
+    while True:
+        if answering is not None:
+            answering(numbers)
+        awaited = [*numbers, ASKED] if answering is not None else numbers
+        if due is None:
+            came = int(sigwait(awaited))
+        else:
+            told = sigtimedwait(awaited, max(0.0, due - monotonic()))
+            came = told.si_signo if told else 0
+        if came != ASKED:
+            return came
+
+
+def directory_of(place: str) -> str:
+    """Return the directory whose changes are those of ``place``."""
+    return place.rpartition("/")[0] or "/"
+
+
+def signature(places: list[str]) -> str:
+    """Return a number that is another one as soon as a place is: a path, or with / at its end all in it."""
+    found: list[int] = []
+    for place in places:
+        if PROC in place:  # of the host, perhaps mounted; its times are those of a look
+            found.append(len(_stat(place)))
+            continue
+        if place[-1] != "/":
+            found += _stat(place)
+            continue
+        try:
+            # What begins with a dot is a text that somebody, perhaps we, is about to rename.
+            names = sorted(name for name in posix.listdir(place) if name[0] != ".")
+        except OSError:
+            names = []
+        found += _stat(place[:-1])[:3] if len(names) <= MANY else _stat(place[:-1])
+        for name in names[:MANY]:
+            found += _stat(place + name)
+    return str(hash(tuple(found)))  # of numbers alone: the same in each process
+
+
+def _stat(path: str) -> list[int]:
+    try:
+        found = [posix.lstat(path)]
+        if S_ISLNK(found[0].st_mode):
+            found.append(posix.stat(path))
+    except (OSError, ValueError):
+        return []
+    return [
+        number
+        for each in found
+        for number in (
+            each.st_dev,
+            each.st_ino,
+            each.st_mode,
+            each.st_size,
+            each.st_mtime_ns,
+            each.st_ctime_ns,
+        )
+    ]
+
+
+def _notify(directory: str) -> None:
+    """Have the kernel send ``CHANGED`` at each change in a directory.
+
+    That is dnotify: it needs nothing but fcntl(2), where inotify is not in the standard library and ctypes
+    alone costs a megabyte of the six that a wait may take; and it tells by a signal, which we wait for
+    anyway. A kernel without it leaves us the slow check.
+    """
+    try:
+        import fcntl
+
+        fd = posix.open(directory, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETSIG, CHANGED)
+            kinds = fcntl.DN_MODIFY | fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB
+            fcntl.fcntl(fd, fcntl.F_NOTIFY, kinds | fcntl.DN_MULTISHOT)
+        except OSError:
+            posix.close(fd)
+    except (ImportError, OSError):
+        pass
 
 
 def _say(text: str) -> None:

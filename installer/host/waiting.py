@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,13 +16,42 @@ from installer.host import successor, waiter
 SUCCEEDS: Final = successor.SUCCEEDS.decode()
 SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
+LISTENS: Final = waiter.LISTENS.decode()
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 SCRIPT: Final = Path(waiter.__file__)
+_HEADER = struct.Struct("<4xIII")  # of a compiled module (PEP 552): its kind, time and size of its source
+_TIMED, _UNCHECKED = 0, 1
+
+
+CHANGED: Final = signal.Signals(waiter.CHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is watched during a wait; no ``places`` is nothing.
+
+    A place is a path as this process finds it, or with / at its end all that is in a directory. ``before`` is
+    the ``signature`` that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
+    for a look whatever happens, and before ``rest_s`` no change is a reason for one.
+    """
+
+    places: tuple[str, ...] = ()
+    before: str = ""
+    due_s: float = 0.0
+    rest_s: float = 0.0
+
+
+def signature(places: Sequence[str]) -> str:
+    """Return what is another text as soon as one of ``places`` is not as it was."""
+    return waiter.signature(list(places))
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """What the waiter left: the signal that woke it, and the file descriptors of the locks it held."""
+    """What the waiter left: the signal that woke it, and the file descriptors of the locks it held.
+
+    The signal is ``CHANGED`` where it is the watch that ended the wait.
+    """
 
     number: signal.Signals
     fds: tuple[int, ...]
@@ -35,6 +65,7 @@ def woken() -> Woken | None:
     """
     number, fds = os.environ.pop(WOKEN_BY, ""), os.environ.pop(LOCKS, "")
     if not number:
+        os.environ.pop(LISTENS, None)  # whoever has set it
         return None
     try:
         return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
@@ -57,15 +88,29 @@ def command_again(script: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(script), str(os.getpid()), str(Path.cwd()), *again)
 
 
-def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int]) -> None:
-    """Wait for one of the blocked signals ``numbers`` in another program image, holding ``fds``.
+def script() -> Path:
+    """Return the waiter as Python has compiled it, if of its text: to compile costs half a megabyte."""
+    compiled = Path(waiter.__spec__.cached or SCRIPT)
+    try:
+        kind, time, size = _HEADER.unpack(compiled.read_bytes()[: _HEADER.size])
+        text = SCRIPT.stat()
+    except (OSError, struct.error):
+        return SCRIPT
+    same = (time, size) == (int(text.st_mtime) & 0xFFFFFFFF, text.st_size & 0xFFFFFFFF)
+    return compiled if kind == _UNCHECKED or (kind == _TIMED and same) else SCRIPT
+
+
+def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int], watch: Watch) -> None:
+    """Wait for one of the blocked signals ``numbers``, or a change, in another image, holding ``fds``.
 
     It comes back as this program, started anew and told by ``woken``. This returns only where that
     image cannot be started.
     """
     words = [str(int(number)) for number in numbers]
+    watched = [watch.before, str(watch.due_s), str(watch.rest_s), *watch.places] if watch.places else []
     again = [sys.executable, *sys.orig_argv[1:]]
-    command = [sys.executable, "-I", "-S", str(SCRIPT), str(len(words)), *words, *again]
+    lists = [word for each in (words, watched, again) for word in (str(len(each)), *each)]
+    command = [sys.executable, "-I", "-S", str(script()), *lists]
     os.environ[LOCKS] = ",".join(map(str, fds))
     with suppress(OSError):
         os.execv(sys.executable, command)  # noqa: S606 - no shell is meant to be there

@@ -159,21 +159,20 @@ def reload(
     """
     engine, check = ENGINES[facts.name], patience.check
     socket = host.local_path(facts.socket)
-    timeout_s = max(patience.start_s, engine.generated.start_s if engine.generated else 0)
+    timeout_s = limit_s(engine, patience)
     deadline = time.monotonic() + timeout_s
     if engine.reload is ReloadMethod.RESTART:
         await_settled(host, facts, patience)
     gate()
     began, made_s = time.time(), changed_s(socket)
     before = _begun(host, facts, replace(patience, start_s=deadline - time.monotonic()))
-    if before is not None and patience.stop_s:
-        deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s if before is not None and not patience.hurried else deadline
     while True:
-        left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         # An engine that restarts itself does so some time after a write, and makes its socket anew then; one
         # that has not done so until the deadline has nothing to restart for.
         waits = engine.reload is ReloadMethod.ITSELF and time.monotonic() < deadline
         still = waits and changed_s(socket) == made_s
+        left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         answer = ask(engine, socket, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
         if served and not still and _taken_up(engine, socket, began, left_s):
@@ -187,6 +186,12 @@ def reload(
             found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
+
+
+def limit_s(engine: Engine, patience: Patience) -> float:
+    """Return how many seconds an engine has to serve what is wanted."""
+    least_s = engine.generated.start_s if engine.generated and not patience.hurried else 0.0
+    return max(patience.start_s, least_s)
 
 
 def _begun(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | None:

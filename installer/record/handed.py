@@ -8,6 +8,7 @@ from typing import Final
 from installer.decide.configs import tree_of
 from installer.decide.data import replace
 from installer.decide.effect import flat
+from installer.decide.engines import ENGINES
 from installer.decide.engines.crio_effect import HOOK_DIR
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
@@ -15,7 +16,7 @@ from installer.decide.inode import Kind
 from installer.decide.layout import Layout
 from installer.decide.parts.cdi import OWNER
 from installer.host.files import Host
-from installer.record.links import links_named, paths_in
+from installer.record.links import Ours, links_named, paths_in, paths_of, unnamed
 from installer.record.texts import text
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -48,11 +49,29 @@ def with_handed(host: Host, facts: Facts, layout: Layout) -> Facts:
 def given_back(host: Host, value: str, layout: Layout) -> bool:
     """Tell whether an undo leaves a program of that name, of the toolkit that stood there before ours."""
     path = PurePosixPath(value)
-    if not path.is_relative_to(layout.toolkit):
+    if path.is_relative_to(layout.versions):
+        below = path.parts[len(layout.versions.parts) + 1 :]
+    elif path.is_relative_to(layout.toolkit):
+        below = path.relative_to(layout.toolkit).parts
+    else:
         return False
     with suppress(InstallerError):
-        return host.kind(layout.replaced / path.relative_to(layout.toolkit)) is Kind.FILE
+        return host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
     return False
+
+
+def with_unnamed(host: Host, facts: Facts, layout: Layout) -> Facts:
+    """Return the facts with the programs that engines start by words of their own and that lead to ours."""
+    ours, found, paths = Ours(host, layout), {}, list(paths_of(facts))
+    paths += [(engine.exe.parent,) for engine in facts.engines if engine.exe]  # containerd looks there, too
+    words = dict.fromkeys(word for engine in ENGINES.values() for word in engine.starts)
+    places = tuple(dict.fromkeys(place for path in paths for place in path))
+    for path in dict.fromkeys(unnamed(host, words, paths)):
+        with suppress(InstallerError):
+            leads = ours.behind(host, path, places)
+            if leads is not None and not given_back(host, str(leads), layout):
+                found[path] = leads
+    return replace(facts, unnamed=found)
 
 
 def _files(host: Host, facts: Facts) -> Iterator[PurePosixPath]:

@@ -70,7 +70,7 @@ def driver_note(host: Host, options: Options) -> tuple[str, ...]:
     return ()
 
 
-def used(
+def without_unused(
     host: Host, held: Record, engines: tuple[EngineFacts, ...]
 ) -> tuple[tuple[EngineFacts, ...], tuple[str, ...]]:
     """Return the engines less a containerd that only serves Docker, CRI switched on or not; and a note of it.

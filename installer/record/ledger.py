@@ -15,7 +15,7 @@ from installer.decide.rows import ConfigRow, Record, Saved
 from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
-from installer.host.trees import create_tree, remove_staged, remove_tree
+from installer.host.trees import create_tree, remove_tree
 from installer.record.access import refuse_foreign_ledger, restore_access
 from installer.record.internal import internal_errors
 from installer.record.rows_json import dumps, loads
@@ -57,6 +57,7 @@ class Ledger:
         self._host, self._layout, self.lock = host, layout, lock
         self.held = held
         self.gone = False
+        self.reloaded: list[str] = []  # engines, each time that this process has made one read its configs
 
     @classmethod
     def open(
@@ -98,7 +99,7 @@ class Ledger:
     def sweep(self) -> None:
         """Remove what a killed run left beside the files that it was about to replace."""
         layout = self._layout
-        for path in (layout.toolkit, layout.ledger, *(row.path for row in self.held.configs)):
+        for path in (layout.toolkit, layout.ledger, layout.counts, *(row.path for row in self.held.configs)):
             self._host.sweep(path)
         remove_tree(self._host, layout.check)
 
@@ -155,8 +156,13 @@ class Ledger:
             InstallerError: something that is not ours is among them.
         """
         layout = self._layout
+        if self.held.published:
+            from installer.record.published import remove  # not for a probe, which reads ledgers
+
+            for path in self.held.published:
+                remove(self._host, path)
         self._host.remove_directory(layout.versions)
-        own = {layout.ledger.name, layout.backups.name, LOCK}
+        own = {layout.ledger.name, layout.counts.name, layout.backups.name, LOCK}
         if self._host.link_target(layout.replaced) is not None:
             own.add(layout.replaced.name)
         self._refuse_unclaimed()
@@ -223,7 +229,7 @@ def _release(ledger: Ledger) -> None:
     try:
         with internal_errors():
             # What has its name by now may be the ledger of the next instance.
-            if ledger.held.empty and not ledger.gone:
+            if ledger.held.empty and not ledger.held.published and not ledger.gone:
                 ledger.remove()
     except InstallerError as error:
         reason = f" after a failure ({failure})" if failure else ""
@@ -279,13 +285,6 @@ def _set_aside(host: Host, layout: Layout) -> None:
         for name in host.names(layout.backups):
             host.make_directory(layout.unclaimed, 0o700)
             host.rename(layout.backups / name, layout.unclaimed / name)
-
-
-def remove_leftovers(host: Host, layout: Layout) -> None:
-    """Remove what a run that was killed while it made or removed the first directory left beside it."""
-    for path in (layout.home, *layout.home.parents):
-        if path.name:
-            remove_staged(host, path)
 
 
 def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """Where names lead that configs and engines have for programs: by links, mounts, a PATH, or in a script."""
 
+import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +18,9 @@ from installer.host.identity import Identity, identities_below, identity, script
 from installer.record.started import PATH
 
 COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+WORD: Final = re.compile(r"[\w.+-]+")
+SCRIPT_DEPTH: Final = 5  # of scripts that start each other
+MOST_PROGRAMS: Final = 256  # that are opened to see whether they are scripts
 
 Places = tuple[PurePosixPath, ...]
 
@@ -27,6 +31,7 @@ class Ours:
     def __init__(self, host: Host, layout: Layout) -> None:
         self.layout = layout
         self._host = host
+        self._listed: dict[tuple[Host, PurePosixPath], frozenset[str]] = {}
 
     @cached_property
     def files(self) -> Mapping[Identity, PurePosixPath]:
@@ -34,15 +39,50 @@ class Ours:
         places = (self.layout.toolkit, self.layout.versions)
         return {what: path for place in places for what, path in identities_below(self._host, place).items()}
 
-    def behind(self, host: Host, path: PurePosixPath) -> PurePosixPath | None:
-        """Return the file of the toolkit that a path leads to, or a script there names; None for another."""
+    def behind(self, host: Host, path: PurePosixPath, places: Places = PATH) -> PurePosixPath | None:
+        """Return the file of the toolkit that a path leads to, or a script there names; None for another.
+
+        So does a script that such a script names, by its path or by a word that is looked for in ``places``.
+        """
         what = identity(host, path)
         if what is None or not self.files or what in self.files:  # nothing but a plain file is opened
             return self.files.get(what) if what else None
-        for word in paths_in(script(host, path), self.layout):
+        seen, waiting = {what}, [path]
+        for _ in range(SCRIPT_DEPTH):
+            named = [each for one in waiting for each in self._named_in(host, one, places)]
+            waiting = []
+            for each in dict.fromkeys(named):
+                found = self._identity(host, each)
+                if found is None:
+                    continue
+                if found in self.files:
+                    return self.files[found]
+                if found not in seen and len(seen) < MOST_PROGRAMS:
+                    seen.add(found)
+                    waiting.append(each)
+        return None
+
+    def _named_in(self, host: Host, path: PurePosixPath, places: Places) -> Iterator[PurePosixPath]:
+        """Yield the programs that a script names; a directory that it names may be one of its PATH."""
+        said = COMMENT.sub("", script(host, path))
+        if not said:
+            return
+        paths, words = [PurePosixPath(word) for word in paths_in(said, self.layout)], {*WORD.findall(said)}
+        yield from paths
+        for place in dict.fromkeys((path.parent, *paths, *places)):
+            yield from (place / name for name in self._names(host, place) & words)
+
+    def _names(self, host: Host, place: PurePosixPath) -> frozenset[str]:
+        if (host, place) not in self._listed:
+            self._listed[host, place] = frozenset()
             with suppress(InstallerError):
-                if found := self.files.get(identity(host, PurePosixPath(word)) or (0, 0)):
-                    return found
+                self._listed[host, place] = frozenset(host.names(place))
+        return self._listed[host, place]
+
+    @staticmethod
+    def _identity(host: Host, path: PurePosixPath) -> Identity | None:
+        with suppress(InstallerError):
+            return identity(host, path)
         return None
 
 
@@ -51,18 +91,36 @@ def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosix
 
     A link that a stranger could have placed leads nowhere: he decides nothing.
     """
-    found, ours = {}, Ours(host, layout)
-    paths = dict.fromkeys((*(path for engine in facts.engines for path in engine.paths), PATH))
+    found, ours, paths = {}, Ours(host, layout), paths_of(facts)
+    places = tuple(dict.fromkeys(place for path in paths for place in path))
     for value in dict.fromkeys((str(layout.install_dir), *_named(facts))):
         for path in candidates(host, value, paths):
             with suppress(InstallerError):
                 real = host.resolve(path)
-                leads = real if real.is_relative_to(layout.home) else ours.behind(host, real)
+                leads = real if real.is_relative_to(layout.home) else ours.behind(host, real, places)
                 if (leads or real) != path:
                     found[value] = leads or real
                 if leads is not None:
                     break
     return found
+
+
+def paths_of(facts: Facts) -> tuple[Places, ...]:
+    """Return the PATHs by which engines find programs, each once."""
+    return tuple(dict.fromkeys((*(path for engine in facts.engines for path in engine.paths), PATH)))
+
+
+def unnamed(host: Host, words: Iterable[str], paths: Iterable[Places]) -> Iterator[PurePosixPath]:
+    """Yield the programs that engines with these PATHs start by a word that no config has to name."""
+    wanted = re.compile("|".join(fnmatch.translate(word) for word in words))
+    for path in paths:
+        found: dict[str, PurePosixPath] = {}
+        for place in path:
+            with suppress(InstallerError):
+                for name in filter(wanted.match, host.names(place)):
+                    if host.kind(place / name) is Kind.FILE:
+                        found.setdefault(name, place / name)
+        yield from found.values()
 
 
 def _named(facts: Facts) -> Iterator[str]:

@@ -107,7 +107,8 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
             if any(edit.key[-1] == ENGINES[row.engine].default_key for edit in row.edits):
                 remedy = "set the default runtime that it had before us, if it was another"
                 log.warning("default not known", engine=row.engine, path=str(row.path), remedy=remedy)
-        ledger.write(replace(held, directories=ledger.held.directories))
+        known = ledger.held
+        ledger.write(replace(held, directories=known.directories, published=known.published))
 
 
 def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:

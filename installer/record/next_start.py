@@ -11,21 +11,12 @@ from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.programs import is_program, run_in
 from installer.host.unit_start import Condition, UnitStart
-from installer.record import units
 
 RUN_S: Final = 2.0
 RUN_DIRECTORIES: Final = (PurePosixPath("/run"), PurePosixPath("/var/run"))
 TESTS: Final = frozenset({"test", "["})
 CHANGE_NO_FILES: Final = frozenset({*TESTS, "modprobe"})
 WILDCARDS: Final = frozenset("*?[")
-
-
-def obstacle(host: Host, unit: str) -> str:
-    """Return why a unit would not start its service again; "" where it would, or nobody can tell."""
-    try:
-        return missing(host, units.next_start(host, unit))
-    except InstallerError:
-        return ""
 
 
 def missing(host: Host, start: UnitStart) -> str:

@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 from installer.decide.configs import text_of
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine, ReloadMethod
-from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.engines.row import ReloadMethod
+from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
@@ -19,35 +19,30 @@ from installer.host.trees import entries
 from installer.record import reads, units
 from installer.record.access import install_dir_obstacles
 from installer.record.cdi import absent_nodes, specification
-from installer.record.cmdline import overruling, path_of, state_of
+from installer.record.cmdline import path_of
 from installer.record.configs import (
     contents_of,
     usual_configs,
-    with_configs,
-    with_drop_in,
     with_readable_configs,
 )
 from installer.record.device_nodes import held_node
-from installer.record.engines import ASK_S, Answer, ask, unit_obstacles
-from installer.record.handed import with_handed
+from installer.record.engines import ASK_S, unit_obstacles
+from installer.record.found import answered, ask_for, running_engines
+from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
     driver_note,
     in_place,
     is_suse,
     moved,
-    refuse_generated,
-    refuse_unknown,
     served_by_image,
-    used,
-    without_cri,
+    without_unused,
 )
 from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
-from installer.record.located import awaited, located, located_again
+from installer.record.located import located
 from installer.record.other_engines import with_other_engines
 from installer.record.running import in_use, low_level_runtime
-from installer.record.started import with_flags
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
 
@@ -66,17 +61,14 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         asked_version(options.toolkit_source) as version,
         digests_below(host, in_place(host, options.layout), known) as digests,
     ):
-        engines, notes, overruled = _engines(host, options, held)
+        engines, notes, overruled = running_engines(host, options, held)
         if options.auto:
-            engines, left = used(host, held, engines)
+            engines, left = without_unused(host, held, engines)
             notes += left
         facts = _facts(host, options, held, engines)
-        targets = {path for engine in engines for path in targets_of(engine)}
         if options.cdi is not None:
-            targets.add(options.cdi.path)
             facts = _with_cdi(host, options, options.cdi, facts)
-        for path in targets:
-            host.refuse_unreplaceable(path)
+        targets = _targets(host, options, engines)
         linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
         facts = replace(
             facts,
@@ -86,14 +78,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
-            obstacles=(
-                *(served_by_image(host) if engines else ()),
-                *host.install_obstacles(options.install_dir),
-                *install_dir_obstacles(host, options.install_dir),
-                *unit_obstacles(host, options, engines),
-                *moved(host, options, facts.contents.values()),
-                *overruled,
-            ),
+            obstacles=(*_obstacles(host, options, facts), *overruled),
             notes=(*notes, *driver_note(host, options)),
             running=in_use(host, options.layout, held, engines)[0],
             version=version(),
@@ -103,6 +88,25 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
         absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
         return replace(facts, artifacts=payload, absent_interpreters=absent)
+
+
+def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
+    """Yield what stands against any install on this node."""
+    if facts.engines:
+        yield from served_by_image(host)
+    yield from host.install_obstacles(options.install_dir)
+    yield from install_dir_obstacles(host, options.install_dir)
+    yield from unit_obstacles(host, options, facts.engines)
+    yield from moved(host, options, facts.contents.values())
+
+
+def _targets(host: Host, options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
+    """Return the configs that may be written, each of which can be replaced."""
+    targets = {path for engine in engines for path in targets_of(engine)}
+    targets |= {options.cdi.path} if options.cdi is not None else set()
+    for path in targets:
+        host.refuse_unreplaceable(path)
+    return targets
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
@@ -122,7 +126,7 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    engines, notes, _ = _engines(host, options, Record())
+    engines, notes, _ = running_engines(host, options, Record())
     engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in engines)
     return replace(_facts(host, options, Record(), engines), notes=notes)
 
@@ -142,10 +146,10 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
         if engine.reload is ReloadMethod.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
-        found, answer = located(host, found, _ask(host, engine, found, options), row, options)
+        found, answer = located(host, found, ask_for(host, engine, found, options), row, options)
         process = reads.process_of(host, found, answer.peer)
         found = reads.with_places(host, found, process.cmdline, Places())
-        found = _answered(host, found, answer)
+        found = answered(host, found, answer)
         found = replace(found, outdated=reads.outdated(host, engine, process.at_s, paths))
         found = with_readable_configs(host, engine, found)
         engines.append(replace(found, files=tuple(dict.fromkeys((*found.files, *paths)))))
@@ -155,7 +159,7 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
     facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
-    facts = with_other_engines(host, facts, options.layout)
+    facts = with_other_engines(host, with_unnamed(host, facts, options.layout), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     used, idle = in_use(host, options.layout, held, engines, restarts=restarts)
     return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)
@@ -206,94 +210,3 @@ def _facts(
         relinked=relinked,
     )
     return replace(facts, links=links_named(host, facts, layout))
-
-
-def _engines(
-    host: Host, options: Options, held: Record
-) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
-    found: list[EngineFacts] = []
-    notes: list[str] = []
-    overruled: list[InstallerError] = []
-    for name in options.engine_names:
-        engine = ENGINES[name]
-        places = options.places.get(name, Places())
-        facts = EngineFacts(
-            name,
-            places.config or engine.config,
-            places.drop_in or engine.drop_in,
-            options.crio_hook if engine.hook_dir else None,
-            (),
-            places.socket or engine.socket,
-            engine.unit,
-        )
-        facts, answer = located_again(host, facts, _ask(host, engine, facts, options), held, options)
-        if options.auto and (answer.stopped or answer.disabled):
-            if answer.disabled:
-                notes.append(f"left {name} alone: {without_cri(host, [each.name for each in found])}")
-            if answer.another:
-                notes.append(f"left {name} alone: {answer.another.reason}")
-            continue
-        if answer.another:
-            raise answer.another
-        facts = _answered(host, facts, answer)
-        if engine.finds and facts.unit not in engine.units:
-            if not facts.unit:
-                refuse_unknown(host, facts)
-            continue  # its sibling, on the same socket
-        stands_against = [*overruling(engine, _cmdline(answer), options, "it was started")]
-        overruled += stands_against or overruling(engine, facts.next_words, options, "its unit starts it")
-        overruled += reads.moving(facts, _cmdline(answer))
-        process = reads.process_of(host, facts, answer.peer)
-        facts = with_drop_in(host, engine, reads.with_places(host, facts, process.cmdline, places))
-        overruled += reads.unread(host, facts, process.cmdline)
-        ours = () if facts.drop_in is None else (facts.drop_in,)
-        facts = replace(facts, outdated=reads.outdated(host, engine, process.at_s, ours))
-        if engine.generated is None:
-            refuse_generated(facts)
-        found.append(with_configs(host, engine, facts))
-    if not found and options.engine_names:
-        sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
-        raise InstallerError(
-            f"find a running engine ({'; '.join(notes) or f'nobody listens on {sockets}'})",
-            remedy=Remedy(
-                "start one, or name it with ", Option("runtime"), " and its socket with ", Option("socket")
-            ),
-            code="engine-not-found",
-        )
-    return tuple(found), tuple(notes), tuple(overruled)
-
-
-def _ask(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    socket, timeout_s = host.local_path(facts.socket), min(ASK_S, options.timeout_s)
-    return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s))
-
-
-def _cmdline(answer: Answer) -> tuple[str, ...]:
-    return answer.peer.cmdline if answer.peer else ()
-
-
-def _answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
-    exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
-    facts = replace(
-        facts,
-        # A process that is seen tells by itself which unit it is in, be it none.
-        unit=(answer.peer.unit or "") if answer.peer else _unit(host, facts, answer),
-        version=answer.version,
-        serving=answer.serving,
-        silence=answer.silence,
-        stopped=answer.stopped,
-        pid=answer.peer.pid if answer.peer else None,
-        exe=exe,
-        build=host.build_of(exe) if exe else "",
-        state=(answer.serving and answer.serving.state)
-        or state_of(host, ENGINES[facts.name], _cmdline(answer), facts.config),
-    )
-    return with_flags(host, facts)
-
-
-def _unit(host: Host, facts: EngineFacts, answer: Answer) -> str:
-    """Return the unit of an engine whose process is not seen: of several, the one that runs."""
-    candidates = ENGINES[facts.name].units
-    if answer.stopped or facts.unit not in candidates:
-        return facts.unit
-    return next((unit for unit in candidates if units.runs(host, unit)), "")

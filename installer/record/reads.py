@@ -98,13 +98,15 @@ def _read_there(
 
 def moving(facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:
     """Yield why an engine would read another config as soon as it is restarted, by us or by anybody."""
-    flags = ENGINES[facts.name].cmdline.config
-    now, later = path_of(cmdline, flags), path_of(facts.next_words, flags)
-    if cmdline and facts.next_words and now != later:
-        usual = ENGINES[facts.name].config
+    flags, usual = ENGINES[facts.name].cmdline.config, ENGINES[facts.name].config
+    now, later = path_of(cmdline, flags) or usual, path_of(facts.next_words, flags) or usual
+    if not (cmdline and facts.next_words) or now == later:
+        return
+    if facts.not_restarted is not None and facts.not_restarted.code == "restart-moves-engine":
+        yield facts.not_restarted
+    else:
         yield InstallerError(
-            f"configure {facts.name} in {now or usual} "
-            f"(at its next start {facts.unit} gives it {later or usual})",
+            f"configure {facts.name} in {now} (at its next start {facts.unit} gives it {later})",
             remedy=f"restart {facts.unit} at a time of your choice, then run again",
             code="engine-flags",
         )
@@ -115,7 +117,7 @@ def outdated(host: Host, engine: Engine, since_s: float | None, paths: Iterable[
 
     A file that is not there any more left its directory changed.
     """
-    if since_s is None or not engine.says_unserved:
+    if since_s is None or not engine.reload_misreports:
         return False
     seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
     return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)

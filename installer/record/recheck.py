@@ -8,11 +8,11 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import ConflictError, InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.reloading import not_started_again
+from installer.decide.restarts import elsewhere
 from installer.decide.steps import Step, WriteConfig
 from installer.host.files import Host
 from installer.record.configs import contents_of, with_readable_configs
-from installer.record.next_start import obstacle
+from installer.record.started import with_flags
 from installer.record.trial import Trials
 
 
@@ -27,8 +27,7 @@ def refuse_changed(
     Raises:
         ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
     """
-    if ENGINES[engine.name].reload is ReloadMethod.RESTART and (reason := obstacle(host, engine.unit)):
-        error = not_started_again(engine, reason)
+    if error := with_flags(host, engine).not_restarted:
         raise ConflictError(error.problem, remedy=error.remedy, code=error.code)
     try:
         broken = _broken(host, engine, {**seen, **_written(done)})
@@ -63,8 +62,9 @@ def _broken(host: Host, engine: EngineFacts, expected: Mapping[PurePosixPath, st
     if ENGINES[engine.name].reload is ReloadMethod.HUP:
         return f"somebody else has just written {names}"
     after = Trials(host, contents)(now, contents)
-    if engine.serving is None and after.rest:
+    if engine.serving is None and after.rest_digest:
         return ""  # its CRI is off, and was before
     undefined = f"its default runtime {after.undefined} is not defined" if after.undefined else ""
-    reason = after.broken or undefined
+    moved = "; ".join(error.problem for error in elsewhere(engine, after))
+    reason = after.broken or undefined or moved
     return reason and f"it would not come up again, somebody else has just written {names}: {reason}"

@@ -21,6 +21,7 @@ KNOWN: Final = frozenset(
         "finished",
         "failed",
         "left",
+        "published",
         "directories",
         "nodes",
         "pid_file",
@@ -39,6 +40,7 @@ def dumps(held: Record) -> bytes:
         "finished": held.finished,
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         **({"left": held.left} if held.left else {}),
+        **({"published": [str(path) for path in held.published]} if held.published else {}),
         "directories": [str(path) for path in held.directories],
         "nodes": {str(node.path): node.born for node in held.nodes},
         "pid_file": held.pid_file and str(held.pid_file),
@@ -131,6 +133,7 @@ def _record(rows: Any) -> Record:
         ),
         pid_file=_path(rows["pid_file"]) if rows.get("pid_file") else None,
         left=_text(rows.get("left", "")),
+        published=tuple(_path(path) for path in _list(rows.get("published", []))),
     )
 
 

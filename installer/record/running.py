@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -21,6 +22,7 @@ from installer.host.containers import STATES, of_crio, of_docker, of_shims
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
 from installer.record.cmdline import path_of, value_of
+from installer.record.links import Ours
 from installer.record.started import PATH, how_started
 
 ASK_S: Final = 3.0
@@ -37,13 +39,16 @@ def running_containers(
 ) -> tuple[Container, ...]:
     """Return the containers that were started by the runtimes of this install-dir and are not removed yet.
 
+    So are those that have a hook of this install-dir still to run, whoever started them.
+
     An engine that has been undone may still run some: a forced undo leaves them links.
     Where nobody ``restarts`` CRI-O, a container that asked for nothing needs what is its default now.
     """
     if held.toolkit is None:
         return ()
     binaries = frozenset(layout.toolkit / name for name in OUR_BINARIES)
-    found = [*of_shims(host, _states(engines), binaries)]
+    leads = partial(_leads, host, Ours(host, layout))
+    found = [*of_shims(host, _states(engines), binaries, leads)]
     for row in held.engines:
         usual = ENGINES[row.name].state
         if usual.monitor is Monitor.CONMON:
@@ -52,8 +57,15 @@ def running_containers(
             if engine and engine.serving and engine.serving.default in handlers and not restarts:
                 handlers[""] = handlers[engine.serving.default]
             state = (engine and engine.state) or row.state or usual.usual
-            found += of_crio(host, state, handlers, binaries)
+            found += of_crio(host, state, handlers, binaries, leads)
     return tuple(found)
+
+
+def _leads(host: Host, ours: Ours, path: str) -> PurePosixPath | None:
+    """Return the file of the toolkit that a hook is, by whatever name."""
+    with suppress(InstallerError):
+        return ours.behind(host, PurePosixPath(path)) if path.startswith("/") else None
+    return None
 
 
 def _states(engines: Collection[EngineFacts]) -> dict[PurePosixPath, str]:

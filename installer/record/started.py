@@ -17,8 +17,9 @@ from installer.host.files import Host
 from installer.host.unit_start import UnitStart
 from installer.record import units
 from installer.record.cmdline import flags_of
-from installer.record.next_start import missing
+from installer.record.restartable import Restart, not_restarted, places_by_files
 from installer.record.unit_files import command_of
+from installer.record.wrapped import engine_words
 
 # Where systemd and shells look for programs that a word names, unless told otherwise.
 PATH: Final = tuple(
@@ -78,14 +79,28 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
     """
     row, unit = ENGINES[engine.name], _unit_start(host, engine)
     later = _next_start(host, engine, unit)
-    if row.reload is ReloadMethod.RESTART:
-        engine = replace(engine, unstartable=missing(host, unit))
     how = later if engine.stopped else started(host, engine)
     engine = replace(engine, paths=tuple(dict.fromkeys(_path(each) for each in (how, later) if each)))
     if later is not None:
         flags = flags_of(row, later.words, later.environment)
         engine = replace(engine, next_words=later.words, next_flags=flags)
+    if row.reload is ReloadMethod.RESTART:
+        engine = _with_restart(host, engine, unit)
     return replace(engine, flags=flags_of(row, how.words, how.environment)) if how else engine
+
+
+def _with_restart(host: Host, engine: EngineFacts, unit: UnitStart) -> EngineFacts:
+    """Return an engine with what is known of a restart; that has the words that systemd has read by now."""
+    row, process = ENGINES[engine.name], _process(host, engine)
+    words = _strings(process / "cmdline") if process else ()
+    now = words[1:] if words and PurePosixPath(words[0]).name == row.process else None
+    start = _next_start(host, engine, replace(unit, stale=False))
+    later = start.words if start else None
+    return replace(
+        engine,
+        not_restarted=not_restarted(host, engine, Restart(unit, process, now, later)),
+        places_by_files=places_by_files(row, now, later),
+    )
 
 
 def _unit_start(host: Host, engine: EngineFacts) -> UnitStart:
@@ -105,10 +120,9 @@ def _next_start(host: Host, engine: EngineFacts, unit: UnitStart) -> Started | N
         return None
     # A boot comes to what the files say, whether anybody has told systemd of them or not.
     words = (command_of(host, engine.unit) if unit.stale else ()) or unit.words
-    # A shell, or whatever else may stand there, starts it in words of its own.
-    if PurePosixPath("".join(words[:1])).name != ENGINES[engine.name].process:
-        return None
-    return Started(tuple(_expanded(words[1:], environment)), environment)
+    words = (*words[:1], *_expanded(words[1:], environment))
+    told = engine_words(host, words, ENGINES[engine.name].process)
+    return None if told is None else Started(told, environment)
 
 
 def _path(how: Started) -> tuple[PurePosixPath, ...]:

@@ -1,7 +1,7 @@
 """Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from typing import assert_never
@@ -131,11 +131,14 @@ def carry_out(
         except InstallerError:
             _tell_intermediate(step, plan.steps[len(done) :])
             raise
+        if isinstance(step, RemoveDirectory) and context.host.exists(step.path):
+            log.info("directory kept", **fields(step), why="it is not empty, or a mount point")
+            continue
         log.info(past(step), **fields(step), why=why)
     final = plan.final and _as_done(context.host, plan.final, done)
     if final is None:
         context.ledger.remove()
-    elif final.empty:
+    elif final.empty and not final.published:
         # It is removed with its last rows when it is released: a roll-back takes no space of a full disk.
         context.ledger.held = final
     else:
@@ -219,7 +222,9 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
         case Reload(engine):
             facts = plan.engines[engine]
             done = takewhile(lambda each: each is not step, plan.steps)
-            reload(host, facts, step, patience, partial(refuse_changed, host, facts, plan.seen, done))
+            gate = partial(refuse_changed, host, facts, plan.seen, done)
+            with _counted(context.ledger, engine):
+                reload(host, facts, step, patience, gate)
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case MakeDeviceNodes() | RemoveDeviceNodes():
@@ -228,6 +233,19 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
             _prove_unused(context, plan, hooked, check)
         case _:
             assert_never(step)
+
+
+@contextmanager
+def _counted(ledger: Ledger, engine: str) -> Iterator[None]:
+    """Remember that the block has reloaded an engine, also where that did not end well."""
+    try:
+        yield
+    except NotBegunError:
+        raise
+    except Exception:
+        ledger.reloaded.append(engine)
+        raise
+    ledger.reloaded.append(engine)
 
 
 def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:

@@ -47,12 +47,15 @@ def state(host: Host, unit: str) -> UnitState:
 
 
 def next_start(host: Host, unit: str) -> UnitStart:
-    """Return how a unit will start its service.
+    """Return how a unit will start its service; without a bus that is not much.
 
     Raises:
         InstallerError: systemd cannot be reached, or does not answer.
     """
-    return systemd.unit_start(buses(host), unit, timeout_s=ASK_S)
+    return _either(
+        lambda: systemd.unit_start(buses(host), unit, timeout_s=ASK_S),
+        lambda: systemctl.unit_start(host.local_path(ROOT), unit, timeout_s=ASK_S),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,18 @@ class Patience:
     """How long a reload is waited for: ``start_s`` for a start and its proof, ``stop_s`` for a stop.
 
     A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
-    systemd grants it. ``check`` is called now and then and may raise.
+    systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
+    may raise.
     """
 
     start_s: float
     check: Callable[[], None]
     stop_s: float = STOP_S
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a pod's grace is running out, so that ``start_s`` is all there is."""
+        return not self.stop_s
 
 
 def restart(host: Host, unit: str, patience: Patience) -> UnitState:
@@ -79,13 +88,13 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     before = state(host, unit)
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
     asked_s = time.monotonic() - asked
-    timeout_s = max(1.0, patience.start_s + (TURNS * asked_s if patience.stop_s else -asked_s))
+    timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
     began, busy = time.time(), Busy(host)
     try:
         try:
             _restarted(host, unit, timeout_s, patience)
         except PendingError as error:
-            if not patience.stop_s:
+            if patience.hurried:
                 raise
             _outlast(host, unit, patience, error)
     except (NoBusError, StoppedError):
@@ -110,7 +119,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
 
 def _restarted(host: Host, unit: str, timeout_s: float, patience: Patience) -> None:
     # What has not begun when our time is over is taken back, but for a pod: its grace has no time for that.
-    withdraw_s = unit_jobs.WITHDRAW_S if patience.stop_s else 0.0
+    withdraw_s = 0.0 if patience.hurried else unit_jobs.WITHDRAW_S
     _either(
         lambda: unit_jobs.restart_unit(
             buses(host), unit, timeout_s=timeout_s, check=patience.check, withdraw_s=withdraw_s

@@ -19,14 +19,23 @@ from tests.support.tree import tree
 INSTALL_DIR = "usr/local/nvidia"
 LEDGER = f"{INSTALL_DIR}/.toolkit-installer/ledger"
 DAEMON_JSON = "etc/docker/daemon.json"
+TEXTFILE = "/var/lib/node_exporter/toolkit-installer.prom"
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 DROP_INS = "etc/crio/crio.conf.d"
-OTHERS_BINARIES = ("/usr/bin/crun", "/usr/libexec/crio/conmon")  # named by CONFIGS before we came
 ENGINES = {
     "docker": ("docker",),
     "containerd": ("containerd",),
     "crio": ("crio",),
     "all three": ("docker", "containerd", "crio"),
+    "k0s and MicroK8s": ("k0s", "microk8s"),
 }
+# What stands on a node of these, besides the configs of the demo.
+GOLDEN = Path(__file__).parent.parent / "golden"
+MORE = {
+    "k0s": GOLDEN / "k0s/136-default-asked-for-beside-drop-ins-of-others/before",
+    "microk8s": GOLDEN / "microk8s/as-the-snap-ships-it/before",
+}
+NAMES_OF_K0S = {path.name for path in (MORE["k0s"] / "etc/k0s/containerd.d").iterdir()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class Ward:
     directory: Path
     engines: tuple[str, ...]
     payloads: list[dict[str, str]]  # as they are when they are whole
+    tells: bool = False  # metrics and labels
 
     @property
     def root(self) -> Path:
@@ -66,6 +76,8 @@ class Ward:
             host_root=PurePosixPath(root or self.root),
             restart_mode=RestartMode.NONE,
             set_as_default=True,
+            metrics_textfile=PurePosixPath(TEXTFILE) if self.tells else None,
+            nfd_features=PurePosixPath(FEATURES) if self.tells else None,
         )
 
     def start(self, scene: Scene) -> Options:
@@ -88,13 +100,17 @@ class Ward:
 
 
 @contextmanager
-def ward(directory: Path, engines: tuple[str, ...]) -> Iterator[Ward]:
+def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> Iterator[Ward]:
     """Make the nodes, and remove them."""
-    made = Ward(directory, engines, [])
+    made = Ward(directory, engines, [], tells)
     untouched, installed, half = (directory / name for name in ("untouched", "installed", "half undone"))
     for name, text in CONFIGS.items():
         (untouched / name).parent.mkdir(parents=True)
         (untouched / name).write_text(text)
+    for engine in MORE.keys() & {*engines}:
+        shutil.copytree(MORE[engine], untouched, dirs_exist_ok=True)
+    for path in (TEXTFILE, FEATURES) if tells else ():
+        (untouched / path.lstrip("/")).parent.mkdir(parents=True)
     for version in ("one", "two"):
         stand_in_payload(directory / version)
     program = directory / "two/usr/local/sbin/nvidia-ctk"
@@ -117,8 +133,11 @@ def assert_works(ward: Ward) -> None:
     trees = [json.loads((root / DAEMON_JSON).read_text())]
     drop_ins = sorted((root / DROP_INS).iterdir()) if (root / DROP_INS).is_dir() else []
     assert {path.name for path in drop_ins} <= {"99-nvidia.toml"}, "CRI-O reads whatever is there"
-    tomls = [root / name for name in CONFIGS if name != DAEMON_JSON]
-    trees += [tomllib.loads(path.read_text()) for path in (*tomls, *drop_ins)]
+    watched = root / "etc/k0s/containerd.d"
+    names = {path.name for path in watched.iterdir()} if watched.is_dir() else set()
+    assert names <= {*NAMES_OF_K0S, "nvidia.toml"}, "k0s restarts containerd for whatever appears there"
+    texts = sorted(path for place in ("etc", "var") for path in (root / place).rglob("*.toml"))
+    trees += [tomllib.loads(path.read_text()) for path in texts]
     assert toolkit.exists() or not toolkit.is_symlink(), "a link to nothing"
     assert not toolkit.exists() or tree(toolkit.resolve()) in ward.payloads, "an incomplete payload"
     for path in (path for each in trees for path in _binaries(each)):
@@ -131,7 +150,7 @@ def _binaries(tree: object) -> Iterator[str]:
             if key.lower() in {"path", "binaryname", "runtime_path", "monitor_path"} and isinstance(
                 value, str
             ):
-                if value.startswith("/") and value not in OTHERS_BINARIES:
+                if value.startswith(f"/{INSTALL_DIR}/"):
                     yield value
             else:
                 yield from _binaries(value)

@@ -15,6 +15,7 @@ from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.options import RestartMode
 from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.restarts import not_started_again
 from installer.decide.rows import Record
 from installer.decide.steps import Neighbour, Reload, WriteConfig
 from installer.decide.texts import Texts
@@ -88,7 +89,7 @@ def test_a_text_that_changes_what_others_have_is_not_written() -> None:
         said = texts_alone(engine, texts)
         driver = "nvidia" not in said.handlers
         other = Handler("", {"options": {"SystemdCgroup": driver}})
-        return replace(said, rest="told", handlers={**said.handlers, "runc": other})
+        return replace(said, rest_digest="told", handlers={**said.handlers, "runc": other})
 
     with pytest.raises(InstallerError, match="the runtime runc would have other settings"):
         accepted(
@@ -102,7 +103,7 @@ def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> Non
     def knows_nothing_of_us(engine: EngineFacts, texts: Texts) -> Effect:
         said = texts_alone(engine, texts)
         others = {name: handler for name, handler in said.handlers.items() if name not in OURS}
-        return replace(said, rest="told", handlers=others)
+        return replace(said, rest_digest="told", handlers=others)
 
     with pytest.raises(InstallerError, match="the runtime nvidia would not be there"):
         accepted(
@@ -122,7 +123,7 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
     # As containerd 2.3.4 and 2.4.0-beta.0 were seen to: a file of schema 1, one without a version or with
     # ``root`` alone. 2.4 after the beta also takes imports that are newer than the root file; 2.3.4 does not start.
     def reads_schema_1(engine: EngineFacts, texts: Texts) -> Effect:
-        return replace(texts_alone(engine, texts), rest="told")
+        return replace(texts_alone(engine, texts), rest_digest="told")
 
     plan = plan_install(case.facts(case.before, Record(), {}), case.options, reads_schema_1)
 
@@ -259,14 +260,14 @@ def test_a_default_that_is_another_after_a_reload_is_seen() -> None:
         ),
         pytest.param(served({"runc": "", "nvidia": "/x"}, "nvidia"), [], id="ours, and the default"),
         pytest.param(
-            replace(served({"runc": ""}, "runc"), rest="b"),
+            replace(served({"runc": ""}, "runc"), rest_digest="b"),
             ["settings besides the runtimes would change"],
             id="rest",
         ),
     ],
 )
 def test_what_others_would_notice_is_told_in_words(after: Effect, said: list[str]) -> None:
-    before = replace(served({"runc": ""}, "runc"), rest="a" if after.rest else "")
+    before = replace(served({"runc": ""}, "runc"), rest_digest="a" if after.rest_digest else "")
 
     assert [*disturbed(before, after, {"nvidia"})] == said
 
@@ -464,7 +465,8 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     options = replace(CONTAINERD.options, restart_mode=RestartMode.AUTO)
     facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
     reason = "its EnvironmentFile /etc/default/site is not there"
-    engine = replace(facts.engines[0], unstartable=reason, serving=served({"runc": ""}, "runc"))
+    refused = not_started_again(facts.engines[0], reason)
+    engine = replace(facts.engines[0], not_restarted=refused, serving=served({"runc": ""}, "runc"))
     problem = f"restart containerd (containerd.service would not start it again: {reason})"
 
     plan = plan_install(replace(facts, engines=(engine,)), options)
@@ -472,7 +474,7 @@ def test_an_engine_whose_unit_would_not_start_it_again_is_not_restarted() -> Non
     assert problem in {each.problem for each in plan.obstacles}
     assert plan.final is not None
     held = undo_facts(CONTAINERD, written(CONTAINERD.before, plan), plan.final)
-    running = replace(held.engines[0], unstartable=reason, stopped=False)
+    running = replace(held.engines[0], not_restarted=refused, stopped=False)
     back = plan_undo(replace(held, engines=(running,)), options)
     assert problem in {each.problem for each in back.obstacles}
     assert not plan_undo(replace(held, engines=(replace(running, stopped=True),)), options).obstacles

@@ -20,7 +20,13 @@ TERM = (
 ALL = (
     *("image.repository=registry.example.com/mine", f"image.digest={SHA}", "image.pullPolicy=Always"),
     *("imagePullSecrets[0].name=password", "nameOverride=mine", "runtime=docker", "runtimeName=gpu"),
-    *("onExit=keep", "extraEnv[0].name=TOOLKIT_INSTALLER_INSTALL_DIR", "extraEnv[0].value=/opt/nvidia"),
+    *(
+        "metricsTextfile=/var/lib/n/t.prom",
+        "nfdFeatures=/etc/f.d/t",
+        "onExit=keep",
+        "extraEnv[0].name=TOOLKIT_INSTALLER_INSTALL_DIR",
+        "extraEnv[0].value=/opt/nvidia",
+    ),
     *("extraVolumes[0].name=more", "extraVolumes[0].hostPath.path=/opt"),
     *("extraVolumeMounts[0].name=more", "extraVolumeMounts[0].mountPath=/opt"),
     *(f"{TERM}.key=a", f"{TERM}.operator=Exists"),
@@ -77,6 +83,8 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         pytest.param("image.digest=sha256:12", "digest", id="half a digest"),
         pytest.param("maxUnavailable=0", "maxUnavailable", id="no node at a time"),
         pytest.param("maxUnavailable=many", "maxUnavailable", id="no number"),
+        pytest.param("metricsTextfile=/var/lib/n", "metricsTextfile", id="a directory for metrics"),
+        pytest.param("nfdFeatures=/etc/f.d/.t", "nfdFeatures", id="a file that NFD ignores"),
         pytest.param("imagePullSecrets[0]=password", "imagePullSecrets", id="a secret without name:"),
         pytest.param("uninstallNode=a b", "uninstallNode", id="no name of a node"),
         pytest.param("runtimeClasses=yes please", "runtimeClasses", id="neither true nor false"),
@@ -96,6 +104,8 @@ def test_each_value_is_where_it_belongs() -> None:
         assert made["image"] == f"registry.example.com/mine@{SHA}"
         assert made["imagePullPolicy"] == "Always"
         assert {"name": "TOOLKIT_INSTALLER_INSTALL_DIR", "value": "/opt/nvidia"} in made["env"]
+    assert {"name": "TOOLKIT_INSTALLER_METRICS_TEXTFILE", "value": "/var/lib/n/t.prom"} in container["env"]
+    assert {"name": "TOOLKIT_INSTALLER_NFD_FEATURES", "value": "/etc/f.d/t"} in container["env"]
     assert {each["metadata"]["labels"]["team"] for each in manifests} == {"gpu"}
     assert pod["imagePullSecrets"] == pod_of([job])["imagePullSecrets"] == [{"name": "password"}]
     assert pod["serviceAccountName"] == daemon_set["metadata"]["name"] == "mine"

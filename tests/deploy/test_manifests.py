@@ -198,6 +198,18 @@ def test_who_may_choose_gpus_is_a_component(component: str, mounts: str, layer: 
     assert values == {each["name"]: each["value"] for each in container_of(chart)["env"]}
 
 
+@pytest.mark.parametrize(
+    ("component", "value"), [("metrics-textfile", "metricsTextfile"), ("nfd-features", "nfdFeatures")]
+)
+def test_what_monitoring_is_told_is_a_component(component: str, value: str, layer: Layer) -> None:
+    told = container_of(layer("overlays/auto", f"components/{component}"))
+
+    variable = f"TOOLKIT_INSTALLER_{component.replace('-', '_').upper()}"
+    (path,) = (each["value"] for each in told["env"] if each["name"] == variable)
+    assert told["env"] == container_of(charted(f"{value}={path}"))["env"]
+    assert variable not in {each["name"] for each in container_of(kustomized("overlays/auto"))["env"]}
+
+
 def test_the_runtime_class_has_the_name_of_the_runtime(layer: Layer) -> None:
     manifests = layer("overlays/auto", "components/runtime-name")
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cache
@@ -67,9 +68,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 name, [pytest.param(None, marks=pytest.mark.skip(reason=lack))], indirect=True
             )
             continue
-        sets = engine_sets(on_the_day())
-        wanted = [row for row in sets if NODES[name] in {None, row.name}]
+        sets = [row for row in engine_sets(on_the_day()) if NODES[name] in {None, row.name}]
+        any_version = (
+            metafunc.definition.get_closest_marker("any_version") and os.environ.get("VERSIONS") != "all"
+        )
+        wanted = _one_of_each(sets, metafunc.definition.name) if any_version else sets
         metafunc.parametrize(name, wanted, ids=str, indirect=True)
+
+
+def _one_of_each(sets: list[EngineSet], test: str) -> list[EngineSet]:
+    """Return a version of each engine, chosen by the name of the test: among them all have their turn."""
+    turn = zlib.crc32(test.encode())
+    of_each = ([row for row in sets if row.name == name] for name in sorted({row.name for row in sets}))
+    return [rows[turn % len(rows)] for rows in of_each]
 
 
 def _told(terminalreporter: pytest.TerminalReporter, kind: str) -> list[str]:

@@ -14,6 +14,8 @@ from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 SHIM = "/usr/bin/containerd-shim-runc-v2"

@@ -11,6 +11,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/site.conf"
 EDITS = {

@@ -188,9 +188,9 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
     )
     facts, trials = node.facts(drop_in)
     told = trials(facts.engines[0], facts.contents)
-    assert (told.handlers, told.rest, bool(told.broken)) == (
+    assert (told.handlers, told.rest_digest, bool(told.broken)) == (
         before.handlers,
-        before.rest,
+        before.rest_digest,
         bool(before.broken),
     )
     try:

@@ -41,6 +41,13 @@ class MountedSite(Site):
         command = [*self._inside, "mount", *(target if word == "." else word for word in how), target]
         subprocess.run(command, check=True, capture_output=True)
 
+    def unmount(self, path: str) -> None:
+        subprocess.run([*self._inside, "umount", self.path(path)], check=True, capture_output=True)
+
+    def path(self, path: str) -> str:
+        """Return where a path of the host is for a program in its mount namespace."""
+        return str(self._real / path)
+
     def without(self, name: str) -> dict[str, str]:
         """Return the tree but for files of that name."""
         return {path: what for path, what in self.tree().items() if Path(path).name != name}
@@ -259,5 +266,29 @@ def test_a_root_config_on_a_read_only_file_system_stays_where_a_drop_in_is_enoug
     assert "nvidia-container-runtime" in (site.root / drop_in[1:]).read_text()
     assert (place / "config.toml").read_text() == imports
     assert site.call("install", "--runtime", "containerd", *words, "--set-as-default").returncode == 0
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize(("verb", "code"), [("uninstall", 4), ("install", 1)], ids=["an undo", "a repair"])
+def test_what_others_have_mounted_into_the_toolkit_is_never_removed_with_it(
+    site: MountedSite, verb: str, code: int
+) -> None:
+    theirs = site.root / "etc/site/secret"
+    theirs.parent.mkdir()
+    theirs.write_text("theirs")
+    before = site.tree()
+    assert site.call("install").returncode == 0
+    version = (site.root / TOOLKIT).readlink()
+    place = f"usr/local/nvidia/{version}/.config/nvidia-container-runtime"
+    site.mount(place, "--bind", site.path("etc/site"))
+    (site.root / TOOLKIT / "nvidia-ctk").unlink()  # which an install repairs
+
+    refused = site.call(verb)
+
+    assert refused.returncode == code, refused.stderr
+    assert f"something is mounted at /{place}" in sentence(refused.stderr)
+    assert theirs.read_text() == "theirs"
+    site.unmount(place)
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before

@@ -12,6 +12,8 @@ from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 
+pytestmark = pytest.mark.any_version
+
 RUN = (PYTHON, "-m", "installer", "run", "--host-root", "/host", "--toolkit-source", ARTIFACTS)
 
 

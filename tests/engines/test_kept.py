@@ -11,6 +11,8 @@ from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import sentence, served
 
+pytestmark = pytest.mark.any_version
+
 SOURCE: Final = ("--toolkit-source", ARTIFACTS)
 OURS: Final = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 # The unit says the same by a flag: dockerd refuses to start with it, and to reload.

@@ -52,6 +52,7 @@ def test_a_live_container_outlives_an_undo(
     assert served(node) == before
 
 
+@pytest.mark.any_version
 def test_a_live_container_of_the_default_runtime_outlives_it(node: Node) -> None:
     files, before = snapshot(node), served(node)
     node.installer("install", *SOURCE, "--set-as-default", check=True)
@@ -75,6 +76,7 @@ def test_a_live_container_of_the_default_runtime_outlives_it(node: Node) -> None
     assert served(node) == before
 
 
+@pytest.mark.any_version
 def test_every_handler_that_a_forced_undo_leaves_starts_containers(node: Node) -> None:
     files = snapshot(node)
     node.installer("install", *SOURCE, check=True)
@@ -97,6 +99,7 @@ def test_every_handler_that_a_forced_undo_leaves_starts_containers(node: Node) -
     assert snapshot(node) == files
 
 
+@pytest.mark.any_version
 def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
     files = snapshot(node)
     process = node.start_installer("run", *SOURCE)
@@ -112,6 +115,7 @@ def test_an_undo_waits_for_a_container_that_ends(node: Node) -> None:
     assert snapshot(node) == files
 
 
+@pytest.mark.any_version
 def test_an_install_takes_over_what_an_undo_had_to_leave(node: Node) -> None:
     files = snapshot(node)
     node.installer("install", *SOURCE, "--set-as-default", check=True)
@@ -130,6 +134,7 @@ def test_an_install_takes_over_what_an_undo_had_to_leave(node: Node) -> None:
     assert snapshot(node) == files
 
 
+@pytest.mark.any_version
 def test_a_runtime_keeps_its_name_while_containers_run_on_it(node: Node) -> None:
     node.installer("install", *SOURCE, check=True)
     live = start(node)
@@ -147,6 +152,7 @@ def test_a_runtime_keeps_its_name_while_containers_run_on_it(node: Node) -> None
     assert "nvidia" not in served(node)[0]
 
 
+@pytest.mark.any_version
 def test_stopped_containers_that_need_our_runtime_are_named(docker_node: Node) -> None:
     docker_node.installer("install", *SOURCE, check=True)
     live = start(docker_node)
@@ -158,6 +164,7 @@ def test_stopped_containers_that_need_our_runtime_are_named(docker_node: Node) -
     assert "stopped containers that need our runtime to start again: trainer" in done.stderr
 
 
+@pytest.mark.any_version
 def test_a_container_that_docker_starts_again_and_again_is_in_use(docker_node: Node) -> None:
     node = docker_node
     node.installer("install", *SOURCE, "--set-as-default", check=True)
@@ -178,6 +185,7 @@ def test_a_container_that_docker_starts_again_and_again_is_in_use(docker_node: N
     assert served(node) == ({"runc"}, "runc")
 
 
+@pytest.mark.any_version
 @pytest.mark.parametrize("data_root", ["", "/var/lib/docker/own"], ids=["usual", "data-root of a flag"])
 def test_stopped_containers_are_named_although_docker_is_stopped(docker_node: Node, data_root: str) -> None:
     if data_root:
@@ -195,6 +203,7 @@ def test_stopped_containers_are_named_although_docker_is_stopped(docker_node: No
     assert "stopped containers that need our runtime to start again: trainer" in done.stderr
 
 
+@pytest.mark.any_version
 def test_a_stop_that_keeps_hands_the_node_to_the_next_instance_untouched(node: Node) -> None:
     process = node.start_installer("run", *SOURCE, "--on-exit", "keep")
     process.wait_for("waiting for a signal")

@@ -321,7 +321,7 @@ from installer.host.files import Host
 said = json.loads(sys.argv[1])
 options = options_from({flag.field: flag.default for flag in FLAGS} | said, frozenset(said))
 host = Host.under(options.host_root, options.mounts)
-print(options.places["containerd"].config, host.here(options.places["containerd"].config), options.pid_file)
+print(options.places["containerd"].config, host.local_path(options.places["containerd"].config), options.pid_file)
 """
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.engines import neighbour
 from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
@@ -13,6 +15,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 from tests.engines.versions import EngineSet
+
+pytestmark = pytest.mark.any_version
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 SLOWER = 1.5

@@ -12,6 +12,8 @@ from tests.engines.images import IMAGE
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.versions import EngineSet
 
+pytestmark = pytest.mark.any_version
+
 IMAGES = {
     "docker": ["docker", "images", "--format", "{{.Repository}}:{{.Tag}}"],
     "containerd": ["ctr", "--namespace", "k8s.io", "images", "list", "--quiet"],

@@ -16,6 +16,8 @@ from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 
+pytestmark = pytest.mark.any_version
+
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 COMMAND = (PYTHON, "-m", "installer.compat")
 # hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.

@@ -21,6 +21,8 @@ from tests.engines.told import sentence, served
 from tests.engines.versions import BASE
 from tests.support.tree import tree
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 WORDS = "Podman answers on {}, and reads no daemon.json"
 

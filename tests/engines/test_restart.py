@@ -14,6 +14,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served, starts
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/other.conf"
 STOPS = 9  # on each of six kinds of nodes
@@ -55,7 +57,7 @@ def test_a_config_that_the_unit_names_for_the_next_start_is_not_restarted_into(
     refused = containerd_node.installer("install", *SOURCE)
 
     assert refused.returncode == 1
-    assert "at its next start containerd.service gives it /opt/mine.toml" in sentence(refused.stderr)
+    assert "at its next start containerd.service gives it --config /opt/mine.toml" in sentence(refused.stderr)
     assert "restart containerd.service at a time of your choice" in sentence(refused.stderr)
     assert snapshot(containerd_node) == files
     assert containerd_node.pid_of("containerd") == pid

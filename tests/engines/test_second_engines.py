@@ -9,6 +9,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 TOOLKIT = "/usr/local/nvidia/toolkit"
 UNITS = "/run/systemd/system"
@@ -74,6 +76,63 @@ def test_the_toolkit_outlives_a_second_containerd(containerd_node: Node, cri: Cr
     node.installer("uninstall", check=True)
     node.run(["rm", "-r", "/etc/other"])
     assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:2399", "tcp://0.0.0.0:2399"])
+def test_the_toolkit_outlives_a_dockerd_that_listens_on_tcp_alone(docker_node: Node, address: str) -> None:
+    node = docker_node
+    node.installer("install", *SOURCE, check=True)
+    node.write("/etc/docker2/daemon.json", node.read(DOCKER))
+    started(node, "docker2.service", DOCKERD.replace("unix:///run/docker2.sock", address))
+    node.run(["rm", "-r", "/etc/docker2"])
+
+    kept(node, "docker of docker2.service runs and serves nvidia")
+
+    node.write("/etc/docker2/daemon.json", "{}")
+    node.run(["systemctl", "restart", "docker2"])
+    node.installer("uninstall", check=True)
+    assert not (node.root / TOOLKIT.lstrip("/")).exists()
+
+
+@pytest.mark.parametrize("way", ["a copy", "a link", "the loader"])
+def test_the_toolkit_outlives_a_second_containerd_by_another_name(containerd_node: Node, way: str) -> None:
+    node = containerd_node
+    node.installer("install", *SOURCE, check=True)
+    config = node.read(CONTAINERD).replace("/var/lib/containerd", "/var/lib/other")
+    node.write("/etc/other/config.toml", f'state = "/run/other"\n{config}')
+    if way == "a copy":
+        node.run(["cp", "/usr/bin/containerd", "/opt/containerd-gpu"])
+        program = "/opt/containerd-gpu"
+    elif way == "a link":
+        node.run(["ln", "-s", "/usr/bin/containerd", "/opt/gpud"])
+        program = "/opt/gpud"
+    else:
+        program = "/lib64/ld-linux-x86-64.so.2 /usr/bin/containerd"
+    started(node, "other.service", OTHER.replace("/usr/bin/containerd", program))
+
+    kept(node, "containerd of other.service runs and reads /etc/other/config.toml, which names /usr/local")
+
+    node.run(["systemctl", "stop", "other"])
+    node.installer("uninstall", check=True)
+    assert not (node.root / TOOLKIT.lstrip("/")).exists()
+
+
+def test_the_toolkit_outlives_a_runc_that_leads_to_it(containerd_node: Node) -> None:
+    node = containerd_node
+    node.installer("install", *SOURCE, check=True)
+    node.run(["mv", "/usr/sbin/runc", "/usr/sbin/runc.distrib"])
+    if node.containerd_version.startswith("2."):  # which asks runc at its start what it can do
+        own = '[ "$*" = features ] && exec /usr/sbin/runc.distrib "$@"'
+        node.write("/usr/sbin/runc", f'#!/bin/sh\n{own}\nexec {TOOLKIT}/nvidia-container-runtime "$@"\n')
+        node.run(["chmod", "755", "/usr/sbin/runc"])
+    else:
+        node.run(["ln", "-s", f"{TOOLKIT}/nvidia-container-runtime", "/usr/sbin/runc"])
+
+    kept(node, "/sbin/runc, which engines start though no config names it, leads to /usr/local/nvidia/")
+
+    node.run(["mv", "/usr/sbin/runc.distrib", "/usr/sbin/runc"])
+    node.installer("uninstall", check=True)
+    assert not (node.root / TOOLKIT.lstrip("/")).exists()
 
 
 def with_runtime(node: Node, name: str) -> None:

@@ -11,6 +11,8 @@ from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.told import served
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 

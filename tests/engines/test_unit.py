@@ -8,6 +8,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 
+pytestmark = pytest.mark.any_version
+
 UNIT = "toolkit-installer.service"
 FILE = PROJECT / "deploy/systemd" / UNIT
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}

@@ -15,6 +15,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.versions import EngineSet
 
+pytestmark = pytest.mark.any_version
+
 SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 RUNTIMES = ["nvidia", "nvidia-cdi", "nvidia-legacy"]

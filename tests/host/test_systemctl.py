@@ -48,3 +48,12 @@ def test_a_host_without_systemctl_cannot_be_asked(tmp_path: Path, monkeypatch: p
 
     with pytest.raises(NoBusError, match="the host's systemctl cannot be run"):
         systemctl.state(Path("/"), UNIT, timeout_s=5)
+
+
+def test_what_speaks_against_a_restart_is_read_of_one_word_each(program: Path) -> None:
+    # As systemctl 252 and 257 print them.
+    _written(program, "printf 'KillMode=mixed\\nRefuseManualStart=no\\nRefuseManualStop=yes\\n'")
+
+    start = systemctl.unit_start(Path("/"), UNIT, timeout_s=5)
+
+    assert (start.kill_mode, start.refuses) == ("mixed", ("RefuseManualStop",))

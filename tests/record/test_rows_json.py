@@ -1,7 +1,10 @@
 import os
+from dataclasses import fields
 from pathlib import PurePosixPath
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from installer.decide.edits import Edit, Syntax
@@ -42,6 +45,7 @@ CONFIGS = st.builds(
     st.lists(DIGESTS, max_size=3).map(tuple),
     st.lists(EDITS, max_size=3).map(tuple),
     st.none() | PATHS,
+    st.none() | st.lists(TEXTS, max_size=2).map(tuple),
 )
 ENGINES = st.builds(
     EngineRow,
@@ -51,6 +55,9 @@ ENGINES = st.builds(
     st.dictionaries(TEXTS, PATHS).map(lambda named: tuple(named.items())),
     st.none() | PATHS,
     TEXTS,
+    st.none() | PATHS,
+    TEXTS,
+    st.none() | st.lists(st.integers(0, 99), max_size=3).map(tuple),
 )
 VERSIONS = DIGESTS | st.sampled_from([STAND_IN, ADOPTED])
 TOOLKITS = st.builds(
@@ -62,7 +69,7 @@ TOOLKITS = st.builds(
     linked=st.none() | TEXTS,
     files=st.dictionaries(TEXTS, TEXTS).map(lambda files: tuple(files.items())),
 )
-HOLDINGS = st.builds(
+RECORDS = st.builds(
     Record,
     st.lists(PATHS, max_size=3).map(tuple),
     st.none() | TOOLKITS,
@@ -71,9 +78,29 @@ HOLDINGS = st.builds(
     finished=st.booleans(),
     failed=st.none() | st.builds(Failure, DIGESTS, TEXTS),
     nodes=st.dictionaries(PATHS, TEXTS).map(lambda born: tuple(DeviceNode(*node) for node in born.items())),
+    pid_file=st.none() | PATHS,
+    left=TEXTS,
+    published=st.lists(PATHS, max_size=2).map(tuple),
 )
 
 
-@given(HOLDINGS)
+@pytest.mark.parametrize(
+    "rows", [RECORDS, TOOLKITS, ENGINES, CONFIGS, METAS, EDITS], ids=lambda rows: str(rows)[:40]
+)
+def test_each_field_of_a_row_is_drawn_and_so_read_back(rows: st.SearchStrategy[Any]) -> None:
+    drawn: dict[str, set[str]] = {}
+
+    @settings(max_examples=200, database=None, derandomize=True)
+    @given(rows)
+    def draw(row: Any) -> None:
+        for field in fields(row):
+            drawn.setdefault(field.name, set()).add(repr(getattr(row, field.name)))
+
+    draw()
+
+    assert [name for name, values in drawn.items() if len(values) == 1] == []
+
+
+@given(RECORDS)
 def test_whatever_is_held_is_read_back_as_it_was(held: Record) -> None:
     assert loads(dumps(held)) == held

@@ -16,6 +16,7 @@ ENGINES = ("--runtime", "docker", "--runtime", "containerd", "--runtime", "crio"
 DAEMON_JSON = "etc/docker/daemon.json"
 LEDGER = "usr/local/nvidia/.toolkit-installer/ledger"
 PIDFILE = "run/nvidia/toolkit/toolkit.pid"
+STATE = "run/nvidia/toolkit/toolkit.pid.state"
 
 
 class Site:

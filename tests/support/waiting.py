@@ -15,6 +15,6 @@ def _asleep(pid: int) -> bool:
 
 def until_it_sleeps(pid: int) -> None:
     deadline = time.monotonic() + 10
-    while "waiter.py" not in "".join(command_line(pid)) or not _asleep(pid):
+    while "/waiter." not in "".join(command_line(pid)) or not _asleep(pid):
         assert time.monotonic() < deadline, command_line(pid)
         time.sleep(0.01)

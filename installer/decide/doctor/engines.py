@@ -233,7 +233,7 @@ CHECKS: Final = (
         GROUP,
         "the runtimes of configs, and those that the engine serves",
         "they differ: somebody rewrote a config, or nobody reloaded the engine",
-        "`toolkit-installer install` (or HUP to the waiting `run`); then find who rewrites the file",
+        "`toolkit-installer install` (or `reconcile` while `run` waits); then find who rewrites the file",
         in_force,
         seen=("NVIDIA/gpu-operator#1651",),
     ),

@@ -24,6 +24,7 @@ from installer.decide.engines.containerd_doubts import doubts, refuse_dormant, r
 from installer.decide.engines.containerd_effect import (
     BUILT_IN,
     CDI,
+    FLAGS,
     PLUGIN_IDS,
     RUNC_TYPE,
     binary_of,
@@ -46,7 +47,7 @@ from installer.decide.engines.model import (
     table,
     text,
 )
-from installer.decide.engines.row import Api, CommandLine, DropIns, Engine, ReloadMethod, State
+from installer.decide.engines.row import Api, DropIns, Engine, ReloadMethod, State
 
 RUNC_SHIMS: Final = "io.containerd.runc."
 RUNC_V1_TYPE: Final = "io.containerd.runc.v1"  # gone in 2.0
@@ -211,8 +212,7 @@ def _shown(wanted: _Wanted, donor: Tree, entry: RuntimeEntry, before: Effect | N
     if before is not None:
         donor = _told_donor(before)
         mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
-    told = merged(_with(donor, extras), _nonempty(mine))
-    told = merged(told, extras.override)
+    told = merged(merged(_with(donor, extras), _nonempty(mine)), extras.override)
     less = {name: value for name, value in told.items() if name not in {"runtime_type", *OF_LINUX_V1}}
     driver = _systemd_cgroup(config, donor, entry, extras)
     options = table(less, ("options",), config.path)
@@ -287,7 +287,7 @@ CONTAINERD: Final = Engine(
     unit="containerd.service",
     process="containerd",
     api=Api.CRI,
-    cmdline=CommandLine(config=("--config", "-c")),
+    cmdline=FLAGS,
     state=State(PurePosixPath("/run/containerd"), "--state", "state"),
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,

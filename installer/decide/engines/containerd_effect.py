@@ -21,7 +21,7 @@ from installer.decide.engines.containerd_config import (
     understood,
 )
 from installer.decide.engines.model import ConfigFiles, table
-from installer.decide.engines.row import Check, Question
+from installer.decide.engines.row import Check, CommandLine, Question
 from installer.decide.errors import InstallerError
 
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
@@ -33,6 +33,10 @@ RUNTIMES: Final = "runtimes"
 # What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
+FLAGS: Final = CommandLine(
+    config=("--config", "-c"),
+    places={"root": ("--root",), "state": ("--state",), "address": ("--address", "-a")},
+)
 
 
 def check(question: Question) -> Check:
@@ -69,7 +73,7 @@ def effect_of(dump: Tree) -> Effect:
         (name for name in (V3_PLUGIN, V2_PLUGIN) if "containerd" in table(plugins, (name,), PRINTED)), ""
     )
     if not plugin:
-        return Effect({}, "", rest=_digest(dump), broken="CRI is switched off")
+        return Effect({}, "", rest_digest=_digest(dump), broken="CRI is switched off")
     cri = table(plugins, (plugin,), PRINTED)
     runtimes = dict(table(cri, ("containerd", RUNTIMES), PRINTED))
     default = str(table(cri, ("containerd",), PRINTED).get(DEFAULT) or BUILT_IN)
@@ -80,15 +84,17 @@ def effect_of(dump: Tree) -> Effect:
     twice = bool(untrusted.get("runtime_type")) and UNTRUSTED in runtimes
     if untrusted.get("runtime_type"):
         runtimes[UNTRUSTED] = untrusted
-    cdi = cri.get(CDI)
+    cdi, grpc = cri.get(CDI), table(dump, ("grpc",), PRINTED)
+    places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
     return Effect(
         {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
-        rest=_digest(_rest(dump, plugin)),
+        rest_digest=_digest(_rest(dump, plugin)),
         undefined="" if default in runtimes else default,
         # engine-facts.md#containerd-untrusted
         broken=f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}" if twice else "",
+        places={name: said for name, said in places.items() if isinstance(said, str)},
     )
 
 

@@ -229,6 +229,7 @@ CRIO: Final = Engine(
     cmdline=CommandLine(
         config=CONFIG_FLAGS,
         drop_ins=DROP_IN_FLAGS,
+        places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
         # engine-facts.md#crio-flags
         telling=Telling(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
@@ -243,7 +244,8 @@ CRIO: Final = Engine(
     check=check,
     effect=effect,
     hook_dir=PurePosixPath(HOOK_DIR),
-    says_unserved=True,
+    reload_misreports=True,
     named=named,
+    starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
     finishes_calls=True,
 )

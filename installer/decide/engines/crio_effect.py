@@ -35,16 +35,19 @@ def effect(tree: Tree) -> Effect:
         handlers[name] = Handler(text(one, "runtime_path", SOURCE), one)
     run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
+    places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
+    places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
     hook_dirs, cdi_dirs = runtime.get("hooks_dir"), runtime.get("cdi_spec_dirs")
     return Effect(
         handlers,
         text(runtime, "default_runtime", SOURCE),
         cdi=bool(cdi_dirs) if isinstance(cdi_dirs, list) else None,
-        rest=_digest(tree),
+        rest_digest=_digest(tree),
         state=PurePosixPath(run_root, f"{driver}-containers"),
         hook_dirs=tuple(PurePosixPath(str(each)) for each in hook_dirs)
         if isinstance(hook_dirs, list)
         else (PurePosixPath(HOOK_DIR),),
+        places={name: said for name, said in places.items() if said},
     )
 
 

@@ -184,5 +184,7 @@ DOCKER: Final = Engine(
     edits=edits,
     check=check,
     uses="containerd",
+    # The last is that of `docker run --gpus`.
+    starts=("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook"),
     effect=lambda files: effect(files.files.get(files.config), files.config, files.version, files.flags),
 )

@@ -45,8 +45,13 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
 
     Raises:
-        InstallerError: the root file is another's, and does not take the drop-in.
+        InstallerError: the root file is not there, or is another's, and does not take the drop-in.
     """
+    if files.config not in files.trees:
+        raise InstallerError(
+            f"configure k0s in {files.drop_in} ({files.config} is not there: k0s writes it when it starts)",
+            remedy="restart k0s, then run again",
+        )
     if _merges(files.config, files.trees):
         root = merged(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
         # k0s merges as containerd 2 does.

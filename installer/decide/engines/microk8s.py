@@ -38,7 +38,7 @@ USUAL: Final = {
     "SNAP_DATA": "/var/snap/microk8s/current",
 }
 ALWAYS: Final = {"RUNTIME": BUILT_IN}
-ONE: Final = 3  # parts of a text that one variable splits: before, its name, after
+SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, its name, after it
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
@@ -46,8 +46,14 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
 
     Raises:
-        InstallerError: containerd could not read the result in any place, or CRI is switched off.
+        InstallerError: there is no template; containerd could not read the result in any place, or CRI is
+            switched off.
     """
+    if files.config not in files.trees:
+        raise InstallerError(
+            f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",
+            remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
+        )
     template, values = files.trees.get(files.config, {}), _values(files)
     for decision in containerd.edits(_as_read(files), entries, extras):
         worded = (
@@ -93,7 +99,7 @@ def _known(template: Tree, rendered: str) -> Mapping[str, str]:
         made = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
     for key, said in leaves(template):
         parts, found = VARIABLE.split(said) if isinstance(said, str) else [], made.get(key)
-        if len(parts) == ONE and isinstance(found, str):
+        if len(parts) == SPLIT_BY_ONE and isinstance(found, str):
             before, name, after = parts
             if found.startswith(before) and found.endswith(after):
                 values[name] = found[len(before) : len(found) - len(after)]
@@ -161,5 +167,6 @@ MICROK8S: Final = Engine(
         start_s=60.0,
         marks=("/microk8s/",),
         rendered=RENDERED,
+        needs_root=True,
     ),
 )

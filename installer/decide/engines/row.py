@@ -48,12 +48,14 @@ class Telling:
 class CommandLine:
     """Flags of an engine's command line, each by its names.
 
-    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins. ``conflicts`` says why a
+    ``config`` and ``drop_ins`` name the root file and the directory of drop-ins, ``places`` where it keeps
+    what it knows of its containers and where it listens: without these it has none. ``conflicts`` says why a
     flag stands against any runtime in a config, ``conflicts_as_default`` against a default there.
     """
 
     config: tuple[str, ...]
     drop_ins: tuple[str, ...] = ()
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     telling: Telling | None = None
     conflicts: Mapping[str, str] = field(default_factory=dict)
     conflicts_as_default: Mapping[str, str] = field(default_factory=dict)
@@ -97,8 +99,8 @@ class Generated:
     ``finds`` is the runtime of a toolkit at its usual place that it looks for by itself: nothing is edited
     there; "" where it makes that config of texts that others write. ``rendered`` is the file that it makes of
     them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
-    It is part of one of ``units``, whose start takes up to ``start_s`` seconds. ``marks`` are parts of its
-    paths that no other engine's have.
+    It is part of one of ``units``; a start is waited for ``start_s`` seconds at least. ``marks`` are parts of
+    its paths that no other engine's have. ``needs_root`` tells that it does not start without its root file.
     """
 
     finds: str
@@ -106,6 +108,7 @@ class Generated:
     start_s: float
     marks: tuple[str, ...]
     rendered: PurePosixPath | None = None
+    needs_root: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +162,19 @@ class Engine:
     ``program`` is where its program is that is in no usual place.
 
     ``hook_dir`` is where it looks for OCI hooks, None where it has none. ``uses`` is the engine that runs its
-    containers for it. ``says_unserved`` tells that a reload changes what it says and not what it serves
-    (engine-facts.md#crio-reload).
+    containers for it. ``reload_misreports`` tells that after a reload it says what its files say, and
+    serves what it had (engine-facts.md#crio-reload).
 
-    ``named`` returns the runtimes, with their programs, and the default that files name, for an engine that
-    starts without a runtime whose program is not there, unless that is the default.
+    ``named`` returns the runtimes, with their programs, and the default that files name. It is there for an
+    engine that passes over a runtime whose program is absent, and does not start if that is its default.
 
     ``check`` returns how its program is asked what it makes of texts, None where it has no such question.
 
     ``edits`` are the ways to have our runtimes served, the plainest first; ``effect`` is what files have in
     force as far as their texts tell; ``relocated`` are edits whose keys the engine's own tools have moved.
+
+    ``starts`` are the programs, as patterns of their names, that it starts though no config names them, by
+    default those of containerd: io.containerd.gpu.v2 is containerd-shim-gpu-v2, which any client may ask for.
 
     ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
     it ends cannot wait for its restart.
@@ -196,9 +202,10 @@ class Engine:
     program: PurePosixPath | None = None
     hook_dir: PurePosixPath | None = None
     uses: str = ""
-    says_unserved: bool = False
+    reload_misreports: bool = False
     check: Callable[[Question], Check] | None = None
     named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
+    starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
     finishes_calls: bool = False
     generated: Generated | None = None
     relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits

@@ -33,34 +33,10 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
 
     If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
     """
-    engines, configs, found = [], [], []
-    for engine in facts.engines:
-        runtimes: dict[str, PurePosixPath] = {}
-        wholes = frozenset(() if ours else _drop_ins(engine, facts, options.layout.toolkit))
-        own = frozenset(_own_imports(engine, facts, options.layout.toolkit) if ours else ())
-        for path in engine.files:
-            file = facts.contents[path]
-            if file is None:
-                continue
-            tree = tree_of(file, path)
-            theirs = dict(_runtimes(tree, options.layout.toolkit))
-            runtimes |= {key[-1]: binary for key, binary in theirs.items()}
-            whole = path in wholes
-            edits = (
-                () if whole else (*_edits(engine, tree, tuple(theirs)), *_imports(engine, tree, wholes, own))
-            )
-            if not whole and not edits:
-                continue
-            written = (file.digest,) if whole else ()
-            syntax = None if whole else syntax_of(path, text_of(file, path), engine.name)
-            configs.append(ConfigRow(engine.name, path, syntax, None, written, edits))
-            names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
-            found.append(f"{path} as a whole" if whole else f"{names} in {path}")
-        hooks = tuple(path for path in engine.hooks if _is_hook(facts, path, options.layout.toolkit))
-        configs += [_whole(engine.name, path, facts) for path in hooks]
-        found += [f"the hook {path}" for path in hooks]
-        if runtimes or hooks:
-            engines.append(EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items())))
+    parts = [_of_engine(engine, facts, options.layout.toolkit, ours=ours) for engine in facts.engines]
+    engines = tuple(row for part in parts for row in part.rows.engines)
+    configs = tuple(row for part in parts for row in part.rows.configs)
+    found = [note for part in parts for note in part.notes]
     toolkit = None
     # Its installer writes that config in any case: without it, and unused, a directory is somebody else's.
     if facts.toolkit.kind is Kind.DIRECTORY and (engines or facts.toolkit.config is not None):
@@ -68,8 +44,36 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
         toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
     elif engines:
         toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
-    held = Record(toolkit=toolkit, engines=tuple(engines), configs=tuple(configs))
-    return Part(ID, rows=held, notes=tuple(found))
+    return Part(ID, rows=Record(toolkit=toolkit, engines=engines, configs=configs), notes=tuple(found))
+
+
+def _of_engine(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath, *, ours: bool) -> Part:
+    """Return rows for what is NVIDIA's, or ``ours``, in the configs and hooks of one engine."""
+    configs, found = [], []
+    runtimes: dict[str, PurePosixPath] = {}
+    wholes = frozenset(() if ours else _drop_ins(engine, facts, toolkit))
+    own = frozenset(_own_imports(engine, facts, toolkit) if ours else ())
+    for path in engine.files:
+        file = facts.contents[path]
+        if file is None:
+            continue
+        tree = tree_of(file, path)
+        theirs = dict(_runtimes(tree, toolkit))
+        runtimes |= {key[-1]: binary for key, binary in theirs.items()}
+        if path in wholes:
+            configs.append(_whole(engine.name, path, facts))
+            found.append(f"{path} as a whole")
+        elif edits := (*_edits(engine, tree, tuple(theirs)), *_imports(engine, tree, wholes, own)):
+            syntax = syntax_of(path, text_of(file, path), engine.name)
+            configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
+            names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
+            found.append(f"{names} in {path}")
+    hooks = tuple(path for path in engine.hooks if _is_hook(facts, path, toolkit))
+    configs += [_whole(engine.name, path, facts) for path in hooks]
+    found += [f"the hook {path}" for path in hooks]
+    row = EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items()))
+    engines = (row,) if runtimes or hooks else ()
+    return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
 
 
 def left_alone(facts: Facts, options: Options) -> Iterator[str]:

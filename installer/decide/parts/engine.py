@@ -3,21 +3,22 @@
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from installer.decide import reasons, reloading
+from installer.decide import reasons, reloading, restarts
 from installer.decide.choice import Choice, choose, defaults, others
 from installer.decide.configs import tree_of
 from installer.decide.data import replace
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry, leaves
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts
-from installer.decide.kept import Attempt, least, refuse_fatal, with_former
+from installer.decide.kept import Attempt, Least, least, refuse_fatal, with_former
 from installer.decide.layout import DEFAULT_INSTALL_DIR
 from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part, id_of
 from installer.decide.references import with_named
-from installer.decide.revert import revert
+from installer.decide.reloading import take_up
 from installer.decide.rows import ConfigRow, EngineRow, Record
 from installer.decide.steps import FindRuntimes, Reload, Step, WriteConfig
 from installer.decide.texts import Ask
@@ -36,7 +37,7 @@ def choices(
     return tuple(chosen), tuple(refused)
 
 
-def seen(choice: Choice) -> Part:
+def find_runtimes(choice: Choice) -> Part:
     """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
     part = id_of(choice.engine.name)
     if not (choice.writes and choice.reloads):
@@ -62,7 +63,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
     )
     rows = tuple(reloading.rows_for(choice.changes, choice.steps))
     configs = with_named((config for config, _ in rows), facts, options.layout)
-    told = choice.after is not None and choice.after.rest and choice.reloads
+    told = choice.after is not None and choice.after.rest_digest and choice.reloads
     return Part(
         id_of(engine.name),
         choice.steps,
@@ -78,9 +79,15 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         obstacles=(
             *_silent(choice, options),
             *_not_found_there(engine, options),
-            *reloading.unstartable(engine, choice.steps),
+            *_not_restarted(choice, facts),
         ),
     )
+
+
+def _not_restarted(choice: Choice, facts: Facts) -> Iterator[InstallerError]:
+    """Yield why the engine may not be restarted, but for what stands against any install already."""
+    found = restarts.refused(choice.engine, choice.steps, choice.after, facts)
+    yield from (error for error in found if error not in facts.obstacles)
 
 
 def _state(engine: EngineFacts, held: EngineRow | None) -> PurePosixPath | None:
@@ -150,10 +157,9 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     reload = _reload(row, kept, attempt, found, left.after)
     # One that comes up neither way has nothing to reload, and its owner has to be told why.
     dead = left.after.broken if found is not None and found.crashing and left.after is not None else ""
-    steps = revert(reload, left, None if dead else found, facts, options.restart_mode)
+    steps = _steps(reload, left, None if dead else found, facts, options.restart_mode)
     if found is not None and any(isinstance(step, Reload) for step in steps):
         refuse_fatal(found, left.now, left.after)
-    spare = sorted(attempt.kept) if not kept else []
     edits = {config.path: config.edits for config in facts.held.configs}
     return Part(
         id_of(row.name),
@@ -165,20 +171,27 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         ),
         in_progress=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
         backups=attempt.backups,
-        notes=(
-            *attempt.notes,
-            *(
-                f"did not {left.needed[group].problem}"
-                if group in left.needed
-                else f"left {group} in the config of {row.name}: the rest of it needs that"
-                for group in spare
-            ),
-            *([f"{row.name} does not start without our edits either: {dead}"] if dead else []),
-            *(reloading.stale_runtimes(found, left.after, left.ours) if found is not None else ()),
-        ),
-        obstacles=tuple(reloading.unstartable(found, steps)),
+        notes=(*attempt.notes, *(() if kept else _spare(row, left)), *_told(row, found, left, dead)),
+        obstacles=tuple(restarts.refused(found, steps, left.after, facts)),
         needed=tuple(left.needed.values()) if kept else (),
     )
+
+
+def _spare(row: EngineRow, left: Least) -> Iterator[str]:
+    """Yield why keys of ours stay, though no runtime does."""
+    for group in sorted(left.attempt.kept):
+        if group in left.needed:
+            yield f"did not {left.needed[group].problem}"
+        else:
+            yield f"left {group} in the config of {row.name}: the rest of it needs that"
+
+
+def _told(row: EngineRow, found: EngineFacts | None, left: Least, dead: str) -> Iterator[str]:
+    """Yield what the owner of the engine has to know of it."""
+    if dead:
+        yield f"{row.name} does not start without our edits either: {dead}"
+    if found is not None:
+        yield from reloading.stale_runtimes(found, left.after, left.ours)
 
 
 def _as_found(attempt: Attempt, steps: Iterable[Step]) -> Iterator[ConfigRow]:
@@ -188,6 +201,41 @@ def _as_found(attempt: Attempt, steps: Iterable[Step]) -> Iterator[ConfigRow]:
         last = texts.get(row.path)
         if row.named:
             yield replace(row, ours=(last.digest,) if last is not None else row.ours, edits=())
+
+
+def _steps(
+    reload: Reload, least: Least, found: EngineFacts | None, facts: Facts, restart_mode: RestartMode
+) -> list[Step]:
+    """Return the steps for one engine; one that is stopped will read its file anyway."""
+    writes = least.attempt.writes
+    # One that looks for the toolkit by itself will not find it at its next start; one whose files said
+    # what we wanted before we came has nothing to read.
+    unread = not writes or restart_mode is RestartMode.NONE
+    needs_no_reload = unread or found is None or found.stopped
+    # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
+    verified = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
+    told = found.serving if found is not None and not found.outdated else None
+    if reload.present and not reload.demoted:
+        # What others say of the same handlers looks alike before and after.
+        verified = facts.held.finished and all(step.before == step.after for step in writes)
+    wrote = any(step.before != step.after for step in writes) or not facts.held.finished
+    verified = verified and (not wrote or _as_without_us(told, least.now, least.after))
+    already_unloaded = verified and told is not None and reload.satisfied_by(told)
+    if needs_no_reload or already_unloaded:
+        return [step for step in writes if step.before != step.after]
+    # Whatever dockerd has by now: somebody may have told it more since we asked.
+    return take_up(writes, reload, None, found)
+
+
+def _as_without_us(told: Effect | None, now: Effect | None, after: Effect | None) -> bool:
+    """Tell whether an engine has what its files come to without us, though they come to something else now.
+
+    Where none of our runtimes is served any more it may still have the default that we gave it. Of all else
+    it does not tell, so nothing else may change.
+    """
+    if told is None or now is None or after is None or after.broken:
+        return True
+    return told.default == after.default and (now.cdi, now.rest_digest) == (after.cdi, after.rest_digest)
 
 
 def _reload(

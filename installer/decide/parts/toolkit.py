@@ -48,16 +48,8 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
     The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
     not as it was installed.
     """
-    held = facts.held.toolkit
-    try:
-        check_artifacts(
-            facts.artifacts,
-            source_root=options.toolkit_source,
-            machine=facts.machine,
-            absent=facts.absent_interpreters,
-        )
-    except InstallerError as error:
-        return Part(ID, rows=Record(toolkit=held), obstacles=(error,))
+    if unfit := _unfit(facts, options):
+        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
     toolkit_dir = options.layout.toolkit
     rendered = render_config(
         replace(options.toolkit, driver_root=options.driver_root),
@@ -86,6 +78,20 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
         notes=(*notes, *damaged),
         obstacles=_no_room(facts, options, files) if steps else (),
     )
+
+
+def _unfit(facts: Facts, options: Options) -> tuple[InstallerError, ...]:
+    """Return why nothing can be installed of what lies in the image."""
+    try:
+        check_artifacts(
+            facts.artifacts,
+            source_root=options.toolkit_source,
+            machine=facts.machine,
+            absent=facts.absent_interpreters,
+        )
+    except InstallerError as error:
+        return (error,)
+    return ()
 
 
 def _current(now: str | None) -> str | None:

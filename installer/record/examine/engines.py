@@ -21,6 +21,7 @@ from installer.host.process_table import Seen
 from installer.record import reads, units
 from installer.record.configs import with_readable_configs
 from installer.record.engines import Answer, ask
+from installer.record.found import looked_for
 from installer.record.started import started
 from installer.record.texts import is_file
 from installer.record.trial import Trials
@@ -38,15 +39,7 @@ def engines(host: Host, options: Options, seen: Iterable[Seen]) -> tuple[Running
 
 def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | None:
     place = options.places.get(engine.name, Places())
-    facts = EngineFacts(
-        engine.name,
-        place.config or engine.config,
-        place.drop_in or engine.drop_in,
-        None,
-        (),
-        place.socket or engine.socket,
-        engine.unit,
-    )
+    facts = replace(looked_for(engine, options), hook=None)
     answer = ask(engine, host.local_path(facts.socket), timeout_s=ASK_S)
     if answer.stopped and answer.another is None:
         return None
@@ -54,11 +47,8 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         return None  # its sibling, on the same socket
     facts = _located(host, engine, facts, place, answer)
     contents, unreadable = _contents(host, facts.files)
-    docker = (
-        settings(host.local_path(facts.socket), timeout_s=ASK_S)
-        if engine.api is Api.DOCKER
-        else DockerSettings()
-    )
+    speaks_docker = engine.api is Api.DOCKER
+    docker = settings(host.local_path(facts.socket), timeout_s=ASK_S) if speaks_docker else DockerSettings()
     return RunningEngine(
         name=engine.name,
         said=".".join(map(str, answer.version or ())),
@@ -76,7 +66,7 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         unit_state=unit_state(host, facts.unit),
         cgroup_driver=docker.cgroup_driver,
         live_restore=docker.live_restore,
-        finds_hook=_finds_hook(host, facts) if engine.api is Api.DOCKER else None,
+        finds_hook=_finds_hook(host, facts) if speaks_docker else None,
     )
 
 

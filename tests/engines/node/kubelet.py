@@ -1,6 +1,7 @@
 """A pod of deploy/ on a node, as the kubelet would have the engine run it: all of it is the manifest's own."""
 
 import json
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ from tests.engines.cri import NODE, Container, Cri, CriError, Executed, Mount, P
 from tests.engines.nodes import Node
 
 LOGS = "run/podlogs"
+REMOVED_S = 60
 SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
@@ -132,9 +134,17 @@ class _CriPod:
         with suppress(CriError):  # its call ends with the containerd that took it
             self._cri.stop_container(self.container, self.grace_s)
         self._cri.wait()
-        self._cri.stop_container(self.container, self.grace_s)
-        code = self.exit_code()
-        self._cri.remove_container(self.container)
+        deadline = time.monotonic() + REMOVED_S
+        while True:
+            try:
+                self._cri.stop_container(self.container, self.grace_s)
+                code = self.exit_code()
+                self._cri.remove_container(self.container)
+                break
+            except CriError:  # a containerd that has just started may not know yet that it has ended
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
         self._cri.remove_pod(self.sandbox)
         return code
 

@@ -1,19 +1,26 @@
 """The built image as the DaemonSet's pod, on nodes whose engine it reconfigures from inside."""
 
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.deploy.rendered import kustomized, pod_of
+from tests.deploy.rendered import Manifest, kustomized, pod_of
+from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.live import start
-from tests.engines.node.kubelet import apply, probe
+from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.waiting import command_line
 
 NEXT = "next"
 READY = "run/nvidia/toolkit/ready"
+PSS_MB = 6.0
+CPU_S = 3.6  # a millicore
 
 
 def payload(node: Node) -> str:
@@ -112,3 +119,122 @@ def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Calla
     assert uninstall.delete() == 0
     assert snapshot(node) == files
     assert served(node) == before
+
+
+def waiter_of(node: Node) -> Path:
+    """Return the directory below /proc of the pod's ``run`` while it waits."""
+    (found,) = _called(node, "/waiter.")
+    return found
+
+
+def _called(node: Node, words: str) -> list[Path]:
+    """Return the processes of a node with ``words`` in their command, less those that start them."""
+    import psutil
+
+    below = psutil.Process(node.leader).children(recursive=True)
+    names = {each.pid: each.name() for each in below}
+    return [
+        Path(f"/proc/{pid}")
+        for pid, name in names.items()
+        if name.startswith(("python", "toolkit")) and words in " ".join(command_line(pid))
+    ]
+
+
+def pss_mb(process: Path) -> float:
+    lines = (process / "smaps_rollup").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+
+
+def beside_a_bare_interpreter(node: Node, pod: Running) -> tuple[float, float]:
+    """Return the Pss of the waiter and of a bare interpreter of the same image, which share its pages."""
+    sleep = "import time; time.sleep(12)"
+    bare = threading.Thread(
+        target=pod.exec, args=("/opt/toolkit-installer/bin/python", "-I", "-S", "-c", sleep)
+    )
+    bare.start()
+    until(lambda: bool(_called(node, sleep)), pod.log)
+    time.sleep(2)
+    found = pss_mb(waiter_of(node)), pss_mb(_called(node, sleep)[0])
+    bare.join()
+    return found
+
+
+def waits(node: Node) -> bool:
+    try:
+        return bool(waiter_of(node))
+    except (ValueError, OSError):
+        return False
+
+
+def restarts_by_others(node: Node, pod: Running, manifest: Manifest, before: str, story: Story) -> None:
+    """Let somebody rewrite the config and restart the engine, and ask the pod to put that right."""
+    node.write(CONTAINERD, before)
+    node.restart("containerd.service")
+    node.cri.wait()
+    story.tell("somebody rewrote it and restarted the engine")
+    restarts = story.restarts
+    (container,) = manifest["containers"]
+    command = container["readinessProbe"]["exec"]["command"]
+    until(lambda: "without being asked" in pod.exec(*command).stdout, pod.log)
+    story.tell(f"the probe: {pod.exec(*command).stdout.strip()}")
+    # The restart of the engine that serves it ends a kubectl exec; the answer is that of the next one.
+    pod.exec("toolkit-installer", "reconcile")
+    becomes_ready(pod, manifest)
+    asked = pod.exec("toolkit-installer", "reconcile")
+    story.tell(f"kubectl exec ... reconcile, twice: {asked.stdout.splitlines()[-1]}")
+    assert (asked.returncode, asked.stdout.splitlines()[-1]) == (0, "nothing to do"), asked
+    assert served(node)[0] >= OURS
+    assert story.restarts == restarts + 1
+
+
+def test_a_config_that_a_bootstrap_script_rewrites_is_mended(
+    node: Node, tell: Callable[[Node], Story]
+) -> None:
+    story, manifest = tell(node), daemon_set("undo")
+    files, path = snapshot(node), DOCKER if node.engine == "docker" else CONTAINERD
+    before = node.read(path)
+    pod = apply(node, "toolkit", manifest, TAG)
+    becomes_ready(pod, manifest)
+    wanted = node.read(path)
+    story.tell("the pod is ready")
+    ours = story.restarts
+
+    began = time.monotonic()
+    node.write(path, before)
+    until(lambda: node.read(path) == wanted, pod.log)
+    took = time.monotonic() - began
+    becomes_ready(pod, manifest)
+    story.tell(
+        f"somebody rewrote {path}: mended after {took:.1f} s, restarts caused: {story.restarts - ours}"
+    )
+    assert story.restarts == ours
+    assert served(node)[0] >= OURS
+
+    if node.engine == "containerd":  # a restart of dockerd ends this pod, whose runs nobody starts again here
+        restarts_by_others(node, pod, manifest, before, story)
+
+    assert pod.delete() == 0
+    assert snapshot(node) == files
+
+
+def test_what_a_wait_costs(newest_node: Node, tell: Callable[[Node], Story]) -> None:
+    story, manifest = tell(newest_node), daemon_set("undo")
+    pod = apply(newest_node, "toolkit", manifest, TAG)
+    becomes_ready(pod, manifest)
+    until(lambda: waits(newest_node), pod.log)
+    process = waiter_of(newest_node)
+    before_ns = int((process / "schedstat").read_text().split()[0])
+    began = time.monotonic()
+
+    time.sleep(65)  # the slow check comes once a minute
+
+    used_ns = int((process / "schedstat").read_text().split()[0]) - before_ns
+    an_hour_s = used_ns / 1e9 / (time.monotonic() - began) * 3600
+    memory, bare = beside_a_bare_interpreter(newest_node, pod)
+    story.tell(
+        f"the waiter takes {memory:.1f} MB (limit {PSS_MB}), a bare interpreter beside it {bare:.1f} MB"
+    )
+    story.tell(f"and {an_hour_s:.2f} s of CPU in an hour (limit {CPU_S})")
+    assert memory <= PSS_MB
+    assert an_hour_s <= CPU_S
+    assert pod.delete() == 0

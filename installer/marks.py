@@ -14,7 +14,7 @@ TRIES: Final = 3
 AT_MOST_S: Final = 1.1  # a file system that counts whole seconds
 
 
-def seen(options: Options) -> tuple[str, ...]:
+def marks(options: Options) -> tuple[str, ...]:
     """Return a mark and a path for each thing that ``status`` looks at; none where all is not good.
 
     None also where a path has letters that the readiness file would have to escape: each probe is then given

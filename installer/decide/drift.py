@@ -1,0 +1,192 @@
+"""Drift: whether a node that is not as installed is repaired now, later or not at all: nobody fights."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from installer.decide.data import dataclass
+from installer.decide.engines import ENGINES
+from installer.decide.engines.row import ReloadMethod
+from installer.decide.errors import InstallerError
+from installer.decide.options import Drift
+from installer.decide.plan import Plan
+from installer.decide.steps import (
+    FindRuntimes,
+    InstallVersion,
+    Reload,
+    RemoveDirectory,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+    WriteConfig,
+    describe,
+)
+
+HOUR_S: Final = 3600.0
+# Before the first repair of a thing within an hour, before the second, and so on; then comes the end.
+PAUSES_S: Final = (0.0, 10.0, 60.0, 300.0, 1800.0)
+# Before a node is looked at again where no look succeeds: an engine that starts takes its time.
+RETRIES_S: Final = (2.0, 10.0, 60.0, 300.0)
+# A file beside a config that somebody writes all the time shall not cost a look each second.
+LOOKS: Final = 10
+LOOKS_WITHIN_S: Final = 600.0
+REST_S: Final = 60.0
+TOOLKIT: Final = "the toolkit"
+RECONCILE: Final = "toolkit-installer reconcile"
+
+# What takes nothing back that somebody did: a look, and what nobody needs any more.
+HOUSEKEEPING: Final = (FindRuntimes, RemoveVersion, RemoveDirectory)
+
+# When each thing was repaired, in seconds of a clock that only runs on.
+Repairs = Mapping[str, tuple[float, ...]]
+
+
+class Action(StrEnum):
+    """What is done about a plan that has been made while ``run`` waits."""
+
+    NOTHING = "nothing"
+    REPAIR = "repair"
+    WAIT = "wait"
+    REPORT = "report"
+    GIVE_UP = "give up"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done, why it is no repair where it is none, and until when (0: until something changes)."""
+
+    action: Action
+    reason: InstallerError | None = None
+    until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drifted:
+    """What is not as installed: the things with the reason of each, and the engines that need a reload."""
+
+    things: Mapping[str, str]
+    engines: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Drifted":
+        """Return what a plan is about to change."""
+        pairs = list(zip(plan.steps, plan.why, strict=True))
+        things = {_thing(step): why for step, why in pairs if not isinstance(step, HOUSEKEEPING)}
+        engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
+        return cls(things, tuple(engines))
+
+    @property
+    def names(self) -> str:
+        """The things, as part of a sentence."""
+        return " and ".join(self.things)
+
+    @property
+    def told(self) -> str:
+        """The things with their reasons, as part of a sentence."""
+        return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
+
+
+def _reloaded(step: Step) -> str:
+    """Return the engine that is restarted or reloaded for a step, or by itself when it sees a write."""
+    match step:
+        case Reload(engine):
+            return engine
+        case WriteConfig(engine) if engine in ENGINES:
+            return engine if ENGINES[engine].reload is ReloadMethod.ITSELF else ""
+        case _:
+            return ""
+
+
+def _thing(step: Step) -> str:
+    match step:
+        case WriteConfig(_, path):
+            return str(path)
+        case Reload(engine):
+            return engine
+        case InstallVersion() | SwitchToolkit():
+            return TOOLKIT
+        case _:
+            return describe(step)
+
+
+def decide(
+    policy: Drift, drifted: Drifted, repairs: Repairs, now_s: float, clock: Callable[[float], str]
+) -> Decision:
+    """Return what is done about drift that nobody has asked us to repair; ``clock`` words a moment."""
+    if not drifted.things:
+        return Decision(Action.NOTHING)
+    if not policy.repairs:
+        return Decision(Action.REPORT, _reported(drifted, "--drift report only tells"))
+    if drifted.engines and not policy.restarts:
+        return Decision(Action.REPORT, _reported(drifted, _reload_needed(drifted.engines)))
+    recent = recent_repairs(repairs, now_s)
+    counts = {thing: recent.get(thing, ()) for thing in drifted.things}
+    worst = max(counts, key=lambda thing: len(counts[thing]))
+    times = counts[worst]
+    if len(times) >= len(PAUSES_S):
+        return Decision(Action.GIVE_UP, _given_up(worst, times, clock), times[0] + HOUR_S)
+    until_s = max(((each[-1] + PAUSES_S[len(each)]) for each in counts.values() if each), default=now_s)
+    if until_s > now_s:
+        return Decision(Action.WAIT, _waited(worst, times, clock(until_s)), until_s)
+    return Decision(Action.REPAIR)
+
+
+def recent_repairs(repairs: Repairs, now_s: float) -> Repairs:
+    """Return the repairs of the last hour."""
+    recent = {
+        thing: tuple(each for each in times if now_s - HOUR_S < each <= now_s)
+        for thing, times in repairs.items()
+    }
+    return {thing: times for thing, times in recent.items() if times}
+
+
+def with_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:
+    """Return the repairs with one more of each thing."""
+    recent = recent_repairs(repairs, now_s)
+    return {**recent, **{thing: (*recent.get(thing, ()), now_s) for thing in things}}
+
+
+def retry_s(failures: int) -> float:
+    """Return in how many seconds a node is looked at again after so many looks in a row that failed."""
+    return RETRIES_S[min(failures, len(RETRIES_S)) - 1]
+
+
+def rest_s(looks: Sequence[float], now_s: float) -> float:
+    """Return for how many seconds no change leads to a look; ``looks`` are those that found nothing."""
+    return REST_S if sum(now_s - each < LOOKS_WITHIN_S for each in looks) >= LOOKS else 0.0
+
+
+def _reload_needed(engines: Sequence[str]) -> str:
+    verbs = dict.fromkeys(
+        "reloaded" if ENGINES[name].reload is ReloadMethod.HUP else "restarted" for name in engines
+    )
+    return f"{' and '.join(engines)} would have to be {' or '.join(verbs)}"
+
+
+def _reported(drifted: Drifted, why: str) -> InstallerError:
+    return InstallerError(
+        f"repair {drifted.names} without being asked ({why}; {drifted.told})",
+        remedy=f"run {RECONCILE} at a time of your choice",
+        code="drifted",
+    )
+
+
+def _waited(thing: str, times: Sequence[float], then: str) -> InstallerError:
+    return InstallerError(
+        f"keep {thing} as it was installed (somebody has changed it again after {_often(times)})",
+        remedy=f"find who changes it; the next repair is at {then}, or when you run {RECONCILE}",
+        code="drifted",
+    )
+
+
+def _given_up(thing: str, times: Sequence[float], clock: Callable[[float], str]) -> InstallerError:
+    return InstallerError(
+        f"keep {thing} as it was installed (somebody changes it again and again: {_often(times)} "
+        f"within an hour, the last at {clock(times[-1])})",
+        remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
+        code="drift-repeats",
+    )
+
+
+def _often(times: Sequence[float]) -> str:
+    return f"{len(times)} repair{'s' if len(times) > 1 else ''}"

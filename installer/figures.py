@@ -1,0 +1,82 @@
+"""Metrics and labels, where they are asked for; where not, nothing of this is loaded."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from installer.decide.data import replace
+from installer.decide.errors import InstallerError, StoppedError
+from installer.decide.options import Options
+from installer.decide.plan import Plan
+from installer.host.files import Host
+from installer.record.internal import internal_errors
+from installer.record.ledger import Ledger
+
+
+def claim(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write down which files are going to be told, ahead of the first; remove those not asked for any more.
+
+    Raises:
+        InstallerError: one of them is somebody else's; nothing was changed.
+    """
+    if options.published or ledger.held.published:
+        from installer.record import monitoring
+
+        monitoring.claim(host, options, ledger)
+
+
+def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
+    """Remove what was told, as an undo begins; the ledger sees to it that nothing of it stays."""
+    if options.published or ledger.held.published:
+        from installer.record import monitoring
+
+        monitoring.withdraw(host, options, ledger)
+
+
+def installed(host: Host, options: Options, ledger: Ledger, plan: Plan, *, repair: bool = False) -> None:
+    """Tell the end of an install that went well, or of a look at the node by a ``run`` that has waited."""
+    if ledger.held.published:
+        from installer.record import monitoring
+
+        monitoring.installed(host, options, ledger, plan, repair=repair)
+
+
+def failed(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:
+    """Tell that something went wrong: nothing is proven any more."""
+    if ledger.held.published and not ledger.gone:
+        from installer.record import monitoring
+
+        monitoring.failed(host, options, ledger, error)
+
+
+@contextmanager
+def failures_told(host: Host, options: Options, ledger: Ledger) -> Iterator[None]:
+    """Tell it where the block fails. A stop is no failure."""
+    try:
+        with internal_errors():
+            yield
+    except StoppedError:
+        if ledger.held.published and ledger.held.empty and not ledger.gone:  # as before: nothing was there
+            from installer.record import monitoring
+
+            if monitoring.withdraw(host, options, ledger):
+                ledger.held = replace(ledger.held, published=())
+        raise
+    except InstallerError as error:
+        failed(host, options, ledger, error)
+        raise
+
+
+def listen(host: Host, options: Options, ledger: Ledger, *, inherited: bool) -> None:
+    """Let the waiter answer who asks for metrics, on the socket of before an exec if ``inherited``."""
+    where = options.metrics_listen
+    if where is None and not inherited:
+        return
+    from installer.host.listening import listen, listen_no_more
+
+    if where is None or options.layout.answer not in ledger.held.published:
+        listen_no_more()
+        return
+    from installer.record.monitoring import warned
+
+    with warned():
+        listen(host, where, options.layout.answer, inherited=inherited)

@@ -1,0 +1,76 @@
+"""The last look of ``run`` as ``status`` tells it, and the one sentence that a failed probe shows."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from installer.decide.rows import Record
+from installer.host.files import Host
+from installer.host.glance import is_held_pidfile
+from installer.record.seen import EngineSeen, Seen
+
+LOOK: Final = "last look"
+RECONCILE: Final = "toolkit-installer reconcile"
+
+
+def lines(seen: Seen | None) -> Iterator[tuple[str, str, bool]]:
+    """Yield what was seen: about what, how it was, and whether it was good."""
+    if seen is None:
+        return
+    if not seen.current:
+        yield (
+            LOOK,
+            f"at {seen.time}, by a run that has ended (pid {seen.pid}): nobody watches this node",
+            True,
+        )
+        return
+    if seen.problem:
+        yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False
+    for engine in seen.engines:
+        if engine.serves is not None:
+            yield engine.name, _engine(engine), engine.serves
+    if seen.doing:
+        yield "repair", f"under way since {seen.time}: {', '.join(seen.doing)}", True
+
+
+def _engine(engine: EngineSeen) -> str:
+    if engine.serves:
+        return f"serves our runtimes, since {engine.since}"
+    return (
+        f"did not serve our runtimes at the last look ({engine.differs}), since {engine.since}: {RECONCILE}"
+    )
+
+
+def document(seen: Seen | None) -> dict[str, Any] | None:
+    """Return the last look for programs; None where there was none."""
+    if seen is None:
+        return None
+    return {
+        "time": seen.time,
+        "pid": seen.pid,
+        "current": seen.current,
+        "number": seen.number,
+        "asked": seen.asked,
+        "did": list(seen.did),
+        "code": seen.code,
+        "problem": seen.problem,
+        "remedy": seen.remedy,
+        "engines": [
+            {"name": each.name, "serves": each.serves, "since": each.since, "differs": each.differs}
+            for each in seen.engines
+        ],
+    }
+
+
+def not_proven(host: Host, pid_file: PurePosixPath, held: Record | None, seen: Seen | None) -> str:
+    """Return why a node is not ready that has nothing else to say against it."""
+    if held is None:
+        return "nothing is installed: wait for run to finish, or see its log"
+    if not is_held_pidfile(str(host.local_path(pid_file))):
+        return (
+            f"no run waits on this node (nobody holds {pid_file}): start run, or see the log of the last one"
+        )
+    unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
+    if unasked:
+        return f"nobody asked {' or '.join(unasked)} what it serves (--restart-mode none, or an OCI hook)"
+    return "run has not proven yet that the engines serve our runtimes: wait, or see its log"

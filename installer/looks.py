@@ -1,0 +1,282 @@
+"""A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer import signals
+from installer.decide.data import dataclass, replace
+from installer.decide.drift import (
+    Action,
+    Decision,
+    Drifted,
+    decide,
+    recent_repairs,
+    rest_s,
+    retry_s,
+    with_repair,
+)
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError, StoppedError
+from installer.decide.facts import EngineFacts
+from installer.decide.layout import Layout
+from installer.decide.options import Drift, Options
+from installer.decide.plan import Plan
+from installer.decide.rows import Record
+from installer.decide.steps import Reload, describe
+from installer.host.events import log
+from installer.host.files import Host
+from installer.host.waiting import Watch, signature
+from installer.record import seen, units
+from installer.record.internal import internal_errors
+from installer.record.seen import EngineSeen, Seen
+
+KEPT_LOOKS: Final = 16
+LOUD_FAILURES: Final = 2
+ELSEWISE: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a look may do to the node that it looks at.
+
+    ``plan`` says what an install would do, and ``carry_out`` does it; ``publish`` says that the engines are
+    proven to serve, ``withdraw`` that they are not; ``node_stops`` tells whether the node is going down.
+    ``looked`` and ``failed`` tell monitoring how a look has ended.
+    """
+
+    host: Host
+    options: Options
+    held: Callable[[], Record]
+    plan: Callable[[], Plan]
+    carry_out: Callable[[Plan], None]
+    publish: Callable[[Plan], None]
+    withdraw: Callable[[], None]
+    looked: Callable[[Plan], None]
+    failed: Callable[[InstallerError], None]
+    node_stops: Callable[[], bool]
+
+
+def installed(work: Work, plan: Plan) -> Watch:
+    """Tell what came of an install; return what is watched from here on."""
+    before = seen.of_this_boot(work.host, work.options.state_file)
+    now = _begun(before, seen.now_s(), asked=False)
+    now = replace(now, plan=plan.digest, engines=_engines(work, plan, before, proven=True), failures=0)
+    return _ended(work, now.with_error(None), "", plan)
+
+
+def look(work: Work, *, asked: bool) -> Watch:
+    """Look at the node, do about it what is to be done, and tell it; return what is watched from here on.
+
+    ``asked`` says that somebody wants it put right now, whatever the policy.
+
+    Raises:
+        StoppedError: a stop is pending.
+    """
+    signals.check()
+    before = seen.of_this_boot(work.host, work.options.state_file)
+    now = _begun(before, seen.now_s(), asked=asked)
+    as_found = signature(_places(work, now))
+    try:
+        with internal_errors():
+            return _looked(work, before, now, as_found)
+    except StoppedError:
+        raise
+    except InstallerError as error:
+        return _failed(work, before, now, as_found, error)
+
+
+def _begun(before: Seen, began_s: float, *, asked: bool) -> Seen:
+    return replace(before, number=before.number + 1, began_s=began_s, asked=asked, doing=(), did=())
+
+
+def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
+    engines_before = signature(_engine_places(work, before))
+    plan = work.plan()
+    drifted = Drifted.of(plan)
+    decision = _decision(work, drifted, now)
+    if decision.action in {Action.REPAIR, Action.NOTHING}:
+        now = _repaired(work, now, plan, drifted)
+        _refuse_stopped(work, plan)
+        work.looked(plan)
+        engines = _engines(work, plan, before, proven=True)
+        now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
+        if not drifted.things:
+            return _ended(work, now, as_found, plan)
+        # One that was restarted before our write has not read it: only what we reload is asked again.
+        unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
+        return _ended(work, now, ELSEWISE if unread else "", plan)
+    assert decision.reason is not None  # noqa: S101 - what is left alone has a reason
+    _tell(work, before, decision)
+    work.withdraw()
+    engines = _engines(work, plan, before, proven=False)
+    now = replace(now, plan=plan.digest, engines=engines, failures=0)
+    now = replace(now.with_error(decision.reason), until_s=decision.until_s)
+    return _ended(work, now, as_found)
+
+
+def _refuse_stopped(work: Work, plan: Plan) -> None:
+    """Raise where an engine that we have configured does not run: it would not be asked."""
+    stopped = _stopped(work, plan)
+    if stopped:
+        raise InstallerError(
+            f"prove that {stopped[0]} serves our runtimes (it does not run)",
+            remedy=f"start {stopped[0]}; its configs are as they should be",
+            code="engine-not-proven",
+        )
+
+
+def _stopped(work: Work, plan: Plan) -> tuple[str, ...]:
+    """Return the engines that we have configured, are asked to configure, and did not find running."""
+    rows, names = work.held().engines, work.options.engine_names
+    return tuple(row.name for row in rows if row.name in names and row.name not in plan.engines)
+
+
+def _decision(work: Work, drifted: Drifted, now: Seen) -> Decision:
+    if now.asked:
+        return Decision(Action.REPAIR)
+    decision = decide(work.options.drift, drifted, now.repairs, seen.now_s(), seen.clock)
+    if decision.action is Action.REPAIR and work.node_stops():
+        reason = InstallerError(
+            "repair the node (it is going down)", remedy="look again after its boot", code="drifted"
+        )
+        return Decision(Action.REPORT, reason)
+    return decision
+
+
+def _repaired(work: Work, now: Seen, plan: Plan, drifted: Drifted) -> Seen:
+    """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
+    if drifted.things:
+        steps = tuple(describe(step) for step in plan.steps)
+        repairs = {} if now.asked else with_repair(now.repairs, drifted.things, seen.now_s())
+        now = replace(now, doing=steps, repairs=repairs, looks=())
+        seen.publish(work.host, work.options.state_file, now)
+        log.warning("drift found", found=drifted.told, repair=list(steps))
+    work.carry_out(plan)
+    if drifted.things:
+        log.info("drift repaired", steps=len(plan.steps), seconds=round(seen.now_s() - now.began_s, 3))
+    elif now.asked:
+        log.info("nothing changed", engines=sorted(plan.engines))
+    return replace(now, did=now.doing, doing=())
+
+
+def _failed(work: Work, before: Seen, now: Seen, as_found: str, error: InstallerError) -> Watch:
+    failures = before.failures + 1
+    # An engine that its owner restarts does not answer for a moment: the second look tells.
+    if now.asked or failures == LOUD_FAILURES:
+        log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
+    repairs = seen.of_this_boot(work.host, work.options.state_file).repairs  # with the one that has failed
+    engines = tuple(replace(each, serves=None, differs="") for each in before.engines)
+    now = replace(now, engines=seen.with_since(engines, before.engines), failures=failures, repairs=repairs)
+    now = replace(now.with_error(error), until_s=seen.now_s() + retry_s(failures))
+    work.withdraw()
+    work.failed(error)
+    return _ended(work, now, as_found)
+
+
+def _tell(work: Work, before: Seen, decision: Decision) -> None:
+    reason = decision.reason
+    if reason is None or (reason.code, reason.problem) == (before.code, before.problem):
+        return
+    say = log.error if decision.action is Action.GIVE_UP else log.warning
+    say("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
+    work.failed(reason)
+
+
+def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> Watch:
+    """Tell the look, and return what is watched; ``as_found`` is "" where something was written.
+
+    What was written then is what is on the disk, if ``status`` has nothing to say against it. A plan that is
+    ``proven`` is published last: readiness tells probes how all that is told before it stood.
+    """
+    found_nothing = bool(as_found) and not (now.problem or now.asked)
+    looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
+    moment = seen.now_s()
+    now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment))
+    places = _places(work, now)
+    as_found = as_found or _as_written(work, places)
+    try:
+        seen.publish(work.host, work.options.state_file, now)
+    except InstallerError as error:
+        log.warning("look not told", error=error)
+    if proven is not None:
+        work.publish(proven)
+    if work.options.drift is Drift.IGNORE:
+        return Watch()
+    due = max(1.0, now.until_s - moment) if now.until_s else 0.0
+    return Watch(places, as_found, due, rest_s(looks, moment))
+
+
+def _as_written(work: Work, places: tuple[str, ...]) -> str:
+    """Return how the node is after a write of ours, or what it never is where somebody has written since."""
+    from installer.status import told
+
+    found = signature(places)
+    return found if all(line.good for line in told(work.host, work.options)) else ELSEWISE
+
+
+def _engines(work: Work, plan: Plan, before: Seen, *, proven: bool) -> tuple[EngineSeen, ...]:
+    """Return what each engine serves after a plan was carried out, or, where not ``proven``, without it."""
+    reasons = {
+        step.engine: why
+        for step, why in zip(plan.steps, plan.why, strict=True)
+        if isinstance(step, Reload) and not proven
+    }
+    found = (
+        EngineSeen(
+            each.name,
+            None if each.name in plan.unproven else each.name not in reasons,
+            differs=reasons.get(each.name, ""),
+            process=_process(work.host, each),
+        )
+        for each in plan.engines.values()
+    )
+    silent = (EngineSeen(name, serves=False, differs="it does not run") for name in _stopped(work, plan))
+    return seen.with_since((*found, *silent), before.engines)
+
+
+def _process(host: Host, engine: EngineFacts) -> str:
+    """Return where the process of an engine is found below /proc; "" where it is not seen."""
+    if engine.pid:
+        return f"/proc/{engine.pid}"
+    with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
+        if pid := units.state(host, engine.unit).main_pid:
+            return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
+    return ""
+
+
+def _places(work: Work, now: Seen) -> tuple[str, ...]:
+    """Return what is watched: all that a plan is made from, as far as a change of it can be seen cheaply."""
+    host, options = work.host, work.options
+    found: list[str] = []
+    for path, whole in watched(options.layout, work.held()):
+        for last in (False, True):
+            local = str(host.local_path(path, last=last))
+            found.append(f"{local}/" if whole else local)
+    return tuple(dict.fromkeys((*found, *_engine_places(work, now))))
+
+
+def _engine_places(work: Work, now: Seen) -> tuple[str, ...]:
+    """Return what is not the same any more once an engine was restarted."""
+    sockets = (str(work.host.local_path(row.socket)) for row in work.held().engines)
+    return (*sockets, *(each.process for each in now.engines if each.process))
+
+
+def watched(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:
+    """Yield what the rows of the ledger tell to be watched, and whether all that is in it."""
+    for row in held.configs:
+        yield row.path, False
+    for engine in held.engines:
+        for directory in _config_directories(engine.name, engine.config):
+            yield directory, True
+    yield from ((path, False) for path in (layout.toolkit, layout.config, layout.ledger))
+    if held.toolkit is not None:
+        yield layout.version(held.toolkit.version), True
+
+
+def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
+    engine = ENGINES[name]
+    own = config or engine.config
+    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
+    return dict.fromkeys(each for each in directories if each is not None)

@@ -1,0 +1,70 @@
+"""Ask the ``run`` that waits on this node to look now, and tell what came of it."""
+
+import json
+import signal
+import sys
+import time
+from typing import Final
+
+from installer import looked
+from installer.decide.errors import Exit, InstallerError
+from installer.decide.options import Options
+from installer.host import holder
+from installer.host.files import Host
+from installer.record import seen
+from installer.record.seen import Seen
+
+ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
+POLL_S: Final = 0.05
+
+
+def reconcile(options: Options, *, as_json: bool) -> Exit:
+    """Print what the ``run`` that waits has found and done, and return 0 where all is well.
+
+    Raises:
+        InstallerError: it could not put the node right, or did not answer.
+    """
+    host = Host.under(options.host_root, options.mounts)
+    sent_s = seen.now_s()
+    pid = holder.send(host.local_path(options.pid_file), signal.SIGHUP)
+    if pid is None:
+        sys.stdout.write(f"no run waits on this node (nobody holds {options.pid_file}): use install\n")
+        return Exit.NOBODY_WAITS
+    answer = _answer(host, options, pid, sent_s)
+    if as_json:
+        sys.stdout.write(json.dumps(looked.document(answer), indent=2) + "\n")
+        return Exit.FAILED if answer.problem else Exit.OK
+    if answer.error is not None:
+        raise answer.error
+    for step in answer.did:
+        sys.stdout.write(f"done: {step}\n")
+    for what, state, _ in looked.lines(answer):
+        sys.stdout.write(f"{what}: {state}\n")
+    sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
+    return Exit.OK
+
+
+def _answer(host: Host, options: Options, pid: int, sent_s: float) -> Seen:
+    """Return the first look that was asked for and that began after ``sent_s``, once it is over."""
+    told = False
+    while seen.now_s() < sent_s + ANSWER_S:
+        found = seen.read(host, options.state_file)
+        ours = found is not None and found.asked and found.began_s >= sent_s
+        if found is not None and ours and found.over:
+            return found
+        if found is not None and ours and not told:
+            told = True
+            # To stderr: an engine that is restarted ends the kubectl exec that it serves.
+            sys.stderr.write(f"under way: {', '.join(found.doing)}\n")
+        if holder.holder_of(host.local_path(options.pid_file)) != pid:
+            raise InstallerError(
+                "reconcile (the run that waited has ended)",
+                remedy="see its log, then start it again, or use install",
+                code="no-answer",
+            )
+        time.sleep(POLL_S)
+    raise InstallerError(
+        f"reconcile (pid {pid} has not answered within {ANSWER_S:g} s)",
+        remedy="see its log: it may still be at work",
+        code="no-answer",
+    )

@@ -1,0 +1,144 @@
+"""What ``run`` has last seen of the node, in a file beside its pidfile: ``status`` asks no engine."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Self
+
+from installer.decide.data import dataclass, field, fields_of, replace
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File
+from installer.host.boot import boot_id, own_pid, runs
+from installer.host.files import Host
+from installer.host.kernel import trusted_uids
+from installer.record import ready
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSeen:
+    """One engine at the last look: whether it served our runtimes, since when, and what it served otherwise.
+
+    ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
+    where that is not seen.
+    """
+
+    name: str
+    serves: bool | None = None
+    since: str = ""
+    differs: str = ""
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A look at the node: who has looked and when, what he did, and what is not as it should be.
+
+    ``number`` counts the looks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
+    ``asked`` says that somebody wanted it. ``doing`` are the steps that are under way, ``did`` those that are
+    done. ``problem`` and ``remedy`` are "" where all is well. The rest is what the next decision needs.
+    """
+
+    boot_id: str = ""
+    pid: int = 0
+    time: str = ""
+    plan: str = ""
+    number: int = 0
+    began_s: float = 0.0
+    asked: bool = False
+    engines: tuple[EngineSeen, ...] = ()
+    doing: tuple[str, ...] = ()
+    did: tuple[str, ...] = ()
+    code: str = ""
+    problem: str = ""
+    remedy: str = ""
+    until_s: float = 0.0
+    failures: int = 0
+    looks: tuple[float, ...] = ()
+    repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def current(self) -> bool:
+        """Whether the process that has looked still waits, in this boot."""
+        return self.boot_id == boot_id() and runs(self.pid)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is under way any more."""
+        return not self.doing
+
+    @property
+    def error(self) -> InstallerError | None:
+        """What is not as it should be."""
+        code: Any = self.code
+        return InstallerError(self.problem, remedy=self.remedy, code=code) if self.problem else None
+
+    def with_error(self, error: InstallerError | None) -> Self:
+        """Return the look with what is not as it should be."""
+        if error is None:
+            return replace(self, code="", problem="", remedy="", until_s=0.0)
+        return replace(self, code=error.code, problem=error.problem, remedy=str(error.remedy))
+
+
+def now_s() -> float:
+    """Return the moment on a clock that only runs on, and that is the same for all processes of this boot."""
+    return time.monotonic()
+
+
+def clock(moment_s: float) -> str:
+    """Return a moment of ``now_s`` as people tell it."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - time.monotonic() + moment_s))
+
+
+def stamp() -> str:
+    """Return this moment as it stands in files."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def read(host: Host, path: PurePosixPath) -> Seen | None:
+    """Return the last look; None where there is none, or it cannot be read, or is not root's."""
+    try:
+        file = host.read(path)
+        if file is None or file.meta.uid not in trusted_uids():
+            return None
+        said = json.loads(file.content)
+        if said.pop("version") != VERSION:
+            return None
+        engines = tuple(EngineSeen(**each) for each in said.pop("engines"))
+        repairs = {str(name): tuple(map(float, times)) for name, times in said.pop("repairs").items()}
+        lists: dict[str, Any] = {name: tuple(said.pop(name)) for name in ("doing", "did", "looks")}
+        return Seen(engines=engines, repairs=repairs, **lists, **said)
+    except (InstallerError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return None
+
+
+def publish(host: Host, path: PurePosixPath, seen: Seen) -> None:
+    """Put a look in the place of the one before."""
+    said = replace(seen, boot_id=boot_id(), pid=own_pid(), time=stamp())
+    host.replace(
+        path, File(json.dumps({"version": VERSION, **fields_of(said)}, default=fields_of).encode() + b"\n")
+    )
+
+
+def of_this_boot(host: Host, path: PurePosixPath) -> Seen:
+    """Return the last look of this boot; the first one where there was none."""
+    found = read(host, path)
+    return found if found is not None and found.boot_id == boot_id() else Seen()
+
+
+def remove(host: Host, path: PurePosixPath) -> None:
+    """Remove the file; one of somebody else's with that name stays."""
+    ready.remove(host, path)
+
+
+def with_since(engines: Iterable[EngineSeen], before: Iterable[EngineSeen]) -> tuple[EngineSeen, ...]:
+    """Return the engines, each with the moment since when it is so: that of ``before`` where it was."""
+    known = {each.name: each for each in before}
+    return tuple(
+        replace(each, since=last.since)
+        if (last := known.get(each.name)) is not None and last.serves == each.serves and last.since
+        else replace(each, since=stamp())
+        for each in engines
+    )

@@ -1,0 +1,219 @@
+"""What is done about drift, as tables: when it is repaired, when not yet, and when not any more."""
+
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.drift import (
+    HOUR_S,
+    PAUSES_S,
+    REST_S,
+    Action,
+    Drifted,
+    decide,
+    recent_repairs,
+    rest_s,
+    retry_s,
+    with_repair,
+)
+from installer.decide.inode import File
+from installer.decide.options import Drift
+from installer.decide.part import Part
+from installer.decide.plan import Plan
+from installer.decide.rows import Record
+from installer.decide.steps import (
+    FindRuntimes,
+    InstallVersion,
+    Reload,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+    WriteConfig,
+)
+
+CONFIG = "/etc/containerd/config.toml"
+WHY = "it does not hold the runtime nvidia as asked for"
+FILE = Drifted({CONFIG: WHY})
+RESTART = Drifted({CONFIG: WHY, "containerd": "it does not serve nvidia"}, ("containerd",))
+RELOAD = Drifted({"docker": "it does not serve nvidia"}, ("docker",))
+NOW = 100_000.0
+
+
+def clock(moment_s: float) -> str:
+    return f"second {moment_s:g}"
+
+
+@pytest.mark.parametrize(
+    ("policy", "drifted", "action"),
+    [
+        pytest.param(Drift.AUTO, Drifted({}), Action.NOTHING, id="nothing differs"),
+        pytest.param(Drift.REPORT, Drifted({}), Action.NOTHING, id="nothing differs, and nothing is told"),
+        pytest.param(Drift.AUTO, FILE, Action.REPAIR, id="a file, and the engine serves"),
+        pytest.param(Drift.AUTO, RESTART, Action.REPORT, id="a restart is not taken unasked"),
+        pytest.param(Drift.AUTO, RELOAD, Action.REPORT, id="nor is a reload"),
+        pytest.param(Drift.REPAIR, RESTART, Action.REPAIR, id="a restart that the policy allows"),
+        pytest.param(Drift.REPAIR, RELOAD, Action.REPAIR, id="a reload that the policy allows"),
+        pytest.param(Drift.REPORT, FILE, Action.REPORT, id="told only"),
+        pytest.param(Drift.REPORT, RESTART, Action.REPORT, id="told only, with a restart"),
+    ],
+)
+def test_the_policy_says_what_is_repaired(policy: Drift, drifted: Drifted, action: Action) -> None:
+    assert decide(policy, drifted, {}, NOW, clock).action is action
+
+
+def _written(engine: str, path: str) -> WriteConfig:
+    return WriteConfig(engine, PurePosixPath(path), None, File(b"ours"))
+
+
+@pytest.mark.parametrize(
+    ("steps", "things", "engines"),
+    [
+        pytest.param([_written("containerd", CONFIG)], [CONFIG], (), id="a config"),
+        pytest.param(
+            [_written("containerd", CONFIG), FindRuntimes("containerd", ()), Reload("containerd", ())],
+            [CONFIG, "containerd"],
+            ("containerd",),
+            id="a config and a restart",
+        ),
+        pytest.param(
+            [_written("k0s", "/etc/k0s/containerd.d/nvidia.toml")],
+            ["/etc/k0s/containerd.d/nvidia.toml"],
+            ("k0s",),
+            id="a write that its engine restarts itself for",
+        ),
+        pytest.param(
+            [InstallVersion("1", ()), SwitchToolkit("", "1")], ["the toolkit"], (), id="the toolkit"
+        ),
+        pytest.param([_written("cdi", "/var/run/cdi/x.yaml")], ["/var/run/cdi/x.yaml"], (), id="CDI"),
+        pytest.param([RemoveVersion("0")], [], (), id="what nobody needs any more is no drift"),
+        pytest.param([], [], (), id="nothing"),
+    ],
+)
+def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
+    steps: list[Step], things: list[str], engines: tuple[str, ...]
+) -> None:
+    part = Part("x", tuple(steps), tuple("because" for _ in steps))
+
+    drifted = Drifted.of(Plan((part,), Record(), Record(), {}))
+
+    assert ([*drifted.things], drifted.engines) == (things, engines)
+
+
+@pytest.mark.parametrize(
+    ("drifted", "words"),
+    [
+        pytest.param(RESTART, "containerd would have to be restarted", id="restart"),
+        pytest.param(RELOAD, "docker would have to be reloaded", id="reload"),
+    ],
+)
+def test_what_is_left_alone_is_told_with_its_reason_and_the_way_out(drifted: Drifted, words: str) -> None:
+    reason = decide(Drift.AUTO, drifted, {}, NOW, clock).reason
+
+    assert reason is not None
+    assert words in reason.problem
+    assert "it does not serve nvidia" in reason.problem
+    assert "toolkit-installer reconcile" in reason.remedy
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "action"),
+    [
+        pytest.param([], Action.REPAIR, id="the first at once"),
+        pytest.param([9], Action.WAIT, id="the second not after 9 s"),
+        pytest.param([10], Action.REPAIR, id="but after 10"),
+        pytest.param([70, 59], Action.WAIT, id="the third not after 59 s"),
+        pytest.param([70, 60], Action.REPAIR, id="but after a minute"),
+        pytest.param([370, 360, 299], Action.WAIT, id="the fourth not after 299 s"),
+        pytest.param([370, 360, 300], Action.REPAIR, id="but after five minutes"),
+        pytest.param([2400, 2300, 2200, 1799], Action.WAIT, id="the fifth not after 1799 s"),
+        pytest.param([2400, 2300, 2200, 1800], Action.REPAIR, id="but after half an hour"),
+        pytest.param([3500, 3400, 3300, 3000, 1], Action.GIVE_UP, id="no sixth within an hour"),
+        pytest.param([3500, 3400, 3300, 3000, 1900], Action.GIVE_UP, id="whatever the pause"),
+        pytest.param([3601, 3400, 3300, 3000, 1900], Action.REPAIR, id="until the first is an hour ago"),
+        pytest.param([3600], Action.REPAIR, id="what is an hour ago does not count"),
+        pytest.param([-5], Action.REPAIR, id="nor does what has not been yet"),
+    ],
+)
+def test_repairs_of_the_same_thing_come_at_growing_intervals_and_end(
+    ago_s: list[float], action: Action
+) -> None:
+    repairs = {CONFIG: tuple(NOW - each for each in ago_s)}
+
+    assert decide(Drift.AUTO, FILE, repairs, NOW, clock).action is action
+
+
+def test_the_repair_of_one_thing_does_not_hold_up_that_of_another() -> None:
+    repairs = {"/etc/docker/daemon.json": (NOW - 1,)}
+
+    assert decide(Drift.AUTO, FILE, repairs, NOW, clock).action is Action.REPAIR
+
+
+def test_the_thing_that_was_repaired_most_often_decides_for_all() -> None:
+    repairs = {CONFIG: (NOW - 1,), "containerd": (NOW - 300, NOW - 200, NOW - 100)}
+
+    decision = decide(Drift.REPAIR, RESTART, repairs, NOW, clock)
+
+    assert decision.action is Action.WAIT
+    assert decision.until_s == NOW + 200
+
+
+def test_the_end_says_who_has_to_be_found_and_until_when_nothing_is_done() -> None:
+    repairs = {CONFIG: tuple(NOW - each for each in (3000, 2900, 2800, 2700, 2600))}
+
+    decision = decide(Drift.AUTO, FILE, repairs, NOW, clock)
+
+    assert decision.reason is not None
+    assert decision.reason.code == "drift-repeats"
+    assert f"keep {CONFIG} as it was installed" in decision.reason.problem
+    assert f"5 repairs within an hour, the last at second {NOW - 2600:g}" in decision.reason.problem
+    assert "find who does" in decision.reason.remedy
+    assert decision.until_s == NOW + 600
+
+
+def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() -> None:
+    repairs: dict[str, tuple[float, ...]] = {}
+    done: list[float] = []
+    now = NOW
+    while now < NOW + 5 * HOUR_S:
+        if decide(Drift.AUTO, FILE, repairs, now, clock).action is Action.REPAIR:
+            repairs = dict(with_repair(repairs, FILE.things, now))
+            done.append(now)
+        now += 1.0
+
+    assert [later - earlier for earlier, later in pairwise(done[:5])] == list(PAUSES_S[1:])
+    assert max(sum(each <= one < each + HOUR_S for one in done) for each in done) == 5
+
+
+def test_a_wait_is_told_with_the_moment_of_the_next_repair() -> None:
+    decision = decide(Drift.AUTO, FILE, {CONFIG: (NOW - 4,)}, NOW, clock)
+
+    assert decision.reason is not None
+    assert decision.until_s == NOW + 6
+    assert f"the next repair is at second {NOW + 6:g}" in decision.reason.remedy
+
+
+def test_repairs_of_more_than_an_hour_ago_are_forgotten() -> None:
+    assert recent_repairs({CONFIG: (NOW - 4000,), "docker": (NOW - 4000, NOW - 5)}, NOW) == {
+        "docker": (NOW - 5,)
+    }
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 2), (2, 10), (3, 60), (4, 300), (50, 300)])
+def test_a_node_that_cannot_be_looked_at_is_looked_at_less_and_less_often(
+    failures: int, seconds: float
+) -> None:
+    assert retry_s(failures) == seconds
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "rest"),
+    [
+        pytest.param([], 0, id="the first look"),
+        pytest.param(range(9), 0, id="nine"),
+        pytest.param(range(10), REST_S, id="ten that found nothing"),
+        pytest.param(range(595, 605), 0, id="some of them long ago"),
+    ],
+)
+def test_looks_that_find_nothing_again_and_again_get_rarer(ago_s: range | list[int], rest: float) -> None:
+    assert rest_s([NOW - each for each in ago_s], NOW) == rest

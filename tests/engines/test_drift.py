@@ -1,0 +1,263 @@
+"""While run waits on a real node: others rewrite, restart, upgrade and stop; what we do about it is counted."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.running import Running, until
+from tests.engines.snapshot import snapshot
+from tests.engines.told import served
+
+pytestmark = pytest.mark.any_version
+
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+STATE = "/run/nvidia/toolkit/toolkit.pid.state"
+REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine
+PASS_S = 75.0  # the slow check comes once a minute
+
+
+def config_of(node: Node) -> str:
+    return DOCKER if node.engine == "docker" else CONTAINERD
+
+
+@contextmanager
+def running(node: Node, *more: str) -> Iterator[Running]:
+    process = node.start_installer("run", "--toolkit-source", ARTIFACTS, *more)
+    process.wait_for("waiting for a signal")
+    until(lambda: ready(node), lambda: why(node))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def look(node: Node) -> Any:
+    return json.loads(node.read(STATE))
+
+
+def why(node: Node) -> str:
+    return node.installer("status", "--ready").stdout.strip()
+
+
+def ready(node: Node) -> bool:
+    return node.installer("status", "--ready").returncode == 0
+
+
+def times_s(done: Callable[[], bool], said: Callable[[], str]) -> float:
+    began = time.monotonic()
+    until(done, said)
+    return time.monotonic() - began
+
+
+class Starts:
+    """How often an engine has been started since this was made, less what the test itself asked for."""
+
+    def __init__(self, node: Node) -> None:
+        self.unit, self.node, self.own = f"{node.engine}.service", node, 0
+        self._last, self._seen = node.pid_of(self.unit), 0
+
+    def restart(self) -> None:
+        self.ours()
+        self.node.restart(self.unit)
+        self._last = self.node.pid_of(self.unit)
+
+    def ours(self) -> int:
+        """Return how many processes were not the one before; to be asked often."""
+        if (now := self.node.pid_of(self.unit)) != self._last:
+            self._seen, self._last = self._seen + 1, now
+        return self._seen
+
+
+def bootstrap(node: Node, before: str) -> None:
+    """Do what a bootstrap script does: write the config anew, without our keys."""
+    path = config_of(node)
+    node.write(f"{path}.new", before)
+    node.run(["mv", f"{path}.new", path])
+
+
+def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_restarted(node: Node) -> None:
+    files, before, names = snapshot(node), node.read(config_of(node)), served(node)
+    with running(node) as process:
+        starts, wanted = Starts(node), node.read(config_of(node))
+        bootstrap(node, before)
+        took = times_s(lambda: node.read(config_of(node)) == wanted, lambda: process.log)
+        until(lambda: ready(node), lambda: why(node))
+
+        assert took < REPAIR_S
+        assert served(node)[0] >= OURS
+        assert starts.ours() == 0
+        assert list(look(node)["repairs"]) == [config_of(node)]
+        process.terminate()
+        assert process.wait() == 0, process.log
+    assert snapshot(node) == files
+    assert served(node) == names
+
+
+def test_the_same_bytes_and_others_keys_are_no_drift(node: Node) -> None:
+    with running(node) as process:
+        starts, number, said = Starts(node), look(node)["number"], process.log
+        bootstrap(node, node.read(config_of(node)))
+        until(lambda: look(node)["number"] > number, lambda: process.log)
+        node.write(f"{config_of(node)}.bak", "somebody's copy")
+        until(lambda: look(node)["number"] > number + 1, lambda: process.log)
+
+        assert ready(node)
+        assert process.log == said, "not a word"
+        assert (starts.ours(), look(node)["repairs"]) == (0, {})
+
+
+def test_somebody_who_rewrites_at_random_makes_no_restart_and_at_most_five_repairs(node: Node) -> None:
+    before, choices = node.read(config_of(node)), random.Random(15)  # noqa: S311 - reproducible
+    with running(node) as process:
+        starts, wanted = Starts(node), node.read(config_of(node))
+        over = time.monotonic() + 40
+        while time.monotonic() < over:
+            choices.choice(
+                (
+                    lambda: bootstrap(node, before),
+                    lambda: node.write(config_of(node), before),
+                    lambda: bootstrap(node, node.read(config_of(node))),
+                    lambda: node.write(config_of(node), wanted),
+                    lambda: node.run(["touch", config_of(node)]),
+                )
+            )()
+            assert starts.ours() == 0
+            time.sleep(choices.uniform(0.05, 3))
+        repairs = sum(map(len, look(node)["repairs"].values()))
+
+        assert repairs <= 3, "at once, after ten seconds, after a minute"
+        assert served(node)[0] >= OURS
+        done = node.installer("reconcile")
+        assert done.returncode == 0, done.stderr
+        assert ready(node)
+        assert starts.ours() == 0
+        assert process.running
+
+
+def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node) -> None:
+    before = node.read(config_of(node))
+    with running(node) as process:
+        starts = Starts(node)
+        bootstrap(node, before)
+        starts.restart()
+        until(lambda: "without being asked" in why(node), lambda: f"{why(node)} {process.log}")
+        told, sentence = node.installer("status"), why(node)
+
+        verb = "reloaded" if node.engine == "docker" else "restarted"
+        assert f"{node.engine} would have to be {verb}" in sentence
+        assert "it does not serve nvidia" in sentence
+        assert "toolkit-installer reconcile" in sentence
+        assert (told.returncode, "ready: no" in told.stdout) == (1, True)
+        assert not (node.root / "run/nvidia/toolkit/ready").exists()
+        assert node.read(config_of(node)) == before
+        assert starts.ours() == 0
+        done = node.installer("reconcile")
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "repaired"), done.stderr
+        assert served(node)[0] >= OURS
+        assert ready(node)
+        assert starts.ours() == int(node.engine == "containerd")
+
+
+def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(node: Node) -> None:
+    files, before = snapshot(node), node.read(config_of(node))
+    with running(node, "--drift", "repair") as process:
+        starts = Starts(node)
+        bootstrap(node, before)
+        starts.restart()
+        took = times_s(lambda: ready(node), lambda: f"{why(node)} {process.log}")
+        assert served(node)[0] >= OURS
+
+        assert took < 2 * REPAIR_S
+        time.sleep(4)
+        assert starts.ours() == int(node.engine == "containerd")
+        assert ready(node)
+        process.terminate()
+        assert process.wait() == 0, process.log
+    assert snapshot(node) == files
+
+
+def _looked_since(node: Node, number: int) -> bool:
+    return bool(look(node)["number"] > number)
+
+
+def test_an_engine_that_its_owner_restarts_or_upgrades_is_looked_at_and_left(node: Node) -> None:
+    program = node.run(["readlink", f"/proc/{node.pid_of(f'{node.engine}.service')}/exe"]).stdout.strip()
+    with running(node) as process:
+        for upgrade in (False, True):
+            starts, last = Starts(node), look(node)
+            if upgrade:
+                node.run(["sh", "-c", f"cp -a {program} {program}.new && mv {program}.new {program}"])
+            starts.restart()
+            until(partial(_looked_since, node, last["number"]), lambda: process.log)
+            until(lambda: ready(node), lambda: why(node))
+
+            assert starts.ours() == 0
+            (engine,) = (each for each in look(node)["engines"] if each["name"] == node.engine)
+            assert engine["serves"]
+            assert engine["process"] != next(
+                each["process"] for each in last["engines"] if each["name"] == node.engine
+            )
+        assert "drift" not in process.log
+
+
+def test_an_engine_that_is_stopped_is_never_ok_and_ready_again_when_it_runs(node: Node) -> None:
+    units = ["docker.service", "docker.socket"] if node.engine == "docker" else ["containerd.service"]
+    with running(node) as process:
+        node.run(["systemctl", "stop", *units])
+        until(lambda: not ready(node), lambda: process.log, timeout_s=PASS_S)
+        sentence = why(node)
+        node.run(["systemctl", "start", *reversed(units)])
+        until(lambda: ready(node), lambda: why(node), timeout_s=PASS_S)
+
+        assert "engine" in sentence or "serve" in sentence, sentence
+        assert process.running
+
+
+@pytest.mark.parametrize("wait_s", [0.8, 1.3, 1.8])
+def test_a_stop_while_a_repair_restarts_the_engine_undoes_everything_in_time(
+    containerd_node: Node, wait_s: float
+) -> None:
+    node = containerd_node
+    files, names, before = snapshot(node), served(node), node.read(CONTAINERD)
+    with running(node, "--drift", "repair") as process:
+        bootstrap(node, before)
+        node.restart("containerd.service")
+        time.sleep(wait_s)
+        began = time.monotonic()
+        process.terminate()
+
+        assert process.wait() == 0, process.log
+        assert time.monotonic() - began < 25
+    assert snapshot(node) == files
+    node.cri.wait()
+    assert served(node) == names
+
+
+@pytest.mark.parametrize("wait_s", [1.2, 1.6, 2.0])
+def test_a_run_killed_while_it_repairs_is_taken_over_by_the_next(
+    containerd_node: Node, wait_s: float
+) -> None:
+    node = containerd_node
+    files, names, before = snapshot(node), served(node), node.read(CONTAINERD)
+    with running(node, "--drift", "repair") as process:
+        bootstrap(node, before)
+        node.restart("containerd.service")
+        time.sleep(wait_s)
+        process.kill()
+        process.wait()
+    with running(node) as process:
+        assert served(node)[0] >= OURS
+        process.terminate()
+        assert process.wait() == 0, process.log
+    assert snapshot(node) == files
+    assert served(node) == names

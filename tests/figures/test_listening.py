@@ -1,0 +1,216 @@
+"""``run`` answers who asks for metrics while it waits, and is none the bigger or slower for it."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from installer.host.waiting import LISTENS
+from tests.support.site import PROJECT, Site, sentence, waits
+from tests.support.waiting import until_it_sleeps
+
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
+SOCKET = "/run/toolkit-installer.sock"
+COUNTS = "usr/local/nvidia/.toolkit-installer/counts"
+LIMIT_KB = 6144
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def connected(where: int | Path) -> Iterator[socket.socket]:
+    family = socket.AF_INET if isinstance(where, int) else socket.AF_UNIX
+    with socket.socket(family) as client:
+        client.settimeout(10)
+        client.connect(("127.0.0.1", where) if isinstance(where, int) else str(where))
+        yield client
+
+
+def everything(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def asked(where: int | Path, request: bytes = REQUEST) -> tuple[str, str]:
+    """Return the head and the body of an answer."""
+    with connected(where) as client:
+        client.sendall(request)
+        head, _, body = everything(client).partition(b"\r\n\r\n")
+    return head.decode(), body.decode()
+
+
+def test_it_answers_on_a_port_and_after_every_hangup(site: Site, port: int) -> None:
+    before = site.tree()
+    with site.running("--metrics-listen", f"127.0.0.1:{port}") as child:
+        for number in range(3):
+            until_it_sleeps(child.pid)
+            head, body = asked(port)
+            assert head.splitlines()[0] == "HTTP/1.1 200 OK"
+            assert f"Content-Length: {len(body)}" in head
+            assert body.startswith("# TYPE toolkit_installer info\n")
+            assert body.endswith("# EOF\n")
+            assert "\ntoolkit_installer_installs_total 1\n" in body
+            if number < 2:
+                child.send_signal(signal.SIGHUP)
+                waits(child)
+        child.terminate()
+        assert child.wait(30) == 0
+    with pytest.raises(ConnectionRefusedError):
+        asked(port)
+    assert site.tree() == before
+
+
+def test_it_answers_on_a_socket_for_all_which_goes_with_the_undo(site: Site) -> None:
+    (site.root / "run").mkdir(exist_ok=True)
+    before = site.tree()
+    path = site.root / SOCKET.lstrip("/")
+    with site.running("--metrics-listen", f"unix:{SOCKET}") as child:
+        until_it_sleeps(child.pid)
+        head, _ = asked(path)
+        mode = stat.S_IMODE(path.stat().st_mode)
+        child.kill()
+        child.wait()
+    with site.running("--metrics-listen", f"unix:{SOCKET}") as child:  # in the place of the dead one
+        until_it_sleeps(child.pid)
+        _, body = asked(path)
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert head.startswith("HTTP/1.1 200 OK\r\n")
+    assert mode == 0o666
+    assert "\ntoolkit_installer_installs_total 2\n" in body
+    assert site.tree() == before
+
+
+def test_a_socket_of_somebody_else_is_refused(site: Site) -> None:
+    path = site.root / SOCKET.lstrip("/")
+    path.parent.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+
+        done = site.call("run", "--metrics-listen", f"unix:{SOCKET}")
+
+    assert done.returncode == 1
+    assert sentence(done) == (
+        f"cannot write {SOCKET} (what is there is not from us); "
+        "move it away, or choose another path with --metrics-listen"
+    )
+
+
+def test_an_install_that_stays_nowhere_tells_nothing_of_it(site: Site) -> None:
+    assert site.call("install", "--metrics-listen", f"unix:{SOCKET}").returncode == 0
+
+    assert not (site.root / COUNTS).exists()
+
+
+def test_a_port_that_is_taken_stops_nothing(site: Site) -> None:
+    with socket.socket() as theirs:
+        theirs.bind(("127.0.0.1", 0))
+        theirs.listen()
+        where = "{}:{}".format(*theirs.getsockname())
+        with site.running("--metrics-listen", where) as child:
+            child.terminate()
+            assert child.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        pytest.param(b"POST / HTTP/1.1\r\n\r\n", "HTTP/1.1 405 Method Not Allowed", id="another method"),
+        pytest.param(b"\x16\x03\x01\r\n\r\n", "HTTP/1.1 405 Method Not Allowed", id="TLS"),
+        pytest.param(b"GET / HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK", id="an old client"),
+    ],
+)
+def test_what_is_asked_otherwise(site: Site, port: int, request_: bytes, status: str) -> None:
+    with site.running("--metrics-listen", f"127.0.0.1:{port}") as child:
+        until_it_sleeps(child.pid)
+
+        assert asked(port, request_)[0].splitlines()[0] == status
+
+
+def test_an_endless_request_and_a_silent_client_are_given_up_and_the_next_is_answered(
+    site: Site, port: int
+) -> None:
+    with site.running("--metrics-listen", f"127.0.0.1:{port}") as child:
+        until_it_sleeps(child.pid)
+        with connected(port) as endless, suppress(ConnectionError):
+            endless.sendall(b"x" * 100_000)
+            everything(endless)
+        with connected(port):
+            began = time.monotonic()
+            head, _ = asked(port)
+            took_s = time.monotonic() - began
+
+    assert head.startswith("HTTP/1.1 200 OK")
+    assert 0.5 < took_s < 8  # the silent one has a second
+
+
+def test_clients_that_send_nothing_do_not_delay_a_stop(site: Site, port: int) -> None:
+    with site.running("--metrics-listen", f"127.0.0.1:{port}", "--on-exit", "keep") as child:
+        until_it_sleeps(child.pid)
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(10)]
+        began = time.monotonic()
+        child.terminate()
+        assert child.wait(30) == 0
+        took_s = time.monotonic() - began
+        for client in clients:
+            client.close()
+
+    assert took_s < 5  # one after the other they had ten seconds
+
+
+def test_it_waits_within_six_megabytes_and_sleeps_while_nobody_asks(site: Site, port: int) -> None:
+    with site.running("--metrics-listen", f"127.0.0.1:{port}") as child:
+        until_it_sleeps(child.pid)
+        for _ in range(50):
+            asked(port)
+        until_it_sleeps(child.pid)
+        lines = Path(f"/proc/{child.pid}/smaps_rollup").read_text().splitlines()
+        cpu = Path(f"/proc/{child.pid}/stat").read_text().split()[13:15]
+        time.sleep(1)
+        later = Path(f"/proc/{child.pid}/stat").read_text().split()[13:15]
+
+    assert int(next(line for line in lines if line.startswith("Pss:")).split()[1]) < LIMIT_KB
+    assert cpu == later
+
+
+def test_a_variable_that_somebody_else_has_set_is_not_heeded(site: Site) -> None:
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), LISTENS: "0:/etc/shadow"}
+    with subprocess.Popen(site.command("run"), stderr=subprocess.PIPE, text=True, env=environment) as child:
+        try:
+            waits(child)
+            until_it_sleeps(child.pid)
+            heeded = LISTENS.encode() in Path(f"/proc/{child.pid}/environ").read_bytes()
+        finally:
+            child.kill()
+
+    assert not heeded
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("9400", "node:9400", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "unix:run/x.sock"),
+        *("unix:/run/x", "::1:9400"),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_a_usage_error(site: Site, where: str) -> None:
+    done = site.call("run", "--metrics-listen", where)
+
+    assert done.returncode == 2, done.stderr

@@ -1,0 +1,145 @@
+"""What Prometheus' own programs say of the textfile, the rules and the scrape that we ship."""
+
+import json
+import os
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from installer.decide.metrics import METRICS, PREFIX, Counts, EngineFigures, Figures, exposition
+from installer.decide.metrics_document import document
+from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
+from tests.support.golden import golden
+from tests.support.site import PROJECT, Site
+
+MONITORING = PROJECT / "deploy/monitoring"
+FIGURES = Figures(
+    "0.1.0",
+    Counts(3, 2, {"in-use": 1, "locked": 4}, {"containerd": 5}, 1_795_000_000.25, 1.5, "1.17.8"),
+    (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True)),
+    1_795_000_001,
+    "20261122T083000Z",
+)
+WITHOUT_SAMPLES_AT_FIRST = "failures_total"
+
+
+def named_in(text: str) -> set[str]:
+    return set(re.findall(rf"\b{PREFIX}\w+", text))
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        pytest.param(FIGURES, id="a node"),
+        pytest.param(replace(FIGURES, engines=(), counts=Counts(), since=""), id="a first failure"),
+        pytest.param(replace(FIGURES, version='"\\\n'), id="a version of odd characters"),
+    ],
+)
+def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Figures) -> None:
+    done = checked("check", "metrics", text=exposition(figures))
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_promtool_would_see_a_wrong_name() -> None:
+    wrong = exposition(FIGURES).replace("installs_total", "installs")
+
+    assert "_total" in checked("check", "metrics", text=wrong).stderr
+
+
+def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    directory = site.root / "var/lib/node_exporter/textfile_collector"
+    directory.mkdir(parents=True)
+    for each in (tmp_path, *tmp_path.parents[:2]):  # pytest's directories are for their owner alone
+        if each.stat().st_uid == os.geteuid():
+            each.chmod(each.stat().st_mode | 0o055)
+    path = "/var/lib/node_exporter/textfile_collector/toolkit-installer.prom"
+
+    with exporting(directory) as address:
+        before = scraped(address)
+        assert site.call("install", "--metrics-textfile", path).returncode == 0
+        told = scraped(address)
+        assert site.call("uninstall").returncode == 0
+        after = scraped(address)
+
+    assert told["node_textfile_scrape_error"] == 0
+    assert {name.partition("{")[0].removeprefix(PREFIX) for name in told if name.startswith(PREFIX)} == {
+        each.name for each in METRICS
+    } - {WITHOUT_SAMPLES_AT_FIRST}
+    assert told[f"{PREFIX}installs_total"] == 1
+    assert any(name.startswith("node_textfile_mtime_seconds") and "toolkit" in name for name in told)
+    assert not any(name.startswith(PREFIX) for name in (*before, *after))
+
+
+def test_a_prometheus_scrapes_what_run_answers(tmp_path: Path) -> None:
+    site, where = Site(tmp_path), f"127.0.0.1:{free_port()}"
+    with site.running("--metrics-listen", where), scraping(where, tmp_path) as address:
+        deadline = time.monotonic() + 60
+        while not (found := queried(address, "toolkit_installer_engine_serves")):
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.2)
+        (info,) = queried(address, "toolkit_installer_info")
+
+    assert {labels["engine"]: value for labels, value in found} == {"docker": 0, "containerd": 0, "crio": 0}
+    assert (info[0]["version"], info[1]) == ("0.1.0", 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "rules", "prometheus-rules.yaml"),
+        ("check", "config", "prometheus.yaml"),
+        ("test", "rules", "prometheus-rules.test.yaml"),
+    ],
+    ids=" ".join,
+)
+def test_promtool_is_content_with_the_rules_and_the_scrape(words: tuple[str, ...]) -> None:
+    *verb, file = words
+
+    done = checked(*verb, str(MONITORING / file))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_a_test() -> None:
+    rules = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text())
+    (tests,) = yaml.safe_load((MONITORING / "prometheus-rules.test.yaml").read_text())["tests"]
+
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    assert [each["alertname"] for each in tests["alert_rule_test"] if each["exp_alerts"]] == alerts
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in MONITORING.iterdir()))
+def test_every_metric_named_in_a_file_for_monitoring_exists(file: str) -> None:
+    named = named_in((MONITORING / file).read_text())
+
+    assert named or file == "prometheus.yaml"
+    assert named <= {f"{PREFIX}{each.name}" for each in METRICS}
+
+
+def test_the_dashboard_shows_each_column_that_it_asks_for() -> None:
+    dashboard: dict[str, Any] = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+
+    (panel,) = dashboard["panels"]
+    columns = {f"Value #{each['refId']}" for each in panel["targets"]} - {"Value #Info"}
+    named = {each["id"]: each["options"] for each in panel["transformations"]}
+    assert {*named["filterFieldsByName"]["include"]["names"]} - columns == {
+        "instance",
+        "version",
+        "toolkit_version",
+    }
+    assert {*named["filterFieldsByName"]["include"]["names"]} == named["organize"]["renameByName"].keys()
+    # Each query has to hold to Prometheus' grammar: as a rule it can be checked.
+    rules = [{"record": "a:b", "expr": each["expr"]} for each in panel["targets"]]
+    text = yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]})
+    assert checked("check", "rules", "/dev/stdin", text=text).returncode == 0
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert golden(PROJECT / "docs/metrics.md", document()) == document()

@@ -1,0 +1,110 @@
+"""The last sentence of a verb stands where Kubernetes looks why a container has ended."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from installer.host import termination
+from tests.support.container import NVIDIAS, call
+from tests.support.site import DAEMON_JSON, LEDGER, Site, sentence
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    found = tmp_path / "termination-log"
+    found.write_text("x" * 5000)
+    return found
+
+
+def test_an_install_and_its_undo_end_with_a_sentence(site: Site, log: Path) -> None:
+    said = []
+    for verb in ("install", "install", "uninstall", "uninstall"):
+        assert call(log, site, verb).returncode == 0
+        said.append(log.read_text())
+
+    assert said == [
+        "installed, and configured containerd, crio, docker\n",
+        "nothing changed: containerd, crio, docker had everything in place\n",
+        "undo complete: nothing of ours is left on this node\n",
+        "nothing to undo: nothing of ours is in /usr/local/nvidia on this node\n",
+    ]
+
+
+def test_an_error_ends_with_its_sentence_and_its_remedy(site: Site, log: Path) -> None:
+    (site.root / DAEMON_JSON).write_text("{")
+
+    done = call(log, site, "install")
+
+    assert (done.returncode, log.read_text()) == (1, f"{sentence(done)}\n")
+
+
+def test_an_incomplete_undo_ends_with_what_is_left(site: Site, log: Path) -> None:
+    assert call(log, site, "install").returncode == 0
+    (site.root / DAEMON_JSON).write_text("{")
+
+    done = call(log, site, "uninstall")
+
+    assert (done.returncode, log.read_text()) == (4, f"{sentence(done)}\n")
+    assert (site.root / LEDGER).exists()
+
+
+def test_wrong_options_end_with_a_sentence(site: Site, log: Path) -> None:
+    done = call(log, site, "run", "--install-dir", "here")
+
+    assert (done.returncode, log.read_text()) == (
+        2,
+        "cannot use the path here; give an absolute path without ..\n",
+    )
+
+
+def test_nvidias_entry_point_ends_with_a_sentence_in_its_own_words(site: Site, log: Path) -> None:
+    words = ("--no-daemon", "--runtime", "nonsense", "--root", "/usr/local/nvidia")
+
+    done = call(log, site, "", *words, entry=NVIDIAS)
+
+    assert done.returncode == 1
+    assert (
+        log.read_text() == "cannot configure the runtime 'nonsense'; give one of containerd, crio, docker\n"
+    )
+
+
+def test_what_only_looks_leaves_the_sentence_of_the_one_that_a_pod_is_for(site: Site, log: Path) -> None:
+    (site.root / DAEMON_JSON).write_text("{")
+
+    assert call(log, site, "plan").returncode == 1
+    assert call(log, site, "", "doctor", "--host-root", str(site.root / "nowhere")).returncode == 1
+    assert log.read_text() == "x" * 5000
+
+
+def test_no_file_is_made_where_nobody_has_mounted_one(site: Site, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+
+    assert call(absent, site, "install").returncode == 0
+    assert not absent.exists()
+
+
+def test_a_pipe_or_a_link_in_its_place_stops_nothing(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(log)
+
+    for name in ("pipe", "link"):
+        monkeypatch.setattr(termination, "PATH", tmp_path / name)
+        termination.leave("said")
+
+    assert log.read_text() == "x" * 5000
+
+
+def test_a_long_sentence_is_cut_between_characters(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(termination, "PATH", log)
+
+    termination.leave("é" * 3000)
+
+    assert log.read_bytes() == "é".encode() * 2047 + b"\n"

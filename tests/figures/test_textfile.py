@@ -1,0 +1,425 @@
+"""The textfile and the counts behind it, with the real program on real files."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
+from tests.support.waiting import until_it_sleeps
+
+DIRECTORY = "var/lib/prometheus/node-exporter"
+TEXTFILE = f"/{DIRECTORY}/toolkit-installer.prom"
+COUNTS = "usr/local/nvidia/.toolkit-installer/counts"
+ASKED = ("--metrics-textfile", TEXTFILE)
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    found = Site(tmp_path)
+    (found.root / DIRECTORY).mkdir(parents=True)
+    return found
+
+
+def samples(site: Site, path: str = TEXTFILE) -> dict[str, float]:
+    lines = (site.root / path.lstrip("/")).read_text().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name.removeprefix("toolkit_installer_"): float(value) for name, value in pairs}
+
+
+def names(site: Site) -> list[str]:
+    return sorted(path.name for path in (site.root / DIRECTORY).iterdir())
+
+
+def test_an_install_tells_its_figures_and_an_uninstall_leaves_no_trace(site: Site) -> None:
+    before = site.tree()
+
+    assert site.call("install", *ASKED).returncode == 0
+    told = samples(site)
+    text = site.root / TEXTFILE.lstrip("/")
+    mode = stat.S_IMODE(text.stat().st_mode)
+
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+    assert mode == 0o644
+    assert told["installs_total"] == 1
+    assert told["last_success_timestamp_seconds"] > 1_700_000_000
+    assert told['info{version="0.1.0",toolkit_version="1.99.0"}'] == 1
+    assert {name for name in told if name.startswith("config_drifted")} == {
+        f'config_drifted{{engine="{name}"}}' for name in ("docker", "containerd", "crio")
+    }
+    # Nobody has asked these engines: --restart-mode none.
+    assert (told["ready"], told['engine_serves{engine="docker"}']) == (0, 0)
+
+
+def test_without_the_flag_nothing_of_it_is_written(site: Site) -> None:
+    assert site.call("install").returncode == 0
+
+    assert not (site.root / COUNTS).exists()
+    assert "published" not in json.loads((site.root / LEDGER).read_text())
+
+
+def test_counters_survive_a_restart_of_the_pod_that_keeps(site: Site) -> None:
+    for _ in range(3):
+        with site.running("--on-exit", "keep", *ASKED) as child:
+            until_it_sleeps(child.pid)
+            child.terminate()
+            assert child.wait(30) == 0
+
+    assert samples(site)["installs_total"] == 3
+
+
+def test_counters_survive_a_kill_and_end_with_a_complete_undo(site: Site) -> None:
+    with site.running(*ASKED) as child:
+        child.kill()
+        child.wait(30)
+    with site.running(*ASKED) as child:
+        told = samples(site)
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert told["installs_total"] == 2
+    assert not (site.root / TEXTFILE.lstrip("/")).exists()
+    assert site.call("install", *ASKED).returncode == 0
+    assert samples(site)["installs_total"] == 1
+
+
+def test_a_repair_is_counted_and_a_look_that_changes_nothing_is_not(site: Site) -> None:
+    with site.running(*ASKED) as child:
+        for text in ("{}\n", None):
+            until_it_sleeps(child.pid)
+            if text:
+                (site.root / DAEMON_JSON).write_text(text)
+            child.send_signal(signal.SIGHUP)
+            waits(child)
+        told = samples(site)
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert (told["installs_total"], told["repairs_total"]) == (1, 1)
+
+
+def test_a_repair_that_fails_tells_so_and_the_next_good_one_takes_it_back(site: Site) -> None:
+    told = []
+    with site.running(*ASKED) as child:
+        for text in ("{", "{}"):
+            until_it_sleeps(child.pid)
+            (site.root / DAEMON_JSON).write_text(text)
+            child.send_signal(signal.SIGHUP)
+            waits(child)
+            told.append(samples(site))
+        child.kill()
+
+    assert [each['failures_total{code="config-unusable"}'] for each in told] == [1, 1]
+    assert [each['config_drifted{engine="docker"}'] for each in told] == [1, 0]
+    assert [each["repairs_total"] for each in told] == [0, 1]
+
+
+def test_a_first_install_that_fails_tells_so_until_the_uninstall(site: Site) -> None:
+    before = site.tree()
+    (site.root / DAEMON_JSON).write_text("{")
+
+    for _ in range(2):
+        assert site.call("install", *ASKED).returncode == 1
+    told = samples(site)
+    status = site.status()
+    assert site.call("uninstall").returncode == 0
+    (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+
+    assert told['failures_total{code="config-unusable"}'] == 2
+    assert (told["installs_total"], told["ready"]) == (0, 0)
+    assert status.returncode == 1
+    assert "told of an install that failed; nothing is installed" in status.stdout
+    assert site.tree() == before
+
+
+def test_an_incomplete_uninstall_tells_so_and_the_next_one_removes_it(site: Site) -> None:
+    assert site.call("install", *ASKED).returncode == 0
+    whole = (site.root / DAEMON_JSON).read_text()
+    (site.root / DAEMON_JSON).write_text("{")
+
+    assert site.call("uninstall").returncode == 4
+    told = samples(site)
+    (site.root / DAEMON_JSON).write_text(whole)
+    assert site.call("uninstall").returncode == 0
+
+    assert told['failures_total{code="config-unusable"}'] == 1
+    assert not (site.root / TEXTFILE.lstrip("/")).exists()
+
+
+@pytest.mark.parametrize("verb", ["install", "run"])
+@pytest.mark.parametrize("flag", ["--metrics-textfile", "--nfd-features"])
+def test_a_foreign_file_of_that_name_is_refused_before_anything_is_changed(
+    site: Site, verb: str, flag: str
+) -> None:
+    path = TEXTFILE if flag == "--metrics-textfile" else FEATURES
+    (site.root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    (site.root / path.lstrip("/")).write_text("# HELP node_boot\n")
+    before = site.tree()
+
+    done = site.call(verb, flag, path)
+
+    assert done.returncode == 1
+    assert sentence(done) == (
+        f"cannot write {path} (what is there is not from us); "
+        f"move it away, or choose another path with {flag}"
+    )
+    assert site.tree() == before
+
+
+def test_a_plan_tells_that_install_would_stop_for_a_foreign_file(site: Site) -> None:
+    (site.root / TEXTFILE.lstrip("/")).write_text("# HELP node_boot\n")
+
+    told = json.loads(site.call("plan", "--json", *ASKED).stdout)["obstacles"]
+
+    assert [(each["part"], each["code"]) for each in told] == [("figures", "name-taken")]
+
+
+def test_a_foreign_file_that_came_later_stays_and_stops_nothing(site: Site) -> None:
+    assert site.call("install", *ASKED).returncode == 0
+    (site.root / TEXTFILE.lstrip("/")).write_text("theirs 1\n")
+
+    assert site.call("uninstall").returncode == 0
+    assert (site.root / TEXTFILE.lstrip("/")).read_text() == "theirs 1\n"
+
+
+def test_a_stranger_who_owns_the_directory_cannot_stop_an_install(site: Site) -> None:
+    if os.geteuid() == 0:
+        os.chown(site.root / DIRECTORY, 65534, 65534)
+    theirs = site.root / TEXTFILE.lstrip("/")
+    theirs.write_text("theirs 1\n")
+    if os.geteuid() == 0:
+        os.chown(theirs, 65534, 65534)
+        done = site.call("install", *ASKED)
+
+        assert done.returncode == 0
+        assert '"event": "figures not written"' in done.stderr
+    assert theirs.read_text() == "theirs 1\n"
+
+
+def test_a_directory_that_is_not_there_is_told_and_not_made(site: Site) -> None:
+    done = site.call("install", "--metrics-textfile", "/var/lib/nowhere/toolkit-installer.prom")
+
+    assert done.returncode == 0
+    (event,) = (line for line in map(json.loads, done.stderr.splitlines()) if "figures" in line["event"])
+    assert event["error"].startswith(
+        "cannot write /var/lib/nowhere/toolkit-installer.prom (there is no directory /var/lib/nowhere); make it"
+    )
+    assert not (site.root / "var/lib/nowhere").exists()
+
+
+def test_another_path_takes_the_place_of_the_first_and_none_removes_it(site: Site) -> None:
+    other = f"/{DIRECTORY}/other.prom"
+    for path in (TEXTFILE, other):
+        assert site.call("install", "--metrics-textfile", path).returncode == 0
+    found = names(site)
+    assert site.call("install").returncode == 0
+
+    assert found == ["other.prom"]
+    assert names(site) == []
+    assert "published" not in json.loads((site.root / LEDGER).read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="cut off"),
+        pytest.param('{"installs": -3, "failures": {"nonsense\\"} 1": 5}, "restarts": []}', id="nonsense"),
+        pytest.param('{"installs": 1e999, "repairs": true, "toolkit": 7}', id="numbers that are none"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
+def test_counts_that_nobody_can_read_begin_anew(site: Site, text: str) -> None:
+    assert site.call("install", *ASKED).returncode == 0
+    (site.root / COUNTS).write_text(text)
+
+    assert site.call("install", *ASKED).returncode == 0
+    assert samples(site)["installs_total"] == 1
+    assert not any("nonsense" in name for name in samples(site))
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "words"),
+    [
+        pytest.param("--metrics-textfile", "/var/lib/x", "ends in .prom", id="a directory"),
+        pytest.param("--metrics-textfile", "x.prom", "absolute path", id="a relative path"),
+        pytest.param("--metrics-textfile", "/a/../x.prom", "without ..", id="a way back"),
+        pytest.param("--nfd-features", "/etc/x.prom", "not *.prom", id="labels for node_exporter"),
+        pytest.param("--nfd-features", "/etc/.x", "leading dot", id="a name that NFD ignores"),
+    ],
+)
+def test_a_path_that_nobody_would_read_is_a_usage_error(site: Site, flag: str, path: str, words: str) -> None:
+    done = site.call("install", flag, path)
+
+    assert done.returncode == 2
+    assert words in sentence(done)
+
+
+def test_labels_are_told_to_nfd_and_go_with_the_undo(site: Site) -> None:
+    before = site.tree()
+    features = site.root / FEATURES.lstrip("/")
+    features.parent.mkdir(parents=True)
+    made = site.tree()
+
+    assert site.call("install", "--nfd-features", FEATURES).returncode == 0
+    lines = features.read_text().splitlines()
+    assert site.call("uninstall").returncode == 0
+
+    name = "toolkit-installer.feature.node.kubernetes.io"
+    assert lines[1:] == [
+        f"{name}/ready=false",  # nobody has asked these engines
+        f"{name}/version=0.1.0",
+        f"{name}/toolkit-version=1.99.0",
+        *(f"{name}/engine-{engine}=false" for engine in ("docker", "containerd", "crio")),
+    ]
+    assert lines[0].startswith("# ")
+    assert site.tree() == made != before
+
+
+KILLED = """
+import os, sys
+from installer.host.files import Host
+number = int(sys.argv.pop(1))
+calls = 0
+def killed(name):
+    real = getattr(Host, name)
+    def call(self, path, *more, **words):
+        global calls
+        if any(word in str(path) for word in ("prom", "counts")):
+            calls += 1
+            if calls == number:
+                os._exit(9)
+        return real(self, path, *more, **words)
+    setattr(Host, name, call)
+for name in ("replace", "remove"):
+    killed(name)
+from installer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_killed_before_a_file_is_told_or_removed_the_next_one_finishes(
+    site: Site, verb: str, number: int
+) -> None:
+    before = site.tree()
+    if verb == "uninstall":
+        assert site.call("install", *ASKED).returncode == 0
+    words = site.command(verb, *ASKED)[3:]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(number), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+    again = site.call("install", *ASKED)
+    told = samples(site)
+
+    assert killed.returncode == (9 if verb == "install" or number == 1 else 0)
+    assert again.returncode == 0
+    assert told["installs_total"] >= 1
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+STOPPED = """
+import os, signal, sys
+from installer import daemon
+real = daemon.recover
+def recover(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return real(*given)
+daemon.recover = recover
+from installer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site, *, failed_before: bool) -> None:
+    before = site.tree()
+    if failed_before:
+        (site.root / DAEMON_JSON).write_text("{")
+        assert site.call("install", *ASKED).returncode == 1
+        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+
+    words = site.command("install", *ASKED)[3:]
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+    assert done.returncode == 1
+    assert '"code": "stopped"' in done.stderr
+    assert site.tree() == before
+
+
+def test_a_mistake_of_ours_in_the_figures_costs_no_install(site: Site) -> None:
+    broken = "from installer.record import monitoring\nmonitoring.TEXTS['.prom'] = lambda _: 1 // 0\n"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", f"{broken}import sys\nfrom installer.__main__ import main\nmain()"),
+            *site.command("install", *ASKED)[3:],
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+    assert done.returncode == 0
+    assert '"event": "figures not written"' in done.stderr
+    assert site.call("uninstall").returncode == 0
+
+
+STUCK = """
+import sys
+from installer.decide.errors import InstallerError
+from installer.host.files import Host
+times = int(sys.argv.pop(1))
+real = Host.remove
+def remove(self, path):
+    global times
+    if path.suffix == ".prom" and times:
+        times -= 1
+        raise InstallerError(f"remove {path} (read-only file system)", remedy="remount it", code="no-space")
+    real(self, path)
+Host.remove = remove
+from installer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (9, 4)])
+def test_the_ledger_goes_only_after_the_textfile(site: Site, times: int, code: int) -> None:
+    before = site.tree()
+    assert site.call("install", *ASKED).returncode == 0
+
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, str(times), *site.command("uninstall")[3:]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+    assert done.returncode == code
+    assert (site.tree() == before) is not bool(code)
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before

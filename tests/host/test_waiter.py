@@ -1,0 +1,265 @@
+"""The waiter by itself: what wakes it, what does not, and how soon."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.host import waiter
+
+SCRIPT = Path(waiter.__file__)
+STOPS = [signal.SIGTERM, signal.SIGHUP]
+# What the waiter becomes, and the slow check alone, as on a kernel without dnotify.
+SAYING = f"""
+import os
+print(os.environ[{waiter.WOKEN_BY.decode()!r}])
+print(*(line for line in open("/proc/self/status") if "SigBlk" in line))
+"""
+SAYS = (sys.executable, "-I", "-S", "-c", SAYING)
+WITHOUT_DNOTIFY = f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import waiter
+waiter._notify, waiter.CHECK_S, waiter.QUIET_S = lambda directory: None, 0.2, 0.1
+waiter.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    directory = tmp_path / "etc"
+    directory.mkdir()
+    (directory / "config").write_text("wanted")
+    return directory
+
+
+@contextmanager
+def waiting(
+    places: list[str], *, due_s: float = 0, rest_s: float = 0, before: str = "", code: str = ""
+) -> Iterator["subprocess.Popen[str]"]:
+    """Start the waiter; when it wakes it becomes what says what woke it."""
+    numbers = [str(int(number)) for number in STOPS]
+    watched = [before or waiter.signature(places), str(due_s), str(rest_s), *places]
+    lists = [word for each in (numbers, watched, SAYS) for word in (str(len(each)), *each)]
+    start = ["-c", code] if code else [str(SCRIPT)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", *start, *lists], stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    with child:
+        try:
+            deadline = time.monotonic() + 10
+            while "sigtimedwait" not in Path(f"/proc/{child.pid}/wchan").read_text():
+                assert time.monotonic() < deadline
+                if child.poll() is not None:
+                    break
+                time.sleep(0.01)
+            yield child
+        finally:
+            child.kill()
+
+
+def woken_by(child: "subprocess.Popen[str]", timeout_s: float = 20) -> int:
+    said, _ = child.communicate(timeout=timeout_s)
+    return int(said.splitlines()[0])
+
+
+def _rewritten(directory: Path) -> None:
+    (directory / "config").write_text("other")
+
+
+def _renamed_over(directory: Path) -> None:
+    (directory / "new").write_text("wanted")
+    (directory / "new").rename(directory / "config")
+
+
+def _removed(directory: Path) -> None:
+    (directory / "config").unlink()
+
+
+def _given_a_mode(directory: Path) -> None:
+    (directory / "config").chmod(0o600)
+
+
+def _written_in_place_with_its_old_time(directory: Path) -> None:
+    status = (directory / "config").stat()
+    (directory / "config").write_text("WANTED")
+    os.utime(directory / "config", ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _got_another(directory: Path) -> None:
+    (directory / "99-site.toml").write_text("")
+
+
+ACTS = (
+    _rewritten,
+    _renamed_over,
+    _removed,
+    _given_a_mode,
+    _written_in_place_with_its_old_time,
+    _got_another,
+)
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__.strip("_"))
+def test_a_change_wakes_it_a_second_after_the_last_write(place: Path, act: Callable[[Path], None]) -> None:
+    with waiting([f"{place}/"]) as child:
+        began = time.monotonic()
+        act(place)
+
+        assert woken_by(child) == waiter.CHANGED
+    assert waiter.QUIET_S <= time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__.strip("_"))
+def test_the_slow_check_sees_it_where_the_kernel_does_not_tell(
+    place: Path, act: Callable[[Path], None]
+) -> None:
+    with waiting([f"{place}/"], code=WITHOUT_DNOTIFY) as child:
+        act(place)
+
+        assert woken_by(child) == waiter.CHANGED
+
+
+def test_what_was_changed_before_the_wait_began_is_seen(place: Path) -> None:
+    before = waiter.signature([str(place / "config")])
+    _rewritten(place)
+
+    with waiting([str(place / "config")], before=before) as child:
+        assert woken_by(child) == waiter.CHANGED
+
+
+def _beside(directory: Path) -> None:
+    (directory / "other").write_text("")
+
+
+def _about_to_be_renamed(directory: Path) -> None:
+    (directory / ".config.swp").write_text("")
+    (directory / ".config.swp").unlink()
+
+
+@pytest.mark.parametrize(
+    ("places", "act"),
+    [
+        pytest.param(["config"], _beside, id="another file in the directory of a file"),
+        pytest.param([""], _about_to_be_renamed, id="a file with a dot"),
+        pytest.param(["config"], lambda directory: (directory / "config").read_text(), id="a reader"),
+    ],
+)
+def test_what_does_not_matter_wakes_nobody(
+    place: Path, places: list[str], act: Callable[[Path], None]
+) -> None:
+    with waiting([f"{place}/{name}" for name in places]) as child:
+        for _ in range(3):
+            act(place)
+            time.sleep(1)
+
+        assert child.poll() is None
+        child.terminate()
+        assert woken_by(child) == signal.SIGTERM
+
+
+def test_a_change_that_is_taken_back_within_the_second_is_none(place: Path) -> None:
+    with waiting([f"{place}/"]) as child:
+        _got_another(place)
+        time.sleep(0.2)
+        (place / "99-site.toml").unlink()
+        time.sleep(2.5)
+
+        assert child.poll() is None
+        child.terminate()
+        assert woken_by(child) == signal.SIGTERM
+
+
+def test_a_writer_who_never_stops_does_not_hold_it_up_for_ever(place: Path) -> None:
+    with waiting([f"{place}/"]) as child:
+        deadline = time.monotonic() + 30
+        while child.poll() is None:
+            _got_another(place)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+        assert woken_by(child) == waiter.CHANGED
+
+
+@pytest.mark.parametrize("act", [_rewritten, _about_to_be_renamed], ids=["a change", "nothing"])
+def test_a_stop_does_not_wait_for_the_quiet(place: Path, act: Callable[[Path], None]) -> None:
+    with waiting([f"{place}/"], rest_s=60) as child:
+        act(place)
+        time.sleep(0.3)
+        began = time.monotonic()
+        child.terminate()
+
+        assert woken_by(child) == signal.SIGTERM
+    assert time.monotonic() - began < 0.9
+
+
+def test_no_change_ends_a_rest_before_its_time(place: Path) -> None:
+    with waiting([f"{place}/"], rest_s=3) as child:
+        began = time.monotonic()
+        _rewritten(place)
+
+        assert woken_by(child) == waiter.CHANGED
+    assert time.monotonic() - began > 2
+
+
+def test_it_wakes_when_the_time_has_come_although_nothing_changed(place: Path) -> None:
+    with waiting([f"{place}/"], due_s=0.5) as child:
+        assert woken_by(child) == waiter.CHANGED
+
+
+def test_its_own_signal_is_not_blocked_any_more_in_what_it_becomes(place: Path) -> None:
+    with waiting([f"{place}/"], due_s=0.1) as child:
+        said, _ = child.communicate(timeout=20)
+
+    blocked = int(said.split()[-1], 16)
+    assert blocked & (1 << (waiter.CHANGED - 1)) == 0
+    assert blocked & (1 << (signal.SIGTERM - 1))
+
+
+def test_an_engine_that_is_gone_is_seen_by_its_process() -> None:
+    with (
+        subprocess.Popen(["sleep", "60"]) as engine,
+        waiting([f"/proc/{engine.pid}"], code=WITHOUT_DNOTIFY) as child,
+    ):
+        time.sleep(0.5)
+        assert child.poll() is None, "the times of /proc are those of a look"
+        engine.kill()
+        engine.wait()
+
+        assert woken_by(child) == waiter.CHANGED
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_is_handed_on_where_nothing_is_watched(number: signal.Signals) -> None:
+    numbers = [str(int(each)) for each in STOPS]
+    lists = [word for each in (numbers, (), SAYS) for word in (str(len(each)), *each)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(SCRIPT), *lists], stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    with child:
+        child.send_signal(number)
+
+        assert woken_by(child) == number
+
+
+def test_a_watch_is_of_what_a_link_leads_to_as_well(place: Path) -> None:
+    link = place.parent / "link"
+    link.symlink_to(place / "config")
+    before = waiter.signature([str(link)])
+    _rewritten(place)
+
+    assert waiter.signature([str(link)]) != before
