@@ -231,13 +231,14 @@ def image(tmp_path: Path) -> Path:
 
 def test_the_programs_of_the_image_start_without_site(image: Path, site: Site) -> None:
     environment = {name.decode(): os.fsdecode(value) for name, value in variables(site).items()}
+    source = f"--toolkit-source={site.source}"
 
     codes = [
         subprocess.run([image / name, *words], capture_output=True, env=environment, check=False).returncode
         for name, *words in (
             ("toolkit-installer", "status", "--ready"),
             ("toolkit-installer", "status", "--alive"),
-            ("toolkit-installer", "plan", "--runtime=docker", f"--toolkit-source={site.source}"),
+            ("toolkit-installer", "plan", "--runtime=docker", "--restart-mode=none", source),
             ("nvidia-toolkit", "--help"),
         )
     ]
