@@ -186,6 +186,12 @@ def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(
     assert snapshot(node) == files
 
 
+def _story(node: Node, process: Running) -> str:
+    """Return all that is known where a look was waited for in vain."""
+    processes = node.run(["ps", "-e", "-o", "pid,etimes,stat,args"], check=False).stdout
+    return f"{process.log}\n{node.read(STATE)}\n{processes}"
+
+
 def _looked_since(node: Node, number: int) -> bool:
     return bool(look(node)["number"] > number)
 
@@ -198,7 +204,7 @@ def test_an_engine_that_its_owner_restarts_or_upgrades_is_looked_at_and_left(nod
             if upgrade:
                 node.run(["sh", "-c", f"cp -a {program} {program}.new && mv {program}.new {program}"])
             starts.restart()
-            until(partial(_looked_since, node, last["number"]), lambda: process.log)
+            until(partial(_looked_since, node, last["number"]), lambda: _story(node, process))
             until(lambda: ready(node), lambda: why(node))
 
             assert starts.ours() == 0
