@@ -77,7 +77,7 @@ def look(work: Work, *, asked: bool) -> Watch:
     signals.check()
     before = seen.of_this_boot(work.host, work.options.state_file)
     now = _begun(before, seen.now_s(), asked=asked)
-    as_found = signature(_places(work, now))
+    as_found = signature(_places(work))
     try:
         with internal_errors():
             return _looked(work, before, now, as_found)
@@ -194,7 +194,7 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
     moment = seen.now_s()
     now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment))
-    places = _places(work, now)
+    places = _places(work)
     as_found = as_found or _as_written(work, places)
     try:
         seen.publish(work.host, work.options.state_file, now)
@@ -205,7 +205,8 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     if work.options.drift is Drift.IGNORE:
         return Watch()
     due = max(1.0, now.until_s - moment) if now.until_s else 0.0
-    return Watch(places, as_found, due, rest_s(looks, moment))
+    processes = tuple(each.process for each in now.engines if each.process)
+    return Watch((*places, *processes), as_found, due, rest_s(looks, moment))
 
 
 def _as_written(work: Work, places: tuple[str, ...]) -> str:
@@ -246,21 +247,28 @@ def _process(host: Host, engine: EngineFacts) -> str:
     return ""
 
 
-def _places(work: Work, now: Seen) -> tuple[str, ...]:
-    """Return what is watched: all that a plan is made from, as far as a change of it can be seen cheaply."""
+def _places(work: Work) -> tuple[str, ...]:
+    """Return what is watched: all that a plan is made from, as far as a change of it can be seen cheaply.
+
+    Processes are watched beside it. A look that finds one that runs expects nothing but that of it, however
+    it was before: one that ends again while we look must not be taken for one that had ended then.
+    """
     host, options = work.host, work.options
     found: list[str] = []
     for path, whole in watched(options.layout, work.held()):
         for last in (False, True):
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
-    return tuple(dict.fromkeys((*found, *_engine_places(work, now))))
+    return tuple(dict.fromkeys((*found, *_sockets(work))))
 
 
 def _engine_places(work: Work, now: Seen) -> tuple[str, ...]:
     """Return what is not the same any more once an engine was restarted."""
-    sockets = (str(work.host.local_path(row.socket)) for row in work.held().engines)
-    return (*sockets, *(each.process for each in now.engines if each.process))
+    return (*_sockets(work), *(each.process for each in now.engines if each.process))
+
+
+def _sockets(work: Work) -> tuple[str, ...]:
+    return tuple(str(work.host.local_path(row.socket)) for row in work.held().engines)
 
 
 def watched(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:

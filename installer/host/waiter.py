@@ -143,7 +143,7 @@ def signature(places: list[str]) -> str:
     found: list[int] = []
     for place in places:
         if PROC in place:  # of the host, perhaps mounted; its times are those of a look
-            found.append(len(_stat(place)))
+            found += [] if _stat(place) else [-1]  # one that runs is as expected, whichever it is
             continue
         if place[-1] != "/":
             found += _stat(place)
