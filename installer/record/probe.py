@@ -86,8 +86,11 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         )
         payload = artifacts()
         scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
-        absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
-        return replace(facts, artifacts=payload, absent_interpreters=absent)
+        return replace(facts, artifacts=payload, absent_interpreters=frozenset(_absent(host, scripts)))
+
+
+def _absent(host: Host, scripts: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
+    return (path for path in scripts if host.kind(path) is not Kind.FILE)
 
 
 def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
