@@ -81,10 +81,17 @@ def _answer(connection: socket.socket, deadline: float) -> bytes:
             with suppress(OSError):  # who has answered may have hung up
                 connection.sendall(_frame(kind, ACK, 0, content if kind == PING else b""))
         if stream == STREAM and kind == DATA:
-            answer += content[1 : len(content) - content[0]] if flags & PADDED else content
+            answer += _unpadded(content) if flags & PADDED else content
         if stream == STREAM and kind in {DATA, HEADERS} and flags & END_STREAM:
             return bytes(answer)
     raise ValueError("no answer in HTTP/2")
+
+
+def _unpadded(content: bytes) -> bytes:
+    """Return what is in a padded frame, whose first byte says how long the padding at its end is."""
+    if not content or content[0] >= len(content):
+        raise ValueError("more padding than frame")
+    return content[1 : len(content) - content[0]]
 
 
 def _exactly(size: int, connection: socket.socket, deadline: float) -> bytes:

@@ -67,6 +67,8 @@ NOT_PLAIN = {
     "refused": SETTINGS + GO_AWAY + data(whole(b"abc")) + END,
     "taken back": SETTINGS + data(whole(b"abc")) + RESET + END,
     "a frame that is too long": b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+    "padded without a length": SETTINGS + data(b"", flags=8) + data(whole(b"abc")) + END,
+    "more padding than frame": SETTINGS + data(b"\x09" + whole(b"abc"), flags=8) + data(whole(b"abc")) + END,
     "another language": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
     "noise": bytes(range(256)) * 40,
 }
