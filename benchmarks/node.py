@@ -50,7 +50,7 @@ now = {config: host.read(config)}
 ask = Trials(host, now)
 began = time.perf_counter()
 before, after = ask(engine, now), ask(engine, {config: None})
-assert before.rest and after.rest
+assert before.rest_digest and after.rest_digest
 print((time.perf_counter() - began) * 1000)
 """
 
