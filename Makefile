@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants sample bench golden fresh help clean
+.PHONY: demo test format lint types unit engines image test-node lock sbom pin torture mutants sample bench golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -36,6 +36,9 @@ engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debi
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
 
+first-hour: .venv/.dev  ## as much of that as takes a few minutes: one Debian, the tests for which something is fetched
+	@$(BIN)/python -m tests.fresh first-hour
+
 torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, every version of every engine, a thousand random lives for each: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
 	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
@@ -57,6 +60,9 @@ test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose en
 
 lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
 	@$(BIN)/python images/lock
+
+sbom: .venv/.sbom  ## write the bill of materials of the image's Python packages, from requirements.txt
+	@$(BIN)/cyclonedx-py requirements requirements.txt --pyproject pyproject.toml --output-reproducible --output-file images/sbom.cdx.json
 
 pin:  ## write digests of the bases and sums of NVIDIA's packages, where a registry can be reached
 	@images/pin
@@ -87,6 +93,9 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 
 .venv/.mutation: .venv/.dev
 	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[mutation]' && touch $@
+
+.venv/.sbom: .venv/.dev
+	@echo "installing the maker of the bill" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[sbom]' && touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
 	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[dev]' && touch $@ .venv/.runtime

@@ -239,7 +239,13 @@ def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
 
 
 def _node_stops(host: Host) -> bool:
-    """Tell whether systemd is shutting the node down, so that what is installed must outlive us."""
+    """Tell whether the node is being shut down, so that what is installed must outlive us.
+
+    A kubelet with a grace for that (shutdownGracePeriod) stops the pods before systemd begins.
+    """
+    with suppress(InstallerError), internal_errors():
+        if systemd.shutdown_prepared(buses(host), timeout_s=NODE_S):
+            return True
     try:
         with internal_errors():
             return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"

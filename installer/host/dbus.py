@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SYSTEMD: Final = "org.freedesktop.systemd1"
+LOGIND: Final = "org.freedesktop.login1"
 ROOT: Final = "/org/freedesktop/systemd1"
 MANAGER: Final = f"{SYSTEMD}.Manager"
 BUS: Final = "org.freedesktop.DBus"
@@ -44,6 +45,7 @@ class Bus:
 
         self.deadline = time.monotonic() + timeout_s
         self.check = check
+        self._service = SYSTEMD
         self._senders: frozenset[str] | None = None  # None: everything is systemd's
         self._buffer = bytearray()
         self._serial = 0
@@ -56,17 +58,24 @@ class Bus:
             else:
                 self._senders = frozenset({BUS})
                 self._reply(message_bus.Hello())
-                self._senders |= {str(self._reply(message_bus.GetNameOwner(SYSTEMD))[0])}
+                self.turn_to(SYSTEMD)
         except BaseException:
             self.close()
             raise
 
     def call(self, path: str, interface: str, method: str, signature: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method of systemd's and return the body of its answer."""
+        """Call a method of systemd's, or of whom we turned to, and return the body of its answer."""
         from jeepney import DBusAddress, new_method_call  # type: ignore[import-untyped]  # ships no types
 
-        target = DBusAddress(path, bus_name=SYSTEMD, interface=interface)
+        target = DBusAddress(path, bus_name=self._service, interface=interface)
         return self._reply(new_method_call(target, method, signature, arguments))
+
+    def turn_to(self, service: str) -> None:
+        """Speak with another service of the bus from now on, which has to run: it is not started for us."""
+        from jeepney.bus_messages import message_bus
+
+        self._service, self._senders = service, frozenset({BUS})
+        self._senders |= {str(self._reply(message_bus.GetNameOwner(service))[0])}
 
     def get(self, path: str, interface: str, name: str) -> Any:
         """Return a property."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, PendingError
-from installer.host.dbus import MALFORMED, MANAGER, ROOT, Bus
+from installer.host.dbus import LOGIND, MALFORMED, MANAGER, ROOT, Bus
 from installer.host.unit_start import UnitStart
 
 T = TypeVar("T")
@@ -98,6 +98,24 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
         return str(bus.get(ROOT, MANAGER, "SystemState"))
 
     return ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
+
+
+def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
+    """Return whether logind holds a shutdown back for those who asked for time, such as the kubelet.
+
+    systemd itself still says "running" then, and the pods are told to stop one after the other.
+
+    Raises:
+        NoBusError: no bus can be reached.
+        InstallerError: no logind runs, or it does not answer in time.
+    """
+
+    def prepared(bus: Bus) -> bool:
+        bus.turn_to(LOGIND)
+        return bool(bus.get("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown"))
+
+    shared = [path for path in buses if path.name != "private"]  # systemd's own socket leads to nobody else
+    return ask(shared, prepared, purpose="ask logind for a shutdown", timeout_s=timeout_s)
 
 
 def busy_s(process: Path) -> float:

@@ -15,6 +15,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.plan import entries_for, plan_install
 from installer.decide.rows import Failure, Record, ToolkitRow
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
+from installer.decide.toolkit_config import ToolkitConfig
 from tests.decide.golden import Case, cases
 from tests.decide.serving import served
 
@@ -47,17 +48,20 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
 
 
 @pytest.mark.parametrize(
-    ("stopped", "first"),
+    ("silent", "first"),
     [
-        pytest.param(True, "start containerd, or configure it unproven with ", id="nobody listens"),
         pytest.param(
-            False, "correct what the log of containerd says, or configure it", id="it runs without CRI"
+            {"stopped": True}, "start containerd, or configure it unproven with ", id="nobody listens"
         ),
+        pytest.param(
+            {}, "correct what the log of containerd says, or configure it", id="it runs without CRI"
+        ),
+        pytest.param({"remedy": "run as root"}, "run as root, or configure it", id="it is not for us to ask"),
     ],
 )
-def test_who_cannot_be_asked_is_started_or_mended(first: str, *, stopped: bool) -> None:
+def test_who_cannot_be_asked_is_started_or_mended(silent: dict[str, Any], first: str) -> None:
     facts = _facts()
-    engines = tuple(replace(engine, stopped=stopped, silence="why") for engine in facts.engines)
+    engines = tuple(replace(engine, silence="why", **silent) for engine in facts.engines)
 
     plan = plan_install(replace(facts, engines=engines), replace(CASE.options, restart_mode=RestartMode.AUTO))
 
@@ -139,7 +143,7 @@ def _failed(facts: Facts, options: Options) -> Facts:
         pytest.param({"runtime_name": "gpu2"}, {}, False, id="another name"),
         pytest.param({}, {"build": "1 2"}, False, id="another engine binary"),
         pytest.param({}, {"version": (1, 7, 25)}, False, id="another engine version"),
-        pytest.param({"driver_root": "/"}, {}, False, id="another payload"),
+        pytest.param({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False, id="another payload"),
         pytest.param({}, {"serving": "ours"}, False, id="the engine serves it by now"),
     ],
 )

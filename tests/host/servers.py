@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 OWNER, STRANGER, BUS = ":1.0", ":1.99", "org.freedesktop.DBus"
+SYSTEMD, LOGIND, LOGINDS = "org.freedesktop.systemd1", "org.freedesktop.login1", ":1.2"
 
 
 @contextmanager
@@ -169,7 +170,8 @@ class FakeSystemd:
     Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it. Behind a bus each message
     comes with the sender that dbus-daemon writes into it (seen with 1.14.10); ``strangers`` are signals that a
     local user sends us alone, between a question and its answer. ``changed`` are properties that are not as they
-    should be, and ``tells`` says whether the end of a job is told at all.
+    should be, and ``tells`` says whether the end of a job is told at all. ``prepared`` is what logind says of a
+    shutdown, None where it does not run.
     """
 
     units: dict[str, FakeUnit] = field(default_factory=dict)
@@ -180,6 +182,7 @@ class FakeSystemd:
     strangers: Callable[[str], Iterable[Any]] = lambda _: ()
     changed: dict[str, tuple[str, Any]] = field(default_factory=dict)
     tells: bool = True
+    prepared: bool | None = None
 
     START_LIMIT = 5
 
@@ -200,7 +203,9 @@ class FakeSystemd:
                 for stranger in self.strangers(member):
                     stranger.header.fields[HeaderFields.sender] = STRANGER
                     connection.sendall(stranger.serialise(serial=1))
-                sender = BUS if member in {"Hello", "AddMatch", "GetNameOwner"} else OWNER
+                asked = request.header.fields.get(HeaderFields.destination)
+                sender = LOGINDS if asked == LOGIND else OWNER
+                sender = BUS if member in {"Hello", "AddMatch", "GetNameOwner"} else sender
                 for serial, message in enumerate(
                     self._answers(request, member, listening), len(self.calls) * 10
                 ):
@@ -230,8 +235,8 @@ class FakeSystemd:
             case "Hello", _:
                 assert self.behind_bus, "systemd's own socket knows no Hello"
                 yield new_method_return(request, "s", (":1.7",))
-            case "GetNameOwner", ("org.freedesktop.systemd1",):
-                yield new_method_return(request, "s", (OWNER,))
+            case "GetNameOwner", (name,):
+                yield self._owner(request, name)
             case "AddMatch" | "Subscribe", _:
                 yield new_method_return(request)
             case "GetAll", _ if "_2e" not in (
@@ -258,6 +263,14 @@ class FakeSystemd:
                 yield self._properties(request, interface, *names)
             case unknown:
                 raise AssertionError(unknown)
+
+    def _owner(self, request: Any, name: str) -> Any:
+        from jeepney import new_error, new_method_return
+
+        if name == LOGIND and self.prepared is None:  # in the words of dbus-daemon
+            said = f"Could not get owner of name '{name}': no such name"
+            return new_error(request, "org.freedesktop.DBus.Error.NameHasNoOwner", "s", (said,))
+        return new_method_return(request, "s", ({LOGIND: LOGINDS, SYSTEMD: OWNER}[name],))
 
     def _properties(self, request: Any, interface: str, *names: str) -> Any:
         from jeepney import HeaderFields, new_method_return
@@ -299,6 +312,7 @@ class FakeSystemd:
             "Result": ("s", "success" if unit.active != "failed" else "exit-code"),
             "Version": ("s", "252"),
             "SystemState": ("s", self.state),
+            "PreparingForShutdown": ("b", self.prepared),
             "LoadState": ("s", unit.load),
             "ActiveState": ("s", unit.active),
             "SubState": ("s", unit.sub),

@@ -15,7 +15,7 @@ from installer.decide.errors import (
     StoppedError,
 )
 from installer.host.files import Host
-from installer.host.systemd import NoBusError, UnitState, system_state, unit_state
+from installer.host.systemd import NoBusError, UnitState, shutdown_prepared, system_state, unit_state
 from installer.host.unit_jobs import restart_unit
 from installer.record import units
 from installer.record.units import Patience
@@ -220,6 +220,22 @@ def test_a_node_that_goes_down_says_so(tmp_path: Path) -> None:
         state = system_state([bus], timeout_s=5)
 
     assert state == "stopping"
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_shutdown_that_logind_holds_back_is_told(tmp_path: Path, *, prepared: bool) -> None:
+    with serving(tmp_path / "bus", FakeSystemd(prepared=prepared)) as bus:
+        said = shutdown_prepared([tmp_path / "private", bus], timeout_s=5)
+
+    assert said is prepared
+
+
+def test_a_node_without_logind_holds_no_shutdown_back(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "bus", FakeSystemd()) as bus,
+        pytest.raises(InstallerError, match="no such name"),
+    ):
+        shutdown_prepared([bus], timeout_s=5)
 
 
 @pytest.mark.parametrize(
