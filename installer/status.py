@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         if arguments.alive:
             return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
         options = elsewhere(host, options, tell=False)
-        held = read_record(host, options.layout)
+        held = _held(host, options.layout)
         ready = is_ready(host, options.ready_file)
         seen = read_seen(host, options.state_file)
         lines = list(
@@ -77,6 +77,15 @@ def main(argv: Sequence[str]) -> int:
     if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
+
+
+def _held(host: Host, layout: Layout) -> Record | None:
+    held = read_record(host, layout)
+    if held is None or not held.former_configs:
+        return held
+    from installer.record.configs import with_put_back  # not for a probe of what serves
+
+    return with_put_back(host, held)
 
 
 def _seen(seen: Seen | None) -> Iterator[Line]:
@@ -276,5 +285,5 @@ def told(host: Host, options: Options) -> tuple[Line, ...]:
         InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
     """
     options = elsewhere(host, options, tell=False)
-    held = read_record(host, options.layout)
+    held = _held(host, options.layout)
     return tuple(_lines(host, options.layout, held, deep=False) if held else _without(host, options))

@@ -14,6 +14,7 @@ from installer.decide.engines.model import RuntimeEntry
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts
+from installer.decide.former import after_install
 from installer.decide.inode import File
 from installer.decide.options import Drift, Options, RestartMode
 from installer.decide.part import Part, attempted, rows_of
@@ -126,8 +127,11 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
     """Return the sum of the parts of an install."""
     held, rows = facts.held, rows_of(parts)
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
-    final = replace(
-        rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+    final = after_install(
+        held,
+        replace(
+            rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+        ),
     )
     steps = [step for part in parts for step in part.steps]
     plan = Plan(

@@ -13,7 +13,9 @@ from installer.decide.engines.containerd_config import own_import, patterns
 from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
+from installer.decide.former import revived
 from installer.decide.inode import File, Kind
+from installer.decide.rows import Record
 from installer.host.devices import is_read_only
 from installer.host.files import Host
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
@@ -165,9 +167,15 @@ def usual_configs(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
     return with_readable_configs(host, engine, usual).files
 
 
+
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:
     """Return each config, as ``read_config`` does."""
     return {path: read_config(host, path) for path in sorted(paths)}
+
+
+def with_put_back(host: Host, held: Record) -> Record:
+    """Return the rows with those of before an undo for each config that somebody has put back since."""
+    return revived(held, contents_of(host, (row.path for row in held.former_configs)))
 
 
 def read_config(host: Host, path: PurePosixPath) -> File | None:

@@ -23,6 +23,7 @@ from installer.record.cmdline import path_of
 from installer.record.configs import (
     contents_of,
     usual_configs,
+    with_put_back,
     with_readable_configs,
 )
 from installer.record.device_nodes import held_node
@@ -53,6 +54,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
+    held = with_put_back(host, held)
     held = replace(held, configs=tuple(_wherever(host, held.configs)))
     known = known or Known({})
     # Hashing the payload and asking the engines wait for different things.
@@ -137,6 +139,7 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
+    held = with_put_back(host, held)
     held = replace(held, configs=tuple(_wherever(host, held.configs)))
     engines = []
     for row in held.engines:
