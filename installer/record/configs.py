@@ -164,8 +164,17 @@ def with_readable_configs(host: Host, engine: Engine, facts: EngineFacts) -> Eng
 def usual_configs(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
     usual = EngineFacts(engine.name, engine.config, None, None, (), engine.socket, engine.unit)
-    return with_readable_configs(host, engine, usual).files
+    return (*with_readable_configs(host, engine, usual).files, *copies_of(host, engine))
 
+
+def copies_of(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
+    """Return the files that are there, none of its configs, and may take the place of its root file."""
+    pattern = engine.generated.copies if engine.generated else None
+    if pattern is None:
+        return ()
+    found = {host.resolve(path): path for path in _matching(host, pattern) if host.kind(path) is Kind.FILE}
+    found.pop(host.resolve(engine.config), None)
+    return tuple(path for path in found.values() if engine.is_copy(path))
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:

@@ -18,6 +18,7 @@ from installer.decide.parts.adopted import adoption
 from installer.decide.parts.toolkit import ADOPTED, VERSIONS
 from installer.decide.rows import Record, ToolkitRow
 from installer.host.files import Host
+from installer.record.configs import copies_of
 from installer.record.ledger import Ledger
 
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
@@ -47,7 +48,7 @@ def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, Pu
         place = places.get(engine.name, Places())
         config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
         directories = {config.parent, config.parent / "conf.d", engine.drop_in_dir}
-        for path in dict.fromkeys((config, *([drop_in] if drop_in else ()))):
+        for path in dict.fromkeys((config, *([drop_in] if drop_in else ()), *copies_of(host, engine))):
             yield engine.name, path
         for directory in sorted(each for each in directories if each is not None):
             with suppress(InstallerError):

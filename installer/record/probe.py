@@ -10,6 +10,7 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
+from installer.decide.former import holds_ours
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
@@ -23,6 +24,7 @@ from installer.record.cmdline import path_of
 from installer.record.configs import (
     contents_of,
     usual_configs,
+    copies_of,
     with_put_back,
     with_readable_configs,
 )
@@ -63,7 +65,8 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         asked_version(options.toolkit_source) as version,
         digests_below(host, in_place(host, options.layout), known) as digests,
     ):
-        engines, notes, overruled = running_engines(host, options, held)
+        found = running_engines(host, options, held)
+        engines, notes = found.engines, found.notes
         if options.auto:
             engines, left = without_unused(host, held, engines)
             notes += left
@@ -168,12 +171,24 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
     return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)
 
 
-def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
-    """Yield the rows, and one more for each file that a link has led away from since we wrote it."""
+def _wherever(host: Host, rows: Collection[ConfigRow]) -> Iterator[ConfigRow]:
+    """Yield the rows, and one more for each file that holds what we wrote, and has no row.
+
+    A link has led away from it since, or it is a copy that may take the place of what we wrote.
+    """
+    known = {row.path for row in rows}
     for row in rows:
         yield row
-        if row.target is not None and host.resolve(row.path) != row.target:
-            yield replace(row, path=row.target, target=None)
+        led = {row.target} - {None, host.resolve(row.path)}
+        for path in sorted({*filter(None, led), *_copies(host, row)} - known):
+            yield replace(row, path=path, target=None)
+
+
+def _copies(host: Host, row: ConfigRow) -> Iterator[PurePosixPath]:
+    engine = ENGINES.get(row.engine)
+    if engine is not None and row.path == engine.config and row.written:
+        copies = contents_of(host, copies_of(host, engine))
+        yield from (path for path, now in copies.items() if now is not None and holds_ours(row, now))
 
 
 def _facts(
