@@ -56,6 +56,15 @@ def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
     )
 
 
+def masked(engine: EngineFacts) -> InstallerError:
+    """Return why an engine is not restarted whose unit systemd starts for nobody."""
+    return InstallerError(
+        f"restart {engine.name} (its unit {engine.unit} is masked)",
+        remedy=f"say systemctl unmask {engine.unit} on the node, then run again",
+        code="unit-failed",
+    )
+
+
 def not_by_hand(engine: EngineFacts, setting: str) -> InstallerError:
     """Return why an engine is not restarted whose unit only others may start or stop."""
     return InstallerError(

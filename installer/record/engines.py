@@ -111,12 +111,6 @@ def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
         state = units.state(host, facts.unit)
     except InstallerError as error:
         return _without_unit(facts, error.problem) if by_signal else error
-    if state.load == "masked" and not by_signal:
-        return InstallerError(
-            f"restart {facts.name} (its unit {facts.unit} is masked)",
-            remedy=f"say systemctl unmask {facts.unit} on the node, then run again",
-            code="unit-failed",
-        )
     # Restarting a unit that is not the one that serves would start a second engine beside it.
     if state.active != "active":
         return _without_unit(facts, f"its unit {facts.unit} is {state.active}, so something else serves")
