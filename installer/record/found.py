@@ -1,6 +1,7 @@
 """The engines that run here: each is asked what it serves, and its process where its configs are."""
 
 from collections.abc import Iterable, Iterator
+from math import inf
 from pathlib import PurePosixPath
 
 from installer.decide.data import replace
@@ -102,10 +103,12 @@ def _nobody_runs(options: Options, notes: Iterable[str]) -> InstallerError:
     )
 
 
-def ask_for(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    """Ask an engine what it serves, and again while it only starts."""
+def ask_for(
+    host: Host, engine: Engine, facts: EngineFacts, options: Options, awaits_s: float = inf
+) -> Answer:
+    """Ask an engine what it serves, and again while it only starts, for ``awaits_s`` at most."""
     socket, timeout_s = host.local_path(facts.socket), min(ASK_S, options.timeout_s)
-    return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s))
+    return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s), awaits_s)
 
 
 def _cmdline(answer: Answer) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The host as it is: reads only."""
 
 from collections.abc import Collection, Iterable, Iterator
+from math import inf
 from pathlib import PurePosixPath
 
 from installer.decide.configs import text_of
@@ -136,7 +137,7 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     return replace(_facts(host, options, Record(), engines), notes=notes)
 
 
-def probe_undo(host: Host, options: Options, held: Record) -> Facts:
+def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = inf) -> Facts:
     """Return everything that an undo depends on: what the ledger names, and nothing else.
 
     Raises:
@@ -152,7 +153,9 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
         if engine.reload is ReloadMethod.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
-        found, answer = located(host, found, ask_for(host, engine, found, options), row, options)
+    An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
+
+        found, answer = located(host, found, ask_for(host, engine, found, options, awaits_s), row, options)
         process = reads.process_of(host, found, answer.peer)
         found = reads.with_places(host, found, process.cmdline, Places())
         found = answered(host, found, answer)

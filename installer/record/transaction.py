@@ -6,7 +6,7 @@ from functools import partial
 from itertools import takewhile
 from typing import assert_never
 
-from installer.decide.data import dataclass, replace
+from installer.decide.data import replace
 from installer.decide.errors import (
     InstallerError,
     NotBegunError,
@@ -44,6 +44,7 @@ from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.cdi import make_device_nodes, specification
 from installer.record.device_nodes import held_node, remove_device_node
+from installer.record.context import Context
 from installer.record.engines import reload
 from installer.record.hooks import await_created
 from installer.record.internal import internal_errors
@@ -58,17 +59,6 @@ from installer.record.visible import refuse_unseen
 
 def never_stop() -> None:
     """Do not stop: what has begun is brought to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Where a plan is carried out; ``hurried`` where a pod's grace is running out."""
-
-    host: Host
-    layout: Layout
-    ledger: Ledger
-    timeout_s: float
-    hurried: bool = False
 
 
 def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
@@ -201,7 +191,7 @@ def _take_back(context: Context, plan: Plan, done: list[Step], held: Record, cau
 
 def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> None:
     host, layout = context.host, context.layout
-    patience = Patience(context.timeout_s, check, 0.0 if context.hurried else STOP_S)
+    patience = Patience(context.patience_s, check, 0.0 if context.hurried else STOP_S)
     match step:
         case MakeDirectory(path):
             host.make_directory(path)

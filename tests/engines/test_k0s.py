@@ -1,5 +1,6 @@
 """k0s by a stand-in that watches its drop-ins and restarts its containerd as it does, a real one."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ OURS = {"nvidia": TOOLKIT, "nvidia-cdi": f"{TOOLKIT}.cdi", "nvidia-legacy": f"{T
 SOURCE = ("--toolkit-source", ARTIFACTS)
 UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
 MOVED_IN, REMOVED = "0x80 nvidia.toml", "0x200 nvidia.toml"
+GRACE_S = 25  # of the 30 s that a pod has
 UNIT = """\
 [Service]
 Environment=QUIET_S={} RESPAWN_S={}
@@ -161,6 +163,32 @@ def test_an_install_that_is_stopped_while_it_waits_takes_the_drop_in_back_and_se
         assert k0s.containerd() not in {0, before}
         assert k0s.handlers() == {"runc": ""}
         assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("frozen", ["k0s", "containerd"])
+def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_live(
+    started: Started, frozen: str
+) -> None:
+    with started("1.35", 0.5, 0.5) as k0s:
+        node = k0s.node
+        run = node.start_installer("run", *SOURCE, "--set-as-default")
+        run.wait_for("waiting for a signal")
+        pod = k0s.cri.run_pod("nvidia", "trainer")
+        pid = node.pid_of("k0sworker") if frozen == "k0s" else k0s.containerd()
+        node.run(["kill", "-STOP", str(pid)])
+        began = time.monotonic()
+
+        run.terminate()
+
+        assert run.wait() == 4, run.log
+        lasted = time.monotonic() - began
+        node.run(["kill", "-CONT", str(pid)])
+        assert lasted < GRACE_S, run.log
+        k0s.cri.wait()
+        k0s.cri.remove_pod(pod)
+        done = node.installer("uninstall")
+        assert done.returncode == 0, done.stderr
+        assert k0s.handlers() == {"runc": ""}
 
 
 def test_as_a_containerd_it_is_refused_and_nvidias_variables_for_it_are_understood(started: Started) -> None:
