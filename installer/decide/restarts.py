@@ -5,7 +5,7 @@ from posixpath import normpath
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import EngineStoppedError, InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.steps import Reload, Step
 
@@ -81,4 +81,13 @@ def ending_containers(engine: EngineFacts, mode: str, monitors: int) -> Installe
         "run in it: a stop would kill them)",
         remedy=f"say KillMode=process in an override of {engine.unit} and daemon-reload, then run again",
         code="restart-kills-containers",
+    )
+
+
+def stopped_meanwhile(engine: EngineFacts) -> EngineStoppedError:
+    """Return why nobody knows whether an engine would serve our runtimes."""
+    return EngineStoppedError(
+        f"prove that {engine.name} serves our runtimes (somebody has stopped {engine.unit})",
+        remedy=f"start {engine.unit}, then run again",
+        code="engine-not-proven",
     )

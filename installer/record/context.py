@@ -13,7 +13,8 @@ from installer.record.ledger import Ledger
 class Context:
     """Where a plan is carried out; ``hurried`` where a pod's grace is running out.
 
-    ``until_s`` is when it has to be over, on the clock that only goes on.
+    ``until_s`` is when it has to be over, on the clock that only goes on. ``rolls_back`` tells that it takes
+    back what another plan has begun.
     """
 
     host: Host
@@ -21,6 +22,7 @@ class Context:
     ledger: Ledger
     timeout_s: float
     until_s: float = inf
+    rolls_back: bool = False
 
     @property
     def hurried(self) -> bool:

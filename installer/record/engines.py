@@ -13,6 +13,7 @@ from installer.decide.engines.row import Api, Engine, ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, RestartMode
+from installer.decide.restarts import stopped_meanwhile
 from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
 from installer.host.cri_errors import CriDisabledError, CriFailedError
@@ -140,12 +141,20 @@ def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
     return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy, code="engine-not-reloaded")
 
 
-def reload(
-    host: Host, facts: EngineFacts, step: Reload, patience: Patience, gate: Callable[[], None]
-) -> None:
+def reload(  # noqa: PLR0913 - each is another's business
+    host: Host,
+    facts: EngineFacts,
+    step: Reload,
+    patience: Patience,
+    gate: Callable[[], None],
+    *,
+    may_rest: bool = False,
+) -> bool:
     """Make a running engine read its config, and wait until it serves what ``step`` asks for.
 
-    ``gate`` is called right before, when all waiting for others is over, and may raise.
+    ``gate`` is called right before, when all waiting for others is over, and may raise. An engine that
+    ``may_rest`` is left as it is where its owner has stopped it: it reads its configs when it starts. Return
+    whether it was reloaded.
 
     Raises:
         PendingError: it is still being restarted.
@@ -157,6 +166,8 @@ def reload(
     deadline = time.monotonic() + timeout_s
     if engine.reload is ReloadMethod.RESTART:
         await_settled(host, facts, patience)
+        if may_rest and units.stopped_by_owner(host, facts.unit):
+            return _left_stopped(facts, may_rest=True)
     gate()
     began, made_s = time.time(), changed_s(socket)
     before = _begun(host, facts, replace(patience, start_s=deadline - time.monotonic()))
@@ -173,13 +184,22 @@ def reload(
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
             last = engine.reload is not ReloadMethod.HUP or time.monotonic() > deadline
             if not _disturbed(facts, step, answer, raises=last):
-                return
+                return True
+        if answer.stopped and before is None and units.stopped_by_owner(host, facts.unit):
+            return _left_stopped(facts, may_rest=may_rest)
         check()  # before anything is called a failure: the question may have lasted until the deadline
         over = time.monotonic() > deadline and not (served and still)
         if over or (not still and _hopeless(host, facts, answer)):
             found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
+
+
+def _left_stopped(facts: EngineFacts, *, may_rest: bool) -> bool:
+    if not may_rest:
+        raise stopped_meanwhile(facts)
+    log.info("engine left stopped", engine=facts.name, why="it reads its configs when it starts")
+    return False
 
 
 def limit_s(engine: Engine, patience: Patience) -> float:

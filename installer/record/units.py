@@ -219,6 +219,13 @@ def at_rest(host: Host, unit: str) -> bool:
     return now.active in {"inactive", "failed"} and not now.job
 
 
+def stopped_by_owner(host: Host, unit: str) -> bool:
+    """Tell whether a unit has come to a good end: not by itself, nor by a config."""
+    with suppress(InstallerError):
+        return state(host, unit).active == "inactive"
+    return False
+
+
 def crashes(host: Host, unit: str) -> bool:
     """Tell whether a unit is on its way up, as one is all the time whose service ends at each start."""
     with suppress(InstallerError):

@@ -165,6 +165,26 @@ def test_an_install_that_is_stopped_while_it_waits_takes_the_drop_in_back_and_se
         assert snapshot(node) == files
 
 
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_one_that_its_owner_stops_meanwhile_is_left_stopped_and_nothing_of_ours_stays(
+    started: Started, verb: str
+) -> None:
+    with started("1.36", 2, 0.2) as k0s:
+        node, files = k0s.node, snapshot(k0s.node)
+        if verb == "uninstall":
+            node.installer("install", *SOURCE, check=True)
+        first = node.start_installer(verb, *(SOURCE if verb == "install" else ()))
+        first.wait_for("waiting for the engine to restart itself")
+
+        node.run(["systemctl", "stop", "k0sworker"])
+
+        assert first.wait() == (1 if verb == "install" else 0), first.log
+        assert "engine left stopped" in first.log
+        assert "by itself" not in first.log.partition("engine left stopped")[2]
+        assert snapshot(node) == files
+        assert node.show("k0sworker", "ActiveState") == "inactive"
+
+
 @pytest.mark.parametrize("frozen", ["k0s", "containerd"])
 def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_live(
     started: Started, frozen: str
