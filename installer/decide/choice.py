@@ -90,6 +90,7 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         engine.unreadable,
         engine.dormant,
         engine.rendered,
+        ENGINES[engine.name].title,
     )
 
 
@@ -103,7 +104,6 @@ def files_without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, F
     return {path: without_us(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
 
 
-def choose(
 def _configs(engine: EngineFacts, facts: Facts) -> Iterator[ConfigRow]:
     """Yield the rows of an engine but for copies of its root file: a revert may need what stands there."""
     for row in facts.held.configs:
@@ -111,6 +111,7 @@ def _configs(engine: EngineFacts, facts: Facts) -> Iterator[ConfigRow]:
             yield row
 
 
+def choose(
     engine: EngineFacts, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
 ) -> Choice:
     """Return the texts that make one engine serve our runtimes, and leave all else in force as it is.
