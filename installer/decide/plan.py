@@ -17,7 +17,7 @@ from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.former import after_install
 from installer.decide.inode import File
 from installer.decide.options import Drift, Options, RestartMode
-from installer.decide.part import Part, attempted, rows_of
+from installer.decide.part import Part, attempted, id_of, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.parts.cdi import OWNER
 from installer.decide.reloading import in_progress
@@ -111,6 +111,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     specification = cdi.install(facts, options)
     parts = (
         node.install(facts, entries),
+        *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
         *refused,
         device_nodes.install(facts, options),
         payload,

@@ -10,8 +10,8 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import Kind
 from installer.decide.former import holds_ours
+from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
@@ -24,8 +24,8 @@ from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import path_of
 from installer.record.configs import (
     contents_of,
-    usual_configs,
     copies_of,
+    usual_configs,
     with_put_back,
     with_readable_configs,
 )
@@ -74,7 +74,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         facts = _facts(host, options, held, engines)
         if options.cdi is not None:
             facts = _with_cdi(host, options, options.cdi, facts)
-        targets = _targets(host, options, engines)
+        targets = _targets(options, engines)
         linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
         facts = replace(
             facts,
@@ -84,7 +84,12 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
-            obstacles=(*_obstacles(host, options, facts), *overruled),
+            obstacles=(
+                *_obstacles(host, options, facts),
+                *found.overruled,
+                *_unreplaceable(host, targets),
+            ),
+            refused=found.refused,
             notes=(*notes, *driver_note(host, options)),
             running=in_use(host, options.layout, held, engines)[0],
             version=version(),
@@ -106,13 +111,19 @@ def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[Installer
     yield from moved(host, options, facts.contents.values())
 
 
-def _targets(host: Host, options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
-    """Return the configs that may be written, each of which can be replaced."""
+def _targets(options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
+    """Return the configs that may be written."""
     targets = {path for engine in engines for path in targets_of(engine)}
-    targets |= {options.cdi.path} if options.cdi is not None else set()
-    for path in targets:
-        host.refuse_unreplaceable(path)
-    return targets
+    return targets | ({options.cdi.path} if options.cdi is not None else set())
+
+
+def _unreplaceable(host: Host, targets: Iterable[PurePosixPath]) -> Iterator[InstallerError]:
+    """Yield why a config that may be written could not be replaced."""
+    for path in sorted(targets):
+        try:
+            host.refuse_unreplaceable(path)
+        except InstallerError as error:
+            yield error
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
@@ -132,13 +143,17 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    engines, notes, _ = running_engines(host, options, Record())
-    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in engines)
-    return replace(_facts(host, options, Record(), engines), notes=notes)
+    found = running_engines(host, options, Record())
+    for error in found.refused.values():
+        raise error
+    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in found.engines)
+    return replace(_facts(host, options, Record(), engines), notes=found.notes)
 
 
 def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = inf) -> Facts:
     """Return everything that an undo depends on: what the ledger names, and nothing else.
+
+    An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
 
     Raises:
         InstallerError: a config or a saved copy cannot be read.
@@ -153,8 +168,6 @@ def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = 
         if engine.reload is ReloadMethod.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
-    An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
-
         found, answer = located(host, found, ask_for(host, engine, found, options, awaits_s), row, options)
         process = reads.process_of(host, found, answer.peer)
         found = reads.with_places(host, found, process.cmdline, Places())
