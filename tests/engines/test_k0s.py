@@ -1,5 +1,6 @@
 """k0s by a stand-in that watches its drop-ins and restarts its containerd as it does, a real one."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -209,6 +210,23 @@ def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_liv
         done = node.installer("uninstall")
         assert done.returncode == 0, done.stderr
         assert k0s.handlers() == {"runc": ""}
+
+
+def test_after_its_upgrade_doctor_names_the_drop_in_that_keeps_it_from_starting(started: Started) -> None:
+    with started("1.35", 0.2, 0.2) as k0s:
+        node = k0s.node
+        node.installer("install", *SOURCE, check=True)
+        unit = UNIT.format(0.2, 0.2, "").replace("Restart=always", "Restart=no")
+        node.write("/etc/systemd/system/k0sworker.service", unit)
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "restart", "k0sworker"], check=False)
+        node.wait_for("failed", ["systemctl", "show", "-P", "ActiveState", "k0sworker"])
+
+        said = json.loads(node.installer("doctor", "--json").stdout)
+
+        check = next(each for each in said["checks"] if each["name"] == "engine-unit")
+        assert check["level"] == "bad"
+        assert f"{DROP_IN} names io.containerd.grpc.v1.cri, which k0s refuses from 1.36 on" in check["found"]
 
 
 def test_as_a_containerd_it_is_refused_and_nvidias_variables_for_it_are_understood(started: Started) -> None:

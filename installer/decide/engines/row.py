@@ -101,6 +101,7 @@ class Generated:
     them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
     It is part of one of ``units``; a start is waited for ``start_s`` seconds at least. ``marks`` are parts of
     its paths that no other engine's have. ``needs_root`` tells that it does not start without its root file.
+    ``refuses`` returns why a release of it does not start with a drop-in, and which; "" where all do.
     ``copies`` is the pattern of what may take the place of the root file: that of another revision of a snap.
     """
 
@@ -111,6 +112,7 @@ class Generated:
     rendered: PurePosixPath | None = None
     needs_root: bool = False
     copies: PurePosixPath | None = None
+    refuses: Callable[[Tree], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)
