@@ -143,6 +143,8 @@ def lost(host: Host, options: Options) -> Part | None:
         row for row in found.rows.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
     )
     names = {name for row in found.rows.engines for name, _ in row.runtimes}
-    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= set(STANDARD_NAMES):
+    # The first of them has the name that was asked for, and the others tell that it was by us.
+    usual = {*STANDARD_NAMES, options.runtime_name} | (names if {*STANDARD_NAMES[1:]} <= names else set())
+    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= usual:
         return None  # an entry that an admin wrote ahead of a first install, and that stays his
     return replace(found, rows=replace(found.rows, configs=configs)) if configs else None
