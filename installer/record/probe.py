@@ -30,7 +30,7 @@ from installer.record.configs import (
     with_readable_configs,
 )
 from installer.record.device_nodes import held_node
-from installer.record.engines import ASK_S, unit_obstacles
+from installer.record.engines import ASK_S
 from installer.record.found import answered, ask_for, running_engines
 from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
@@ -46,6 +46,7 @@ from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.located import located
 from installer.record.other_engines import with_other_engines
+from installer.record.reloadable import unit_obstacles
 from installer.record.running import in_use, low_level_runtime
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -57,8 +58,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    held = with_put_back(host, held)
-    held = replace(held, configs=tuple(_wherever(host, held.configs)))
+    held = _wherever(host, with_put_back(host, held))
     known = known or Known({})
     # Hashing the payload and asking the engines wait for different things.
     with (
@@ -67,10 +67,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         digests_below(host, in_place(host, options.layout), known) as digests,
     ):
         found = running_engines(host, options, held)
-        engines, notes = found.engines, found.notes
-        if options.auto:
-            engines, left = without_unused(host, held, engines)
-            notes += left
+        engines, left = without_unused(host, held, found.engines) if options.auto else (found.engines, ())
         facts = _facts(host, options, held, engines)
         if options.cdi is not None:
             facts = _with_cdi(host, options, options.cdi, facts)
@@ -84,13 +81,9 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
-            obstacles=(
-                *_obstacles(host, options, facts),
-                *found.overruled,
-                *_unreplaceable(host, targets),
-            ),
+            obstacles=(*_obstacles(host, options, facts, targets), *found.overruled),
             refused=found.refused,
-            notes=(*notes, *driver_note(host, options)),
+            notes=(*found.notes, *left, *driver_note(host, options)),
             running=in_use(host, options.layout, held, engines)[0],
             version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
@@ -101,7 +94,9 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         return replace(facts, artifacts=payload, absent_interpreters=absent)
 
 
-def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
+def _obstacles(
+    host: Host, options: Options, facts: Facts, targets: Iterable[PurePosixPath]
+) -> Iterator[InstallerError]:
     """Yield what stands against any install on this node."""
     if facts.engines:
         yield from served_by_image(host)
@@ -109,6 +104,7 @@ def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[Installer
     yield from install_dir_obstacles(host, options.install_dir)
     yield from unit_obstacles(host, options, facts.engines)
     yield from moved(host, options, facts.contents.values())
+    yield from _unreplaceable(host, targets)
 
 
 def _targets(options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
@@ -158,8 +154,7 @@ def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = 
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
-    held = with_put_back(host, held)
-    held = replace(held, configs=tuple(_wherever(host, held.configs)))
+    held = _wherever(host, with_put_back(host, held))
     engines = []
     for row in held.engines:
         engine = ENGINES[row.name]
@@ -187,17 +182,17 @@ def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = 
     return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)
 
 
-def _wherever(host: Host, rows: Collection[ConfigRow]) -> Iterator[ConfigRow]:
-    """Yield the rows, and one more for each file that holds what we wrote, and has no row.
+def _wherever(host: Host, held: Record) -> Record:
+    """Return the rows with one more for each file that holds what we wrote, and has no row.
 
     A link has led away from it since, or it is a copy that may take the place of what we wrote.
     """
-    known = {row.path for row in rows}
-    for row in rows:
-        yield row
+    configs, known = [], {row.path for row in held.configs}
+    for row in held.configs:
         led = {row.target} - {None, host.resolve(row.path)}
-        for path in sorted({*filter(None, led), *_copies(host, row)} - known):
-            yield replace(row, path=path, target=None)
+        others = sorted({*filter(None, led), *_copies(host, row)} - known)
+        configs += [row, *(replace(row, path=path, target=None) for path in others)]
+    return replace(held, configs=tuple(configs))
 
 
 def _copies(host: Host, row: ConfigRow) -> Iterator[PurePosixPath]:

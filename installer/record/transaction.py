@@ -218,13 +218,8 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
             facts = plan.engines[engine]
             done = takewhile(lambda each: each is not step, plan.steps)
             gate = partial(refuse_changed, host, facts, plan.seen, done)
-            # An owner may stop his engine while we wait for it: what is taken from its configs is gone then.
-            may_rest = context.rolls_back or not step.present
-            return _counted(
-                context.ledger,
-                engine,
-                lambda: reload(host, facts, step, patience, gate, may_rest=may_rest),
-            )
+            patience = replace(patience, may_rest=context.rolls_back or not step.present)
+            return _counted(context.ledger, engine, lambda: reload(host, facts, step, patience, gate))
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case MakeDeviceNodes() | RemoveDeviceNodes():
