@@ -25,12 +25,13 @@ from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
 from installer.record import ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
+from installer.record.context import Context
 from installer.record.internal import internal_errors
 from installer.record.known import known_digests, remember
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
-from installer.record.transaction import Context, apply, never_stop, refuse_obstacles
+from installer.record.transaction import apply, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 from installer.record.units import buses
 from installer.uninstall import remove_readiness, undo, undoing

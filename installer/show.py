@@ -11,10 +11,11 @@ import click
 
 from installer.decide.configs import syntax_of, text_of
 from installer.decide.edits.masked import masked
-from installer.decide.errors import Exit
+from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import File
 from installer.decide.options import Options
 from installer.decide.part import Part
+from installer.decide.parts import node
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import Record
 from installer.decide.steps import WriteConfig, describe
@@ -34,7 +35,13 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
     """
     host = Host.under(options.host_root, options.mounts)
     held = read_record(host, options.layout) or Record()
-    facts = probe_install(host, options, held)
+    try:
+        facts = probe_install(host, options, held)
+    except InstallerError as error:
+        if as_json:
+            nothing = Plan((Part(node.ID, obstacles=(error,)),), held, held, {})
+            click.echo(json.dumps(document_of(nothing), indent=2))
+        raise
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
     plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))

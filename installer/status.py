@@ -25,6 +25,7 @@ from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
 from installer.host.trees import entries
 from installer.record.access import exposed
+from installer.record.configs import with_put_back
 from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, ledger_lost, read_record
 from installer.record.lost import elsewhere, named_toolkits
@@ -36,6 +37,7 @@ USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
 REPAIR: Final = "install puts it right"
 RECONCILE_REPAIRS: Final = f"{looked.RECONCILE} puts it right"
 IN_FORCE: Final = ", our keys in force"
+BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         if arguments.alive:
             return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
         options = elsewhere(host, options, tell=False)
-        held = read_record(host, options.layout)
+        held = _held(host, options.layout)
         ready = is_ready(host, options.ready_file)
         seen = read_seen(host, options.state_file)
         lines = list(
@@ -77,6 +79,11 @@ def main(argv: Sequence[str]) -> int:
     if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
+
+
+def _held(host: Host, layout: Layout) -> Record | None:
+    held = read_record(host, layout)
+    return held and with_put_back(host, held)
 
 
 def _seen(seen: Seen | None) -> Iterator[Line]:
@@ -181,6 +188,8 @@ def _lacking(host: Host, engine: EngineRow, held: Record) -> tuple[str, ...]:
 def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) -> Line:
     try:
         file = host.read(row.path)
+        if file is None and row.original is None and not finished:
+            return Line(str(row.path), BEFORE, good=False)
         if file is None:
             return Line(str(row.path), "removed by somebody else", good=False)
         ours = file.digest in row.ours
@@ -197,7 +206,7 @@ def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) 
     except InstallerError as error:
         return Line(str(row.path), error.problem, good=False)
     if not finished and row.original and file.digest == row.original.digest:
-        return Line(str(row.path), "as it was before an install that was cut short", good=False)
+        return Line(str(row.path), BEFORE, good=False)
     if not finished:  # nobody knows which of them we have taken out ourselves
         state = "left between two texts by what was cut short, and edited by somebody else since"
         return Line(str(row.path), state, good=False)
@@ -276,5 +285,5 @@ def told(host: Host, options: Options) -> tuple[Line, ...]:
         InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
     """
     options = elsewhere(host, options, tell=False)
-    held = read_record(host, options.layout)
+    held = _held(host, options.layout)
     return tuple(_lines(host, options.layout, held, deep=False) if held else _without(host, options))

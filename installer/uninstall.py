@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import Final
 
 from installer import figures, leftovers, signals
@@ -19,15 +20,18 @@ from installer.host.files import Host
 from installer.host.locks import remove_pidfile
 from installer.host.trees import remove_staged
 from installer.record import ready, seen
+from installer.record.context import Context
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_undo
 from installer.record.running import in_use, running_containers
-from installer.record.transaction import Context, carry_out, never_stop, refuse_obstacles
+from installer.record.transaction import carry_out, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
+PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
+RELOAD_S: Final = 10.0  # and for a reload, at least
 IN_USE_S: Final = 10.0
 IN_USE_POLL_S: Final = 0.1
 
@@ -84,25 +88,25 @@ def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False)
     Raises:
         UndoIncompleteError: something of ours is left, and the ledger is kept.
     """
-    began = time.monotonic()
+    until_s = time.monotonic() + UNDO_S if hurried else inf
     with undoing():
         remove_readiness(host, options, ledger)
         figures.withdraw(host, options, ledger)
         recover(host, options, ledger)
-        facts = probe_undo(host, options, ledger.held)
+        facts = probe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if leftovers.any_among(facts.running, facts.idle):
             sockets = [(each.name, each.socket) for each in facts.engines]
             leftovers.sweep(host, sockets, hurried=hurried)
-            facts = probe_undo(host, options, ledger.held)
+            facts = probe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
         if facts.running and options.in_use.waits:
-            facts = _awaited(host, options, ledger, facts)
+            facts = _awaited(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
         refuse_obstacles(plan)
-        left_s = max(1.0, UNDO_S - (time.monotonic() - began)) / max(1, len(plan.engines))
-        timeout_s = min(options.timeout_s, left_s) if hurried else options.timeout_s
-        carry_out(Context(host, options.layout, ledger, timeout_s, hurried=hurried), plan, never_stop)
+        share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
+        context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)
+        carry_out(context, plan, never_stop)
     if plan.in_use:
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",
@@ -126,10 +130,16 @@ def undoing() -> Iterator[None]:
         raise UndoIncompleteError.because(error) from error
 
 
-def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Facts:
-    """Return what is found when the containers on our runtimes are gone, or have had their time."""
-    log.info("waiting for containers", containers=[each.name for each in facts.running], seconds=IN_USE_S)
-    deadline = time.monotonic() + IN_USE_S
+def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
+    """Return what is found when the containers on our runtimes are gone, or have had their time.
+
+    That ends early enough for a reload ``until_s``.
+    """
+    seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
+    log.info(
+        "waiting for containers", containers=[each.name for each in facts.running], seconds=round(seconds, 1)
+    )
+    deadline = time.monotonic() + seconds
     restarts = options.restart_mode is not RestartMode.NONE
     where = (host, options.layout, ledger.held, facts.engines)
     # To ask Docker takes a call for each container: not while the shims tell enough.
@@ -137,7 +147,7 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts) -> Fact
         running_containers(*where, restarts=restarts) or in_use(*where, restarts=restarts)[0]
     ):
         time.sleep(IN_USE_POLL_S)
-    return probe_undo(host, options, ledger.held)
+    return probe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)
 
 
 def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:

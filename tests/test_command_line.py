@@ -132,6 +132,29 @@ def test_all_obstacles_are_told_by_plan_and_by_install(host: dict[str, str], tmp
     assert f"cannot {said[-1]['problem']}; {said[-1]['remedy']}" == told[0]
 
 
+def test_a_plan_is_told_to_programs_though_a_text_is_not_valid(host: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "node/etc/docker/daemon.json").write_text('{"runtimes": []}')
+    (tmp_path / "node/etc/containerd/config.toml").write_text("version = \n")
+    both = host | {"TOOLKIT_INSTALLER_RUNTIME": "docker,containerd"}
+
+    planned = _call("plan", "--json", **both)
+    shown = _call("plan", **both)
+
+    obstacles = _told("plan", planned.stdout)["obstacles"]
+    assert (planned.returncode, shown.returncode) == (1, 1)
+    assert {each["part"] for each in obstacles} == {"engine-docker", "engine-containerd"}
+    assert all(f"install would stop: cannot {each['problem']}" in shown.stdout for each in obstacles)
+    assert _call("uninstall", "--adopt", **both).returncode == 1  # which may not pass it over
+
+
+def test_a_plan_that_nobody_can_make_is_told_to_programs(host: dict[str, str]) -> None:
+    done = _call("plan", "--json", **host | {"TOOLKIT_INSTALLER_TOOLKIT_SOURCE": "/nowhere"})
+
+    (obstacle,) = _told("plan", done.stdout)["obstacles"]
+    assert done.returncode == 1
+    assert "/nowhere" in obstacle["problem"]
+
+
 def test_a_plan_with_nothing_to_do_is_told_to_programs(host: dict[str, str]) -> None:
     assert _call("install", **host).returncode == 0
 

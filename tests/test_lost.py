@@ -354,3 +354,19 @@ def test_an_install_dir_without_anything_is_nothing_to_undo(site: Site) -> None:
     assert done.returncode == 0
     assert "nothing to undo" in done.stderr
     assert site.tree() == before
+
+
+@pytest.mark.parametrize("again", [(), ("--runtime-name", "gpu")], ids=["forgotten", "given again"])
+def test_uninstall_without_ledger_and_toolkit_takes_a_runtime_of_another_name(
+    site: Site, again: tuple[str, ...]
+) -> None:
+    before = _meaning(site)
+    assert site.call("install", "--runtime-name", "gpu").returncode == 0
+    shutil.rmtree(site.root / "usr/local/nvidia")
+
+    done = site.call("uninstall", *again)
+
+    assert done.returncode == 0, done.stderr
+    assert "ledger lost" in done.stderr
+    assert _named(site) == []
+    assert _meaning(site)[DAEMON_JSON] == before[DAEMON_JSON]

@@ -480,6 +480,8 @@ def test_scripts_that_start_each_other_for_ever_are_followed_to_an_end(site: Sit
         "usr/bin/docker-init",
         "usr/bin/docker-proxy",
         "usr/bin/nvidia-container-runtime-hook",
+        "usr/bin/nvidia-container-runtime",
+        "usr/local/bin/nvidia-ctk",
         "usr/bin/conmon",
     ],
 )
@@ -496,9 +498,7 @@ def test_the_toolkit_outlives_a_program_that_no_config_has_to_name(
     kept = site.call("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    said = (
-        f"remove the toolkit (/{program}, which engines start though no config names it, leads to /usr/local"
-    )
+    said = f"remove the toolkit (/{program}, which is started though no config names it, leads to /usr/local"
     assert said in sentence(kept)
     assert (site.root / TOOLKIT / "nvidia-container-runtime").exists()
     place.unlink()
@@ -719,4 +719,19 @@ def test_an_engine_with_other_files_at_the_same_paths_keeps_nothing(site: Site) 
     done = site.call("uninstall")
 
     assert done.returncode == 0, done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+def test_the_toolkit_outlives_the_config_of_a_package_that_names_it(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    text = f'[nvidia-container-runtime]\nruntimes = ["runc"]\n[nvidia-ctk]\npath = "/{TOOLKIT}/nvidia-ctk"\n'
+    place = written(site, "etc/nvidia-container-runtime/config.toml", text)
+
+    kept = site.call("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert f"/etc/nvidia-container-runtime/config.toml names /{TOOLKIT}/nvidia-ctk" in sentence(kept)
+    assert (site.root / TOOLKIT / "nvidia-ctk").exists()
+    place.write_text(text.replace(f"/{TOOLKIT}/", "/usr/bin/"))
+    assert site.call("uninstall").returncode == 0
     assert not (site.root / TOOLKIT).exists()

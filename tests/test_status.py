@@ -168,6 +168,20 @@ def test_nobody_is_blamed_for_keys_that_an_unfinished_undo_may_have_taken_out(si
     assert "was cut short" in told.stdout
 
 
+def test_nobody_is_blamed_for_a_file_that_an_unfinished_undo_has_removed(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    ledger = json.loads((site.root / LEDGER).read_text())
+    made = next(row["path"] for row in ledger["configs"] if row["original"] is None)
+    (site.root / LEDGER).write_text(json.dumps(ledger | {"finished": False}))
+    (site.root / made.lstrip("/")).unlink()
+
+    told = site.status()
+
+    line = next(line for line in told.stdout.splitlines() if made in line)
+    assert (told.returncode, "somebody else" in line) == (1, False)
+    assert "as it was before the install" in line
+
+
 def test_a_file_that_was_found_as_wanted_and_is_edited_since_is_not_said_to_lack_our_keys(site: Site) -> None:
     assert site.call("install").returncode == 0
     ledger = json.loads((site.root / LEDGER).read_text())

@@ -22,6 +22,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
+from installer.decide.rows import ConfigRow
 from installer.decide.steps import Neighbour, Reload, Step
 from installer.decide.texts import Ask, Texts, in_force
 from installer.decide.undone import runtime_of
@@ -89,6 +90,7 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         engine.unreadable,
         engine.dormant,
         engine.rendered,
+        ENGINES[engine.name].title,
     )
 
 
@@ -98,8 +100,15 @@ def files_without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, F
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
     """
-    held = (row.path for row in facts.held.configs if row.engine == engine.name)
+    held = (row.path for row in _configs(engine, facts))
     return {path: without_us(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
+
+
+def _configs(engine: EngineFacts, facts: Facts) -> Iterator[ConfigRow]:
+    """Yield the rows of an engine but for copies of its root file: a revert may need what stands there."""
+    for row in facts.held.configs:
+        if row.engine == engine.name and not ENGINES[engine.name].is_copy(row.path):
+            yield row
 
 
 def choose(
@@ -185,7 +194,7 @@ class _Way:
 def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts) -> _Way:
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
-    held = [row for row in facts.held.configs if row.engine == engine.name and row.path not in wanted]
+    held = [row for row in _configs(engine, facts) if row.path not in wanted]
     # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
     changes += [withdrawn(row, facts) for row in held if row.written]
     known = {*wanted, *(row.path for row in held if row.written)}

@@ -216,6 +216,10 @@ class PendingError(InstallerError):
     usual = "restart-pending"
 
 
+class EngineStoppedError(InstallerError):
+    """Somebody has stopped an engine that was waited for: not the plan's fault, which may be tried again."""
+
+
 class NotBegunError(InstallerError):
     """A step was given up before anything of it was done, and nothing of it will be."""
 

@@ -135,7 +135,8 @@ class Facts:
     is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
     of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
     specs of others name; ``other_engines`` are those beside ours that start the toolkit; ``unnamed`` are the
-    programs that engines start though no config names them, with what of the toolkit each leads to.
+    programs that are started though no config names them, with what of the toolkit each leads to. ``refused``
+    tells by name of an engine that runs why nobody knows its configs.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -167,6 +168,7 @@ class Facts:
     handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
     other_engines: tuple[OtherEngine, ...] = ()
     unnamed: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
+    refused: Mapping[str, InstallerError] = field(default_factory=dict)
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:

@@ -14,9 +14,10 @@ from installer.decide.engines.model import RuntimeEntry
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts
+from installer.decide.former import after_install
 from installer.decide.inode import File
 from installer.decide.options import Drift, Options, RestartMode
-from installer.decide.part import Part, attempted, rows_of
+from installer.decide.part import Part, attempted, id_of, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
 from installer.decide.parts.cdi import OWNER
 from installer.decide.reloading import in_progress
@@ -110,6 +111,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     specification = cdi.install(facts, options)
     parts = (
         node.install(facts, entries),
+        *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
         *refused,
         device_nodes.install(facts, options),
         payload,
@@ -126,8 +128,11 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
     """Return the sum of the parts of an install."""
     held, rows = facts.held, rows_of(parts)
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
-    final = replace(
-        rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+    final = after_install(
+        held,
+        replace(
+            rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+        ),
     )
     steps = [step for part in parts for step in part.steps]
     plan = Plan(

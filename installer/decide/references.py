@@ -44,7 +44,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     yield from _handed(facts, layout)
     for path, leads in facts.unnamed.items():
         yield InstallerError(
-            f"remove the toolkit ({path}, which engines start though no config names it, leads to {leads})",
+            f"remove the toolkit ({path}, which is started though no config names it, leads to {leads})",
             remedy=f"put the node's own {path.name} there, then {TRY_AGAIN}",
             code="toolkit-needed",
         )

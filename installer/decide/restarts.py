@@ -5,7 +5,7 @@ from posixpath import normpath
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import EngineStoppedError, InstallerError
 from installer.decide.facts import EngineFacts, Facts
 from installer.decide.steps import Reload, Step
 
@@ -56,6 +56,15 @@ def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
     )
 
 
+def masked(engine: EngineFacts) -> InstallerError:
+    """Return why an engine is not restarted whose unit systemd starts for nobody."""
+    return InstallerError(
+        f"restart {engine.name} (its unit {engine.unit} is masked)",
+        remedy=f"say systemctl unmask {engine.unit} on the node, then run again",
+        code="unit-failed",
+    )
+
+
 def not_by_hand(engine: EngineFacts, setting: str) -> InstallerError:
     """Return why an engine is not restarted whose unit only others may start or stop."""
     return InstallerError(
@@ -72,4 +81,13 @@ def ending_containers(engine: EngineFacts, mode: str, monitors: int) -> Installe
         "run in it: a stop would kill them)",
         remedy=f"say KillMode=process in an override of {engine.unit} and daemon-reload, then run again",
         code="restart-kills-containers",
+    )
+
+
+def stopped_meanwhile(engine: EngineFacts) -> EngineStoppedError:
+    """Return why nobody knows whether an engine would serve our runtimes."""
+    return EngineStoppedError(
+        f"prove that {engine.name} serves our runtimes (somebody has stopped {engine.unit})",
+        remedy=f"start {engine.unit}, then run again",
+        code="engine-not-proven",
     )

@@ -110,7 +110,8 @@ class Record:
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
     not undo everything, "" after an install. ``published`` are the files that tell others of us, metrics and
-    labels; they stay when nothing else is held, to tell of an install that failed.
+    labels; they stay when nothing else is held, to tell of an install that failed. The ``former`` rows are
+    those that an undo has taken something from while the ledger had to stay (see ``former.py``).
     """
 
     directories: tuple[PurePosixPath, ...] = ()
@@ -123,6 +124,8 @@ class Record:
     pid_file: PurePosixPath | None = None
     left: str = ""
     published: tuple[PurePosixPath, ...] = ()
+    former_engines: tuple[EngineRow, ...] = ()
+    former_configs: tuple[ConfigRow, ...] = ()
 
     @property
     def empty(self) -> bool:

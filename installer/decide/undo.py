@@ -9,6 +9,7 @@ from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.facts import Container, EngineFacts, Facts, names_of
+from installer.decide.former import after_undo
 from installer.decide.options import Options
 from installer.decide.part import Part, attempted, id_of, rows_of
 from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
@@ -63,7 +64,12 @@ def _undone(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     return Plan(
         parts,
         replace(held, configs=known, finished=False) if steps else held,
-        replace(rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left)
+        after_undo(
+            held,
+            replace(
+                rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left
+            ),
+        )
         if stays
         else None,
         {each.name: each for each in facts.engines},

@@ -7,7 +7,7 @@ from typing import Final
 from installer.decide.errors import InstallerError, PendingError
 from installer.host.programs import LateError, Ran, run_in_time
 from installer.host.systemd import NoBusError, UnitState
-from installer.host.unit_start import REFUSING, UnitStart
+from installer.host.unit_start import MASKED, REFUSING, UnitStart
 
 # Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
@@ -77,11 +77,14 @@ def unit_start(root: Path, unit: str, *, timeout_s: float) -> UnitStart:
     Raises:
         InstallerError: as ``restart``.
     """
-    done = _systemctl(root, ["show", f"--property={','.join(('KillMode', *REFUSING))}", unit], timeout_s)
+    done = _systemctl(
+        root, ["show", f"--property={','.join(('KillMode', 'LoadState', *REFUSING))}", unit], timeout_s
+    )
     said = dict(line.split("=", 1) for line in done.stdout.split("\n") if "=" in line)
     return UnitStart(
         refuses=tuple(name for name in REFUSING if said.get(name) == "yes"),
         kill_mode=said.get("KillMode", ""),
+        masked=said.get("LoadState") == MASKED,
     )
 
 

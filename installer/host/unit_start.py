@@ -6,6 +6,7 @@ from typing import Any, Final
 from installer.decide.data import dataclass
 
 REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
+MASKED: Final = "masked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class UnitStart:
     are those of them that have to be there. ``elsewhere`` tells that the service has a root of its own, in
     which its programs are looked for. ``stale`` tells that the unit's files were changed since systemd has
     read them. ``refuses`` are the settings for which systemd lets nobody restart it; ``kill_mode`` says what
-    a stop ends besides the service.
+    a stop ends besides the service. ``masked`` tells that systemd starts it for nobody.
     """
 
     words: tuple[str, ...] = ()
@@ -51,6 +52,7 @@ class UnitStart:
     elsewhere: bool = False
     refuses: tuple[str, ...] = ()
     kill_mode: str = ""
+    masked: bool = False
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "UnitStart":
@@ -75,4 +77,5 @@ class UnitStart:
             elsewhere=bool(said["RootDirectory"] or said.get("RootImage")),
             refuses=tuple(name for name in REFUSING if said.get(name)),
             kill_mode=str(said.get("KillMode", "")),
+            masked=said.get("LoadState") == MASKED,
         )

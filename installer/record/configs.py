@@ -13,7 +13,9 @@ from installer.decide.engines.containerd_config import own_import, patterns
 from installer.decide.engines.row import DropIns, Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
+from installer.decide.former import revived
 from installer.decide.inode import File, Kind
+from installer.decide.rows import Record
 from installer.host.devices import is_read_only
 from installer.host.files import Host
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
@@ -162,12 +164,27 @@ def with_readable_configs(host: Host, engine: Engine, facts: EngineFacts) -> Eng
 def usual_configs(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
     """Return the configs of an engine at its usual place, whether it runs or not."""
     usual = EngineFacts(engine.name, engine.config, None, None, (), engine.socket, engine.unit)
-    return with_readable_configs(host, engine, usual).files
+    return (*with_readable_configs(host, engine, usual).files, *copies_of(host, engine))
+
+
+def copies_of(host: Host, engine: Engine) -> tuple[PurePosixPath, ...]:
+    """Return the files that are there, none of its configs, and may take the place of its root file."""
+    pattern = engine.generated.copies if engine.generated else None
+    if pattern is None:
+        return ()
+    found = {host.resolve(path): path for path in _matching(host, pattern) if host.kind(path) is Kind.FILE}
+    found.pop(host.resolve(engine.config), None)
+    return tuple(path for path in found.values() if engine.is_copy(path))
 
 
 def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:
     """Return each config, as ``read_config`` does."""
     return {path: read_config(host, path) for path in sorted(paths)}
+
+
+def with_put_back(host: Host, held: Record) -> Record:
+    """Return the rows with those of before an undo for each config that somebody has put back since."""
+    return revived(held, contents_of(host, (row.path for row in held.former_configs)))
 
 
 def read_config(host: Host, path: PurePosixPath) -> File | None:

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -12,7 +12,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Api, Engine, ReloadMethod
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
-from installer.decide.options import Options, RestartMode
+from installer.decide.restarts import stopped_meanwhile
 from installer.decide.steps import Reload
 from installer.host import cri, dockerd, processes
 from installer.host.cri_errors import CriDisabledError, CriFailedError
@@ -23,6 +23,7 @@ from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.systemd import UnitState
 from installer.record import units
 from installer.record.failed_start import why_not_started
+from installer.record.reloadable import unit_obstacle, without_unit
 from installer.record.settled import await_settled
 from installer.record.units import Patience
 
@@ -102,70 +103,30 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def unit_obstacle(host: Host, facts: EngineFacts) -> InstallerError | None:
-    """Return why an engine could not be reloaded, before anything is changed; None where it could."""
-    by_signal = ENGINES[facts.name].reload is ReloadMethod.HUP
-    if ENGINES[facts.name].reload is ReloadMethod.ITSELF or (by_signal and facts.pid is not None):
-        return None
-    if not facts.unit:
-        return _without_unit(facts, "it runs outside any systemd service")
-    try:
-        state = units.state(host, facts.unit)
-    except InstallerError as error:
-        return _without_unit(facts, error.problem) if by_signal else error
-    if state.load == "masked" and not by_signal:
-        return InstallerError(
-            f"restart {facts.name} (its unit {facts.unit} is masked)",
-            remedy=f"say systemctl unmask {facts.unit} on the node, then run again",
-            code="unit-failed",
-        )
-    # Restarting a unit that is not the one that serves would start a second engine beside it.
-    if state.active != "active":
-        return _without_unit(facts, f"its unit {facts.unit} is {state.active}, so something else serves")
-    if by_signal and not state.can_reload:
-        return _without_unit(facts, f"its unit {facts.unit} has no ExecReload")
-    return None
-
-
-def unit_obstacles(
-    host: Host, options: Options, engines: Iterable[EngineFacts]
-) -> tuple[InstallerError, ...]:
-    """Return why engines that serve could not be reloaded; nothing where they are not to be."""
-    if options.restart_mode is RestartMode.NONE:
-        return ()
-    found = (unit_obstacle(host, engine) for engine in engines if engine.serving)
-    return tuple(obstacle for obstacle in found if obstacle is not None)
-
-
-def _without_unit(facts: EngineFacts, reason: str) -> InstallerError:
-    verb = "reload" if ENGINES[facts.name].reload is ReloadMethod.HUP else "restart"
-    if facts.pid is not None:
-        remedy: str = Remedy(
-            "run it as a systemd service, or configure it unproven with ", Option("restart-mode", "none")
-        )
-    else:
-        remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
-    return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy, code="engine-not-reloaded")
-
-
 def reload(
     host: Host, facts: EngineFacts, step: Reload, patience: Patience, gate: Callable[[], None]
-) -> None:
+) -> bool:
     """Make a running engine read its config, and wait until it serves what ``step`` asks for.
 
-    ``gate`` is called right before, when all waiting for others is over, and may raise.
+    ``gate`` is called right before, when all waiting for others is over, and may raise. Return whether
+    it was reloaded: one that may rest is left as it is where its owner has stopped it.
 
     Raises:
         PendingError: it is still being restarted.
         InstallerError: it cannot be reloaded, or does not serve that in time.
     """
-    engine, check = ENGINES[facts.name], patience.check
-    socket = host.local_path(facts.socket)
-    timeout_s = limit_s(engine, patience)
-    deadline = time.monotonic() + timeout_s
-    if engine.reload is ReloadMethod.RESTART:
+    deadline = time.monotonic() + limit_s(ENGINES[facts.name], patience)
+    if ENGINES[facts.name].reload is ReloadMethod.RESTART:
         await_settled(host, facts, patience)
+        if patience.may_rest and _rests(host, facts, patience):
+            return False
     gate()
+    return _reloaded(host, facts, step, patience, deadline)
+
+
+def _reloaded(host: Host, facts: EngineFacts, step: Reload, patience: Patience, deadline: float) -> bool:
+    engine, check = ENGINES[facts.name], patience.check
+    socket, timeout_s = host.local_path(facts.socket), limit_s(engine, patience)
     began, made_s = time.time(), changed_s(socket)
     before = _begun(host, facts, replace(patience, start_s=deadline - time.monotonic()))
     deadline = time.monotonic() + timeout_s if before is not None and not patience.hurried else deadline
@@ -181,13 +142,25 @@ def reload(
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
             last = engine.reload is not ReloadMethod.HUP or time.monotonic() > deadline
             if not _disturbed(facts, step, answer, raises=last):
-                return
+                return True
+        if answer.stopped and before is None and _rests(host, facts, patience):
+            return False
         check()  # before anything is called a failure: the question may have lasted until the deadline
         over = time.monotonic() > deadline and not (served and still)
         if over or (not still and _hopeless(host, facts, answer)):
             found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
+
+
+def _rests(host: Host, facts: EngineFacts, patience: Patience) -> bool:
+    """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
+    stopped = units.stopped_by_owner(host, facts.unit)
+    if stopped and not patience.may_rest:
+        raise stopped_meanwhile(facts)
+    if stopped:
+        log.info("engine left stopped", engine=facts.name, why="it reads its configs when it starts")
+    return stopped
 
 
 def limit_s(engine: Engine, patience: Patience) -> float:
@@ -205,7 +178,7 @@ def _begun(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | No
             log.info("waiting for the engine to restart itself", engine=facts.name)
         case ReloadMethod.RESTART:
             if not facts.unit:
-                raise _without_unit(facts, "it runs outside any systemd service")
+                raise without_unit(facts, "it runs outside any systemd service")
             return units.restart(host, facts.unit, patience)
         case other:
             assert_never(other)

@@ -1,9 +1,10 @@
 """The engines that run here: each is asked what it serves, and its process where its configs are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from pathlib import PurePosixPath
 
-from installer.decide.data import replace
+from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError, Option, Remedy
@@ -20,10 +21,22 @@ from installer.record.located import awaited, located_again
 from installer.record.started import with_flags
 
 
-def running_engines(
-    host: Host, options: Options, held: Record
-) -> tuple[tuple[EngineFacts, ...], tuple[str, ...], tuple[InstallerError, ...]]:
-    """Return the engines that are asked for and run here, what to say of the others, what stands against.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The engines that are asked for and run here.
+
+    The ``notes`` are about the others, ``overruled`` is what stands against what is asked for; ``refused``
+    tells, by the name of an engine, why nobody knows its configs.
+    """
+
+    engines: tuple[EngineFacts, ...]
+    notes: tuple[str, ...]
+    overruled: tuple[InstallerError, ...]
+    refused: Mapping[str, InstallerError]
+
+
+def running_engines(host: Host, options: Options, held: Record) -> Found:
+    """Return the engines that are asked for and run here, and what is to be said of them.
 
     Raises:
         InstallerError: none of them runs here, or one cannot be taken for what it is.
@@ -31,6 +44,7 @@ def running_engines(
     found: list[EngineFacts] = []
     notes: list[str] = []
     overruled: list[InstallerError] = []
+    refused: dict[str, InstallerError] = {}
     for name in options.engine_names:
         engine = ENGINES[name]
         facts = looked_for(engine, options)
@@ -48,16 +62,23 @@ def running_engines(
         overruled += _overruling(engine, facts, _cmdline(answer), options)
         process = reads.process_of(host, facts, answer.peer)
         facts = reads.with_places(host, facts, process.cmdline, options.places.get(name, Places()))
-        facts = with_drop_in(host, engine, facts)
-        overruled += reads.unread(host, facts, process.cmdline)
-        ours = (facts.drop_in,) if facts.drop_in is not None else ()
-        facts = replace(facts, outdated=reads.outdated(host, engine, process.at_s, ours))
-        if engine.generated is None:
-            refuse_generated(facts)
-        found.append(with_configs(host, engine, facts))
-    if not found and options.engine_names:
+        try:
+            facts = with_drop_in(host, engine, facts)
+            overruled += reads.unread(host, facts, process.cmdline)
+            found.append(_with_configs(host, engine, facts, process.at_s))
+        except InstallerError as error:  # what is wrong with the others is to be told as well
+            refused[name] = error
+    if not (found or refused) and options.engine_names:
         raise _nobody_runs(options, notes)
-    return tuple(found), tuple(notes), tuple(overruled)
+    return Found(tuple(found), tuple(notes), tuple(overruled), refused)
+
+
+def _with_configs(host: Host, engine: Engine, facts: EngineFacts, began_s: float | None) -> EngineFacts:
+    ours = (facts.drop_in,) if facts.drop_in is not None else ()
+    facts = replace(facts, outdated=reads.outdated(host, engine, began_s, ours))
+    if engine.generated is None:
+        refuse_generated(facts)
+    return with_configs(host, engine, facts)
 
 
 def _left_alone(host: Host, name: str, answer: Answer, found: Iterable[EngineFacts]) -> Iterator[str]:
@@ -102,10 +123,12 @@ def _nobody_runs(options: Options, notes: Iterable[str]) -> InstallerError:
     )
 
 
-def ask_for(host: Host, engine: Engine, facts: EngineFacts, options: Options) -> Answer:
-    """Ask an engine what it serves, and again while it only starts."""
+def ask_for(
+    host: Host, engine: Engine, facts: EngineFacts, options: Options, awaits_s: float = inf
+) -> Answer:
+    """Ask an engine what it serves, and again while it only starts, for ``awaits_s`` at most."""
     socket, timeout_s = host.local_path(facts.socket), min(ASK_S, options.timeout_s)
-    return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s))
+    return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s), awaits_s)
 
 
 def _cmdline(answer: Answer) -> tuple[str, ...]:

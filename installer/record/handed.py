@@ -15,8 +15,10 @@ from installer.decide.facts import Facts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
 from installer.decide.parts.cdi import OWNER
+from installer.decide.toolkit import EXECUTABLES, LINKS
 from installer.host.files import Host
 from installer.record.links import Ours, links_named, paths_in, paths_of, unnamed
+from installer.record.started import PATH
 from installer.record.texts import text
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -34,6 +36,10 @@ CONTAINERS_CONF: Final = (
 )
 CONF_DIRS: Final = tuple(PurePosixPath(f"{path}.d") for path in CONTAINERS_CONF)
 CONF_SUFFIXES: Final = frozenset({".conf"})
+# That of the toolkit of NVIDIA's packages, whose programs start what it names.
+PACKAGED: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
+
+PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 
 
 def with_handed(host: Host, facts: Facts, layout: Layout) -> Facts:
@@ -61,12 +67,12 @@ def given_back(host: Host, value: str, layout: Layout) -> bool:
 
 
 def with_unnamed(host: Host, facts: Facts, layout: Layout) -> Facts:
-    """Return the facts with the programs that engines start by words of their own and that lead to ours."""
+    """Return the facts with the programs that engines or people start by a word and that lead to ours."""
     ours, found, paths = Ours(host, layout), {}, list(paths_of(facts))
     paths += [(engine.exe.parent,) for engine in facts.engines if engine.exe]  # containerd looks there, too
     words = dict.fromkeys(word for engine in ENGINES.values() for word in engine.starts)
     places = tuple(dict.fromkeys(place for path in paths for place in path))
-    for path in dict.fromkeys(unnamed(host, words, paths)):
+    for path in dict.fromkeys((*unnamed(host, words, paths), *unnamed(host, PROGRAMS, (PATH,)))):
         with suppress(InstallerError):
             leads = ours.behind(host, path, places)
             if leads is not None and not given_back(host, str(leads), layout):
@@ -81,7 +87,7 @@ def _files(host: Host, facts: Facts) -> Iterator[PurePosixPath]:
     specs = (*SPEC_DIRS, *(path for key, path in said if key in CDI_KEYS))
     served = (place for engine in facts.engines if engine.serving for place in engine.serving.hook_dirs)
     hooks = (*HOOK_DIRS, *served, *(path for key, path in said if key in HOOK_KEYS))
-    found = [*(path for key, path in said if key in BASE_KEYS), *CONTAINERS_CONF]
+    found = [*(path for key, path in said if key in BASE_KEYS), *CONTAINERS_CONF, PACKAGED]
     found += [path for place in CONF_DIRS for path in _within(host, place, CONF_SUFFIXES)]
     found += [path for place in dict.fromkeys(specs) for path in _within(host, place, SPEC_SUFFIXES)]
     found += [path for place in dict.fromkeys(hooks) for path in _within(host, place, HOOK_SUFFIXES)]

@@ -126,7 +126,8 @@ class Ledger:
 
     def drop_backups(self) -> None:
         """Remove the saved bytes that no row names, and directories that hold nothing any more."""
-        named = {row.original.digest for row in self.held.configs if row.original}
+        rows = (*self.held.configs, *self.held.former_configs)
+        named = {row.original.digest for row in rows if row.original}
         for name in self._host.names(self._layout.backups):
             if name not in named:
                 self._host.remove(self._layout.backups / name)

@@ -45,7 +45,7 @@ def located(
     return facts, answer
 
 
-def awaited(host: Host, facts: EngineFacts, answer: Answer) -> Answer:
+def awaited(host: Host, facts: EngineFacts, answer: Answer, at_most_s: float) -> Answer:
     """Return the answer of an engine that restarts itself once that is done, if it is between two lives.
 
     Somebody has changed its configs a moment ago, perhaps we before a crash.
@@ -58,7 +58,7 @@ def awaited(host: Host, facts: EngineFacts, answer: Answer) -> Answer:
         return answer
     if not any(units.runs(host, unit) for unit in engine.units):
         return answer
-    deadline = time.monotonic() + engine.generated.start_s
+    deadline = time.monotonic() + min(engine.generated.start_s, at_most_s)
     while answer.serving is None and not answer.failed and time.monotonic() < deadline:
         time.sleep(POLL_S)
         answer = ask(engine, host.local_path(facts.socket), timeout_s=ANSWER_S)

@@ -18,6 +18,7 @@ from installer.decide.parts.adopted import adoption
 from installer.decide.parts.toolkit import ADOPTED, VERSIONS
 from installer.decide.rows import Record, ToolkitRow
 from installer.host.files import Host
+from installer.record.configs import copies_of
 from installer.record.ledger import Ledger
 
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
@@ -47,7 +48,7 @@ def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, Pu
         place = places.get(engine.name, Places())
         config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
         directories = {config.parent, config.parent / "conf.d", engine.drop_in_dir}
-        for path in dict.fromkeys((config, *([drop_in] if drop_in else ()))):
+        for path in dict.fromkeys((config, *([drop_in] if drop_in else ()), *copies_of(host, engine))):
             yield engine.name, path
         for directory in sorted(each for each in directories if each is not None):
             with suppress(InstallerError):
@@ -142,6 +143,8 @@ def lost(host: Host, options: Options) -> Part | None:
         row for row in found.rows.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
     )
     names = {name for row in found.rows.engines for name, _ in row.runtimes}
-    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= set(STANDARD_NAMES):
+    # The first of them has the name that was asked for, and the others tell that it was by us.
+    usual = {*STANDARD_NAMES, options.runtime_name} | (names if {*STANDARD_NAMES[1:]} <= names else set())
+    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= usual:
         return None  # an entry that an admin wrote ahead of a first install, and that stays his
     return replace(found, rows=replace(found.rows, configs=configs)) if configs else None

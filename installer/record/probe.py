@@ -1,6 +1,7 @@
 """The host as it is: reads only."""
 
 from collections.abc import Collection, Iterable, Iterator
+from math import inf
 from pathlib import PurePosixPath
 
 from installer.decide.configs import text_of
@@ -9,6 +10,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
+from installer.decide.former import holds_ours
 from installer.decide.inode import Kind
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
@@ -22,11 +24,13 @@ from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import path_of
 from installer.record.configs import (
     contents_of,
+    copies_of,
     usual_configs,
+    with_put_back,
     with_readable_configs,
 )
 from installer.record.device_nodes import held_node
-from installer.record.engines import ASK_S, unit_obstacles
+from installer.record.engines import ASK_S
 from installer.record.found import answered, ask_for, running_engines
 from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
@@ -42,6 +46,7 @@ from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named
 from installer.record.located import located
 from installer.record.other_engines import with_other_engines
+from installer.record.reloadable import unit_obstacles
 from installer.record.running import in_use, low_level_runtime
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
@@ -53,7 +58,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    held = replace(held, configs=tuple(_wherever(host, held.configs)))
+    held = _wherever(host, with_put_back(host, held))
     known = known or Known({})
     # Hashing the payload and asking the engines wait for different things.
     with (
@@ -61,18 +66,18 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         asked_version(options.toolkit_source) as version,
         digests_below(host, in_place(host, options.layout), known) as digests,
     ):
-        engines, notes, overruled = running_engines(host, options, held)
-        if options.auto:
-            engines, left = without_unused(host, held, engines)
-            notes += left
+        found = running_engines(host, options, held)
+        engines, left = without_unused(host, held, found.engines) if options.auto else (found.engines, ())
         facts = _facts(host, options, held, engines)
         if options.cdi is not None:
             facts = _with_cdi(host, options, options.cdi, facts)
-        facts = _with_node(host, options, _with_targets(host, options, facts))
+        targets = _targets(options, engines)
+        facts = _with_node(host, options, _with_targets(host, facts, targets))
         facts = replace(
             facts,
-            obstacles=(*_obstacles(host, options, facts), *overruled),
-            notes=(*notes, *facts.notes),
+            obstacles=(*_obstacles(host, options, facts, targets), *found.overruled),
+            refused=found.refused,
+            notes=(*found.notes, *left, *facts.notes),
             running=in_use(host, options.layout, held, engines)[0],
             version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
@@ -86,9 +91,8 @@ def _absent(host: Host, scripts: Iterable[PurePosixPath]) -> Iterator[PurePosixP
     return (path for path in scripts if host.kind(path) is not Kind.FILE)
 
 
-def _with_targets(host: Host, options: Options, facts: Facts) -> Facts:
+def _with_targets(host: Host, facts: Facts, targets: Collection[PurePosixPath]) -> Facts:
     """Return the facts with where the configs that may be written are, and what is missing above them."""
-    targets = _targets(host, options, facts.engines)
     linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
     return replace(
         facts,
@@ -111,7 +115,9 @@ def _with_node(host: Host, options: Options, facts: Facts) -> Facts:
     )
 
 
-def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
+def _obstacles(
+    host: Host, options: Options, facts: Facts, targets: Iterable[PurePosixPath]
+) -> Iterator[InstallerError]:
     """Yield what stands against any install on this node."""
     if facts.engines:
         yield from served_by_image(host)
@@ -119,15 +125,22 @@ def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[Installer
     yield from install_dir_obstacles(host, options.install_dir)
     yield from unit_obstacles(host, options, facts.engines)
     yield from moved(host, options, facts.contents.values())
+    yield from _unreplaceable(host, targets)
 
 
-def _targets(host: Host, options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
-    """Return the configs that may be written, each of which can be replaced."""
+def _targets(options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
+    """Return the configs that may be written."""
     targets = {path for engine in engines for path in targets_of(engine)}
-    targets |= {options.cdi.path} if options.cdi is not None else set()
-    for path in targets:
-        host.refuse_unreplaceable(path)
-    return targets
+    return targets | ({options.cdi.path} if options.cdi is not None else set())
+
+
+def _unreplaceable(host: Host, targets: Iterable[PurePosixPath]) -> Iterator[InstallerError]:
+    """Yield why a config that may be written could not be replaced."""
+    for path in sorted(targets):
+        try:
+            host.refuse_unreplaceable(path)
+        except InstallerError as error:
+            yield error
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
@@ -147,18 +160,22 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    engines, notes, _ = running_engines(host, options, Record())
-    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in engines)
-    return replace(_facts(host, options, Record(), engines), notes=notes)
+    found = running_engines(host, options, Record())
+    for error in found.refused.values():
+        raise error
+    engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in found.engines)
+    return replace(_facts(host, options, Record(), engines), notes=found.notes)
 
 
-def probe_undo(host: Host, options: Options, held: Record) -> Facts:
+def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = inf) -> Facts:
     """Return everything that an undo depends on: what the ledger names, and nothing else.
+
+    An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
 
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
-    held = replace(held, configs=tuple(_wherever(host, held.configs)))
+    held = _wherever(host, with_put_back(host, held))
     engines = []
     for row in held.engines:
         engine = ENGINES[row.name]
@@ -167,7 +184,7 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
         if engine.reload is ReloadMethod.RESTART and not held.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
-        found, answer = located(host, found, ask_for(host, engine, found, options), row, options)
+        found, answer = located(host, found, ask_for(host, engine, found, options, awaits_s), row, options)
         process = reads.process_of(host, found, answer.peer)
         found = reads.with_places(host, found, process.cmdline, Places())
         found = answered(host, found, answer)
@@ -186,12 +203,24 @@ def probe_undo(host: Host, options: Options, held: Record) -> Facts:
     return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)
 
 
-def _wherever(host: Host, rows: Iterable[ConfigRow]) -> Iterator[ConfigRow]:
-    """Yield the rows, and one more for each file that a link has led away from since we wrote it."""
-    for row in rows:
-        yield row
-        if row.target is not None and host.resolve(row.path) != row.target:
-            yield replace(row, path=row.target, target=None)
+def _wherever(host: Host, held: Record) -> Record:
+    """Return the rows with one more for each file that holds what we wrote, and has no row.
+
+    A link has led away from it since, or it is a copy that may take the place of what we wrote.
+    """
+    configs, known = [], {row.path for row in held.configs}
+    for row in held.configs:
+        led = {row.target} - {None, host.resolve(row.path)}
+        others = sorted({*filter(None, led), *_copies(host, row)} - known)
+        configs += [row, *(replace(row, path=path, target=None) for path in others)]
+    return replace(held, configs=tuple(configs))
+
+
+def _copies(host: Host, row: ConfigRow) -> Iterator[PurePosixPath]:
+    engine = ENGINES.get(row.engine)
+    if engine is not None and row.path == engine.config and row.written:
+        copies = contents_of(host, copies_of(host, engine))
+        yield from (path for path, now in copies.items() if now is not None and holds_ours(row, now))
 
 
 def _facts(

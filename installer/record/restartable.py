@@ -10,7 +10,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Engine, ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
-from installer.decide.restarts import ending_containers, moved, not_by_hand, not_started_again
+from installer.decide.restarts import ending_containers, masked, moved, not_by_hand, not_started_again
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.unit_start import UnitStart
@@ -44,6 +44,8 @@ def not_restarted(host: Host, engine: EngineFacts, restart: Restart) -> Installe
 
 def _reasons(host: Host, engine: EngineFacts, restart: Restart) -> Iterator[InstallerError]:
     unit, process = restart.unit, restart.process
+    if unit.masked:
+        yield masked(engine)
     if reason := missing(host, unit):
         yield not_started_again(engine, reason)
     yield from (not_by_hand(engine, setting) for setting in unit.refuses)

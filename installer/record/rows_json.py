@@ -28,6 +28,7 @@ KNOWN: Final = frozenset(
         "toolkit",
         "engines",
         "configs",
+        "former",
     }
 )
 
@@ -53,39 +54,49 @@ def dumps(held: Record) -> bytes:
             "linked": toolkit.linked,
             "files": dict(toolkit.files),
         },
-        "engines": [
-            {
-                "name": row.name,
-                "socket": str(row.socket),
-                "unit": row.unit,
-                "runtimes": {name: str(binary) for name, binary in row.runtimes},
-                "state": row.state and str(row.state),
-                "pending": row.pending,
-                "config": row.config and str(row.config),
-                "default": row.default,
-                "version": row.version,
-            }
-            for row in held.engines
-        ],
-        "configs": [
-            {
-                "engine": row.engine,
-                "path": str(row.path),
-                "syntax": row.syntax and str(row.syntax),
-                "original": row.original and _saved_out(row.original),
-                "ours": list(row.ours),
-                "target": row.target and str(row.target),
-                "named": row.named if row.named is None else list(row.named),
-                "edits": [
-                    {"key": list(edit.key), "before": edit.before, "after": edit.after, "member": edit.member}
-                    for edit in row.edits
-                ],
-            }
-            for row in held.configs
-        ],
+        "engines": [_engine_out(row) for row in held.engines],
+        "configs": [_config_out(row) for row in held.configs],
+        **({"former": _former_out(held)} if held.former_configs or held.former_engines else {}),
     }
     # A path that is no UTF-8 holds lone surrogates; their escapes are JSON too.
     return json.dumps(rows, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+
+def _former_out(held: Record) -> dict[str, Any]:
+    return {
+        "engines": [_engine_out(row) for row in held.former_engines],
+        "configs": [_config_out(row) for row in held.former_configs],
+    }
+
+
+def _engine_out(row: EngineRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "socket": str(row.socket),
+        "unit": row.unit,
+        "runtimes": {name: str(binary) for name, binary in row.runtimes},
+        "state": row.state and str(row.state),
+        "pending": row.pending,
+        "config": row.config and str(row.config),
+        "default": row.default,
+        "version": row.version,
+    }
+
+
+def _config_out(row: ConfigRow) -> dict[str, Any]:
+    return {
+        "engine": row.engine,
+        "path": str(row.path),
+        "syntax": row.syntax and str(row.syntax),
+        "original": row.original and _saved_out(row.original),
+        "ours": list(row.ours),
+        "target": row.target and str(row.target),
+        "named": row.named if row.named is None else list(row.named),
+        "edits": [
+            {"key": list(edit.key), "before": edit.before, "after": edit.after, "member": edit.member}
+            for edit in row.edits
+        ],
+    }
 
 
 def loads(text: bytes) -> Record:
@@ -121,6 +132,7 @@ def _record(rows: Any) -> Record:
     if unknown := rows.keys() - KNOWN:
         raise ValueError(f"{min(unknown)!r:.40} is unknown here")
     toolkit, failed = rows["toolkit"], rows.get("failed")
+    former = _table(rows.get("former", {}))
     return Record(
         tuple(_path(path) for path in _list(rows["directories"])),
         None if toolkit is None else _toolkit(_table(toolkit)),
@@ -134,6 +146,8 @@ def _record(rows: Any) -> Record:
         pid_file=_path(rows["pid_file"]) if rows.get("pid_file") else None,
         left=_text(rows.get("left", "")),
         published=tuple(_path(path) for path in _list(rows.get("published", []))),
+        former_engines=tuple(_engine(_table(row)) for row in _list(former.get("engines", []))),
+        former_configs=tuple(_config(_table(row)) for row in _list(former.get("configs", []))),
     )
 
 

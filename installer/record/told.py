@@ -2,6 +2,8 @@
 
 from typing import assert_never
 
+from installer.decide.engines import ENGINES
+from installer.decide.engines.row import ReloadMethod
 from installer.decide.steps import (
     ConcreteStep,
     FindRuntimes,
@@ -37,8 +39,9 @@ def past(step: ConcreteStep) -> str:
             return "toolkit removed"
         case SwitchToolkit():
             return "toolkit switched"
-        case Reload():
-            return "engine reloaded"
+        case Reload(engine):
+            by_itself = ENGINES[engine].reload is ReloadMethod.ITSELF
+            return "engine restarted by itself" if by_itself else "engine reloaded"
         case MakeDeviceNodes():
             return "device nodes made"
         case RemoveDeviceNodes():

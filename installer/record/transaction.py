@@ -1,13 +1,14 @@
 """Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import assert_never
 
-from installer.decide.data import dataclass, replace
+from installer.decide.data import replace
 from installer.decide.errors import (
+    EngineStoppedError,
     InstallerError,
     NotBegunError,
     PendingError,
@@ -43,6 +44,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.record.cdi import make_device_nodes, specification
+from installer.record.context import Context
 from installer.record.device_nodes import held_node, remove_device_node
 from installer.record.engines import reload
 from installer.record.hooks import await_created
@@ -58,17 +60,6 @@ from installer.record.visible import refuse_unseen
 
 def never_stop() -> None:
     """Do not stop: what has begun is brought to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Where a plan is carried out; ``hurried`` where a pod's grace is running out."""
-
-    host: Host
-    layout: Layout
-    ledger: Ledger
-    timeout_s: float
-    hurried: bool = False
 
 
 def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follows: bool = False) -> None:
@@ -127,10 +118,12 @@ def carry_out(
         if isinstance(step, WriteSpecification):
             done[-1] = step = _generated(context, step)  # noqa: PLW2901 - its text is known from here on
         try:
-            _do(context, plan, step, check)
+            happened = _do(context, plan, step, check)
         except InstallerError:
             _tell_intermediate(step, plan.steps[len(done) :])
             raise
+        if not happened:
+            continue
         if isinstance(step, RemoveDirectory) and context.host.exists(step.path):
             log.info("directory kept", **fields(step), why="it is not empty, or a mount point")
             continue
@@ -172,7 +165,8 @@ def _as_done(host: Host, final: Record, done: list[Step]) -> Record:
 def _failure(plan: Plan, done: list[Step], error: InstallerError) -> Failure | None:
     """Return what is remembered, so that an engine is not reloaded again and again for the same outcome."""
     reloaded = any(isinstance(step, Reload) for step in done)
-    return Failure(plan.digest, error.problem) if reloaded and not isinstance(error, StoppedError) else None
+    faultless = isinstance(error, StoppedError | EngineStoppedError)
+    return Failure(plan.digest, error.problem) if reloaded and not faultless else None
 
 
 def _take_back(context: Context, plan: Plan, done: list[Step], held: Record, cause: InstallerError) -> None:
@@ -182,7 +176,7 @@ def _take_back(context: Context, plan: Plan, done: list[Step], held: Record, cau
                 context.host, context.layout, plan.in_progress, plan.engines.values()
             )
             back = plan_rollback(plan, tuple(done), held, running)
-            carry_out(context, back, never_stop)
+            carry_out(replace(context, rolls_back=True), back, never_stop)
     except InstallerError as error:
         with suppress(Exception):  # what was not rolled back is told in any case
             context.ledger.write(replace(context.ledger.held, failed=held.failed))
@@ -199,9 +193,10 @@ def _take_back(context: Context, plan: Plan, done: list[Step], held: Record, cau
         ) from cause
 
 
-def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> None:
+def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> bool:
+    """Do a step; return whether that is to be told."""
     host, layout = context.host, context.layout
-    patience = Patience(context.timeout_s, check, 0.0 if context.hurried else STOP_S)
+    patience = Patience(context.patience_s, check, 0.0 if context.hurried else STOP_S)
     match step:
         case MakeDirectory(path):
             host.make_directory(path)
@@ -223,8 +218,8 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
             facts = plan.engines[engine]
             done = takewhile(lambda each: each is not step, plan.steps)
             gate = partial(refuse_changed, host, facts, plan.seen, done)
-            with _counted(context.ledger, engine):
-                reload(host, facts, step, patience, gate)
+            patience = replace(patience, may_rest=context.rolls_back or not step.present)
+            return _counted(context.ledger, engine, lambda: reload(host, facts, step, patience, gate))
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)
         case MakeDeviceNodes() | RemoveDeviceNodes():
@@ -233,19 +228,21 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
             _prove_unused(context, plan, hooked, check)
         case _:
             assert_never(step)
+    return True
 
 
-@contextmanager
-def _counted(ledger: Ledger, engine: str) -> Iterator[None]:
-    """Remember that the block has reloaded an engine, also where that did not end well."""
+def _counted(ledger: Ledger, engine: str, reloads: Callable[[], bool]) -> bool:
+    """Remember that an engine was reloaded, also where that did not end well; return whether it was."""
     try:
-        yield
+        reloaded = reloads()
     except NotBegunError:
         raise
     except Exception:
         ledger.reloaded.append(engine)
         raise
-    ledger.reloaded.append(engine)
+    if reloaded:
+        ledger.reloaded.append(engine)
+    return reloaded
 
 
 def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:

@@ -64,12 +64,13 @@ class Patience:
 
     A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
     systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
-    may raise.
+    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts.
     """
 
     start_s: float
     check: Callable[[], None]
     stop_s: float = STOP_S
+    may_rest: bool = False
 
     @property
     def hurried(self) -> bool:
@@ -217,6 +218,13 @@ def at_rest(host: Host, unit: str) -> bool:
     except InstallerError:
         return True
     return now.active in {"inactive", "failed"} and not now.job
+
+
+def stopped_by_owner(host: Host, unit: str) -> bool:
+    """Tell whether a unit has come to a good end: not by itself, nor by a config."""
+    with suppress(InstallerError):
+        return state(host, unit).active == "inactive"
+    return False
 
 
 def crashes(host: Host, unit: str) -> bool:

@@ -132,17 +132,18 @@ def _failing(part: Part, kind: str) -> None:
     """Let what is done after the first step that is this part fail, in this process."""
     do, met = transaction._do, list[Step]()  # noqa: SLF001 - in a child that ends with it
 
-    def failing(context: Any, plan: Any, step: Any, check: Any) -> None:
-        do(context, plan, step, check)
+    def failing(context: Any, plan: Any, step: Any, check: Any) -> bool:
+        happened = do(context, plan, step, check)
         if met and kind == "an exception, in the roll-back too":
             raise RuntimeError("hunter2")
         if met or not part(step):
-            return
+            return happened
         met.append(step)
         if kind.startswith("an exception"):
             raise RuntimeError("hunter2")
         number = errno.EROFS if kind == "a read-only disk" else errno.ENOSPC
         faults.begin(Fault(effects(), number, stays=number == errno.ENOSPC))
+        return happened
 
     transaction._do = failing  # noqa: SLF001
 
@@ -225,10 +226,11 @@ def _dying(part: Part) -> None:
     """Let this process be killed behind the first step that is this part."""
     do = transaction._do  # noqa: SLF001 - in a child that ends with it
 
-    def dying(context: Any, plan: Any, step: Any, check: Any) -> None:
-        do(context, plan, step, check)
+    def dying(context: Any, plan: Any, step: Any, check: Any) -> bool:
+        happened = do(context, plan, step, check)
         if part(step):
             os._exit(faults.KILLED)
+        return happened
 
     transaction._do = dying  # noqa: SLF001
 

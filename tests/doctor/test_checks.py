@@ -185,6 +185,10 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=engine("containerd", unit_state="failed/failed/exit-code")),
         Act(facts=system(units={"k3s.service": "activating/auto-restart/exit-code"})),
         Act(facts=system(units={"crio.service": "failed/failed/exit-code"})),
+        Act(
+            lambda root: put(root, "/etc/k0s/containerd.d/nvidia.toml", "version = 2\n"),
+            system(units={"k0sworker.service": "failed/failed/exit-code"}),
+        ),
     ],
     "engine-kind": [Act(facts=engine("docker", another="Podman answers on it"), level=WARN)],
     "config-accepted": [

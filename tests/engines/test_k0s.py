@@ -1,5 +1,7 @@
 """k0s by a stand-in that watches its drop-ins and restarts its containerd as it does, a real one."""
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ OURS = {"nvidia": TOOLKIT, "nvidia-cdi": f"{TOOLKIT}.cdi", "nvidia-legacy": f"{T
 SOURCE = ("--toolkit-source", ARTIFACTS)
 UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
 MOVED_IN, REMOVED = "0x80 nvidia.toml", "0x200 nvidia.toml"
+GRACE_S = 25  # of the 30 s that a pod has
 UNIT = """\
 [Service]
 Environment=QUIET_S={} RESPAWN_S={}
@@ -161,6 +164,69 @@ def test_an_install_that_is_stopped_while_it_waits_takes_the_drop_in_back_and_se
         assert k0s.containerd() not in {0, before}
         assert k0s.handlers() == {"runc": ""}
         assert snapshot(node) == files
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_one_that_its_owner_stops_meanwhile_is_left_stopped_and_nothing_of_ours_stays(
+    started: Started, verb: str
+) -> None:
+    with started("1.36", 2, 0.2) as k0s:
+        node, files = k0s.node, snapshot(k0s.node)
+        if verb == "uninstall":
+            node.installer("install", *SOURCE, check=True)
+        first = node.start_installer(verb, *(SOURCE if verb == "install" else ()))
+        first.wait_for("waiting for the engine to restart itself")
+
+        node.run(["systemctl", "stop", "k0sworker"])
+
+        assert first.wait() == (1 if verb == "install" else 0), first.log
+        assert "engine left stopped" in first.log
+        assert "by itself" not in first.log.partition("engine left stopped")[2]
+        assert snapshot(node) == files
+        assert node.show("k0sworker", "ActiveState") == "inactive"
+
+
+@pytest.mark.parametrize("frozen", ["k0s", "containerd"])
+def test_a_pods_undo_ends_within_its_grace_though_nothing_moves_and_a_pod_is_live(
+    started: Started, frozen: str
+) -> None:
+    with started("1.35", 0.5, 0.5) as k0s:
+        node = k0s.node
+        run = node.start_installer("run", *SOURCE, "--set-as-default")
+        run.wait_for("waiting for a signal")
+        pod = k0s.cri.run_pod("nvidia", "trainer")
+        pid = node.pid_of("k0sworker") if frozen == "k0s" else k0s.containerd()
+        node.run(["kill", "-STOP", str(pid)])
+        began = time.monotonic()
+
+        run.terminate()
+
+        assert run.wait() == 4, run.log
+        lasted = time.monotonic() - began
+        node.run(["kill", "-CONT", str(pid)])
+        assert lasted < GRACE_S, run.log
+        k0s.cri.wait()
+        k0s.cri.remove_pod(pod)
+        done = node.installer("uninstall")
+        assert done.returncode == 0, done.stderr
+        assert k0s.handlers() == {"runc": ""}
+
+
+def test_after_its_upgrade_doctor_names_the_drop_in_that_keeps_it_from_starting(started: Started) -> None:
+    with started("1.35", 0.2, 0.2) as k0s:
+        node = k0s.node
+        node.installer("install", *SOURCE, check=True)
+        unit = UNIT.format(0.2, 0.2, "").replace("Restart=always", "Restart=no")
+        node.write("/etc/systemd/system/k0sworker.service", unit)
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "restart", "k0sworker"], check=False)
+        node.wait_for("failed", ["systemctl", "show", "-P", "ActiveState", "k0sworker"])
+
+        said = json.loads(node.installer("doctor", "--json").stdout)
+
+        check = next(each for each in said["checks"] if each["name"] == "engine-unit")
+        assert check["level"] == "bad"
+        assert f"{DROP_IN} names io.containerd.grpc.v1.cri, which k0s refuses from 1.36 on" in check["found"]
 
 
 def test_as_a_containerd_it_is_refused_and_nvidias_variables_for_it_are_understood(started: Started) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.images import ARCHIVE, IMAGE
 from tests.engines.live import start
 from tests.engines.nodes import Node
@@ -132,6 +133,37 @@ def test_an_install_takes_over_what_an_undo_had_to_leave(node: Node) -> None:
     live.remove()
     node.installer("uninstall", check=True)
     assert snapshot(node) == files
+
+
+@pytest.mark.any_version
+@pytest.mark.parametrize("between", ["nothing", "an install", "an undo"])
+@pytest.mark.parametrize("in_use", ["keep", "force"])
+def test_a_config_that_its_owner_puts_back_after_an_incomplete_undo_is_undone_again(
+    node: Node, in_use: str, between: str
+) -> None:
+    path = DOCKER if node.engine == "docker" else CONTAINERD
+    text, before = node.read(path), served(node)
+    node.installer("install", *SOURCE, "--set-as-default", check=True)
+    installed = node.read(path)
+    live = start(node)
+    assert node.installer("uninstall", "--in-use", in_use).returncode == 4
+
+    node.write(path, installed + "\n")  # from his own copy, and saved by an editor
+    if between == "an install":
+        node.installer("install", *SOURCE, "--set-as-default", check=True)
+        assert served(node)[1] == "nvidia"
+    elif between == "an undo":
+        assert node.installer("uninstall", "--in-use", in_use).returncode == 4
+        assert served(node)[1] == before[1]
+        assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    done = node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert served(node) == before
+    assert node.read(path) == text + "\n"
+    assert not (node.root / "usr/local/nvidia").exists()
 
 
 @pytest.mark.any_version

@@ -183,3 +183,58 @@ def test_nvidias_variables_are_understood_and_what_a_refresh_brings_is_served_by
         assert node.read(f"{DATA}/8600/args/containerd-template.toml") == TEXT
         assert microk8s.template() == TEXT, "of the revision to go back to"
         assert snapshot(node) == files
+
+
+def refreshed(microk8s: MicroK8s, revision: str) -> None:
+    """Do as snapd: copy the data for a revision that has none, lead `current` there, restart."""
+    node = microk8s.node
+    node.run(
+        ["sh", "-c", f"test -d {DATA}/{revision} || cp -a $(readlink -f {DATA}/current) {DATA}/{revision}"]
+    )
+    node.run(["ln", "-sfn", revision, f"{DATA}/current"])
+    node.restart(NAME)
+    microk8s.cri.wait()
+
+
+def test_after_a_refresh_nothing_is_to_do_and_both_revisions_are_undone(started: Started) -> None:
+    with started("2.") as microk8s:
+        node = microk8s.node
+        node.installer("install", *SOURCE, check=True)
+        refreshed(microk8s, "8600")
+        assert microk8s.handlers() == {**THEIRS, **OURS}
+        before = node.pid_of(NAME)
+
+        again = node.installer("install", *SOURCE, check=True)
+
+        assert "nothing changed" in again.stderr
+        assert node.pid_of(NAME) == before
+        refreshed(microk8s, "8511")
+        assert microk8s.handlers() == {**THEIRS, **OURS}
+        assert "nothing changed" in node.installer("install", *SOURCE, check=True).stderr
+        node.installer("uninstall", check=True)
+        for revision in ("8511", "8600"):
+            assert node.read(f"{DATA}/{revision}/args/containerd-template.toml") == TEXT
+            refreshed(microk8s, revision)
+            assert microk8s.handlers() == THEIRS
+
+
+@pytest.mark.parametrize("between", ["an install", "nothing"])
+def test_what_a_revert_has_left_in_the_newer_revision_is_undone(started: Started, between: str) -> None:
+    with started("1.") as microk8s:
+        node = microk8s.node
+        refreshed(microk8s, "8600")
+        node.installer("install", *SOURCE, check=True)
+        refreshed(microk8s, "8511")
+        assert microk8s.handlers() == THEIRS
+        if between == "an install":
+            node.installer("install", *SOURCE, "--set-as-default", check=True)
+            assert microk8s.handlers() == {**THEIRS, **OURS}
+
+        node.installer("uninstall", check=True)
+
+        assert microk8s.handlers() == THEIRS
+        for revision in ("8511", "8600"):
+            assert node.read(f"{DATA}/{revision}/args/containerd-template.toml") == TEXT
+        refreshed(microk8s, "8600")
+        assert microk8s.handlers() == THEIRS
+        assert not (node.root / "usr/local/nvidia").exists()

@@ -114,6 +114,25 @@ def test_of_two_containerds_the_one_behind_the_socket_is_restarted(containerd_no
     assert node.pid_of("containerd") == pids[0]
 
 
+@pytest.mark.any_version
+def test_an_undo_of_a_masked_unit_is_refused_before_anything_is_written(containerd_node: Node) -> None:
+    node, files = containerd_node, snapshot(containerd_node)
+    node.installer("install", *SOURCE, check=True)
+    node.run(["ln", "-s", "/dev/null", "/etc/systemd/system/containerd.service"])
+    node.run(["systemctl", "daemon-reload"])
+    installed, pid = snapshot(node), node.pid_of("containerd")
+
+    refused = node.installer("uninstall")
+
+    assert refused.returncode == 4, refused.stderr
+    assert "its unit containerd.service is masked" in sentence(refused.stderr)
+    assert (snapshot(node), node.pid_of("containerd")) == (installed, pid)
+    node.run(["rm", "/etc/systemd/system/containerd.service"])
+    node.run(["systemctl", "daemon-reload"])
+    node.installer("uninstall", check=True)
+    assert snapshot(node) == files
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["undone at once", "installed again"])
 def test_an_engine_that_its_owner_has_moved_to_another_socket_is_found_there(
     containerd_node: Node, *, again: bool

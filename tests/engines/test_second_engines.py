@@ -128,7 +128,7 @@ def test_the_toolkit_outlives_a_runc_that_leads_to_it(containerd_node: Node) -> 
     else:
         node.run(["ln", "-s", f"{TOOLKIT}/nvidia-container-runtime", "/usr/sbin/runc"])
 
-    kept(node, "/sbin/runc, which engines start though no config names it, leads to /usr/local/nvidia/")
+    kept(node, "/sbin/runc, which is started though no config names it, leads to /usr/local/nvidia/")
 
     node.run(["mv", "/usr/sbin/runc.distrib", "/usr/sbin/runc"])
     node.installer("uninstall", check=True)

@@ -81,6 +81,8 @@ RECORDS = st.builds(
     pid_file=st.none() | PATHS,
     left=TEXTS,
     published=st.lists(PATHS, max_size=2).map(tuple),
+    former_engines=st.lists(ENGINES, max_size=2).map(tuple),
+    former_configs=st.lists(CONFIGS, max_size=2).map(tuple),
 )
 
 

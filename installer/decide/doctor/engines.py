@@ -62,10 +62,10 @@ def unit(node: Node) -> Verdict:
     """Judge whether systemd takes each engine for healthy."""
     known = [engine for engine in node.engines if engine.unit_state]
     running = {engine.unit for engine in known}
+    why = node.system.refused
     down = [
-        f"{unit} ends again and again ({state}), see journalctl -u {unit}"
-        if AGAIN in state
-        else f"{unit} is {state}, see journalctl -u {unit}"
+        f"{unit} {f'ends again and again ({state})' if AGAIN in state else f'is {state}'}"
+        f"{f': {why[unit]}' if unit in why else ''}, see journalctl -u {unit}"
         for unit, state in node.system.units.items()
         if unit in UNITS - running and (AGAIN in state or state.startswith("failed"))
     ]

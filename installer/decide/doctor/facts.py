@@ -165,7 +165,8 @@ class Space:
 class System:
     """The node besides driver, toolkit and engines.
 
-    ``units`` has "active/sub/result" by unit, of those that exist. ``inotify`` is how many instances root's
+    ``units`` has "active/sub/result" by unit, of those that exist, ``refused`` why one does not start with
+    what lies there, as far as files tell. ``inotify`` is how many instances root's
     processes hold, and how many are allowed. ``kubelet_cgroups`` is its cgroup driver, "" where nobody says.
     ``devices_for_containers`` tells that a boolean of SELinux lets containers use the driver's nodes.
     """
@@ -179,6 +180,7 @@ class System:
     spaces: tuple[Space, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
     kubelet_cgroups: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

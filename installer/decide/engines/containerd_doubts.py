@@ -20,7 +20,7 @@ def refuse_without_cri(files: ConfigFiles) -> None:
         off = [name for name in PLUGIN_IDS if isinstance(names, list) and name in names]
         if off:
             raise InstallerError(
-                f"configure containerd in {path} (disabled_plugins switches CRI off)",
+                f"configure {files.engine} in {path} (disabled_plugins switches CRI off)",
                 remedy=Remedy(
                     "choose ", Option("runtime", "docker"), f", or remove {off[0]} from disabled_plugins"
                 ),
@@ -36,8 +36,8 @@ def refuse_dormant(files: ConfigFiles, target: PurePosixPath, pattern: PurePosix
     if files.dormant:
         other = min(files.dormant)
         raise InstallerError(
-            f"configure containerd in {target} (its import {pattern} would take {other} too, which nothing "
-            "imports now)",
+            f"configure {files.engine} in {target} (its import {pattern} would take {other} too, which "
+            "nothing imports now)",
             remedy=Remedy("name another file with ", Option("drop-in-config"), f", or move {other} away"),
         )
 
@@ -46,14 +46,15 @@ def doubts(
     files: ConfigFiles, config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
 ) -> Iterator[InstallerError]:
     """Yield why containerd would not serve our runtimes, as far as the texts tell."""
+    name = files.engine
     if config.schema == 1 and major(files) == 2:
         yield InstallerError(
-            f"configure containerd in {config.path} (2.x ignores a file of schema 1 or without a version)",
+            f"configure {name} in {config.path} (2.x ignores a file of schema 1 or without a version)",
             remedy="rewrite it with containerd config migrate, then run again",
         )
     if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
         yield InstallerError(
-            f"configure containerd in {config.path} (this containerd does not read schema {config.schema})",
+            f"configure {name} in {config.path} (this containerd does not read schema {config.schema})",
             remedy="set the version that the installed containerd writes in containerd config default",
         )
     for path, tree in config.imported.items():
@@ -62,22 +63,22 @@ def doubts(
             # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start
             # (engine-facts.md#containerd-imports).
             yield InstallerError(
-                f"configure containerd in {config.path} ({path} is imported and has schema {version}, "
+                f"configure {files.engine} in {config.path} ({path} is imported and has schema {version}, "
                 f"the root file {config.schema})",
                 remedy="give both the same version",
             )
     known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in entries)}
     if config.default not in known and not any(entry.default for entry in entries):
         yield InstallerError(
-            f'configure containerd in {config.path} (its default_runtime_name "{config.default}" is not '
+            f'configure {files.engine} in {config.path} (its default_runtime_name "{config.default}" is not '
             "defined: CRI would not load)",
             remedy="define that runtime, or correct default_runtime_name",
         )
-    yield from _overruled(config, target, entries)
+    yield from _overruled(files.engine, config, target, entries)
 
 
 def _overruled(
-    config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
+    engine: str, config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
 ) -> Iterator[InstallerError]:
     """Yield what is stronger than what we write."""
     default = any(entry.default for entry in entries)
@@ -89,6 +90,6 @@ def _overruled(
         if names or (DEFAULT in cri and default):
             word = f"the runtime {min(names)}" if names else DEFAULT
             yield InstallerError(
-                f"configure containerd ({path} is imported after our file and sets {word} too)",
+                f"configure {engine} ({path} is imported after our file and sets {word} too)",
                 remedy=f"remove {word} from {path}",
             )

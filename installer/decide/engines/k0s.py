@@ -31,6 +31,7 @@ NAMES: Final = "*.toml"
 # containerd has by itself (k0s v1.35.7 pkg/component/worker/containerd/configurer.go). Later ones leave it to
 # containerd 2, which imports the directory.
 MERGED: Final = PurePosixPath("/run/k0s/containerd-cri.toml")
+NEW_SCHEMA: Final = 3
 DEFAULTS: Final[Tree] = {
     "version": 2,
     "plugins": {
@@ -88,6 +89,18 @@ def check(question: Question) -> Check:
     return containerd_effect.check(replace(question, texts=texts))
 
 
+def refuses(drop_in: Tree) -> str:
+    """Return what a k0s of 1.36 or later finds wrong with a drop-in, and does not start for.
+
+    (k0s v1.36.3 internal/pkg/sysinfo/probes/containerd.go).
+    """
+    if drop_in.get("version", NEW_SCHEMA) != NEW_SCHEMA:
+        return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
+    plugins = drop_in.get("plugins")
+    old = isinstance(plugins, Mapping) and V2_PLUGIN in plugins
+    return f"names {V2_PLUGIN}, which k0s refuses from 1.36 on" if old else ""
+
+
 def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
     """Tell whether k0s itself merges what drop-ins say of CRI."""
     return any(path.name == MERGED.name for path in patterns(config, trees.get(config, {})))
@@ -127,6 +140,11 @@ K0S: Final = Engine(
     effect=effect,
     # It waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
     generated=Generated(
-        "", ("k0sworker.service", "k0scontroller.service"), start_s=20.0, marks=("/k0s/",), rendered=MERGED
+        "",
+        ("k0sworker.service", "k0scontroller.service"),
+        start_s=20.0,
+        marks=("/k0s/",),
+        rendered=MERGED,
+        refuses=refuses,
     ),
 )

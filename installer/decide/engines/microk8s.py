@@ -26,7 +26,9 @@ from installer.decide.engines.row import (
 )
 from installer.decide.errors import InstallerError
 
-ARGS: Final = PurePosixPath("/var/snap/microk8s/current/args")
+DATA: Final = PurePosixPath("/var/snap/microk8s")
+ARGS: Final = DATA / "current/args"
+TEMPLATE: Final = "containerd-template.toml"
 RENDERED: Final = PurePosixPath("containerd.toml")
 # What its wrapper puts in (microk8s-resources/wrappers/run-containerd-with-args): the first two depend on the
 # node, and the file that it has made tells of them.
@@ -141,7 +143,7 @@ def _in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> 
 MICROK8S: Final = Engine(
     name="microk8s",
     title="MicroK8s",
-    config=ARGS / "containerd-template.toml",
+    config=ARGS / TEMPLATE,
     drop_in=None,
     drop_in_dir=None,
     drop_ins=DropIns.NONE,
@@ -168,5 +170,7 @@ MICROK8S: Final = Engine(
         marks=("/microk8s/",),
         rendered=RENDERED,
         needs_root=True,
+        # A refresh copies the data of the snap, a revert takes the older copy again.
+        copies=DATA / "*/args" / TEMPLATE,
     ),
 )

@@ -44,7 +44,8 @@ class ConfigFiles:
     ``trees`` holds each file that exists, in the order in which the engine reads them;
     ``version`` is that of the running engine, or None where none runs; ``serving`` is what that one says.
     ``before`` is what the files have in force, None where nobody was asked yet. ``flags`` are those of its
-    start, in force besides. ``unreadable``, ``dormant`` and ``rendered`` are as in ``EngineFacts``.
+    start, in force besides. ``engine`` is what a sentence calls it. ``unreadable``, ``dormant`` and
+    ``rendered`` are as in ``EngineFacts``.
     """
 
     config: PurePosixPath
@@ -59,6 +60,7 @@ class ConfigFiles:
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
     rendered: File | None = None
+    engine: str = "containerd"
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class Generated:
     them, beside the root file if that is no whole path: what stands there is read and is nobody's to edit.
     It is part of one of ``units``; a start is waited for ``start_s`` seconds at least. ``marks`` are parts of
     its paths that no other engine's have. ``needs_root`` tells that it does not start without its root file.
+    ``refuses`` returns why a release of it does not start with a drop-in, and which; "" where all do.
+    ``copies`` is the pattern of what may take the place of the root file: that of another revision of a snap.
     """
 
     finds: str
@@ -109,6 +111,8 @@ class Generated:
     marks: tuple[str, ...]
     rendered: PurePosixPath | None = None
     needs_root: bool = False
+    copies: PurePosixPath | None = None
+    refuses: Callable[[Tree], str] = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,11 @@ class Engine:
         """Return the file that it makes of its configs, given its root file; None where it makes none."""
         name = self.generated.rendered if self.generated else None
         return name and config.parent / name
+
+    def is_copy(self, path: PurePosixPath) -> bool:
+        """Tell whether a file is none of its configs, and may take the place of its root file."""
+        copies = self.generated.copies if self.generated else None
+        return copies is not None and path != self.config and path.match(str(copies))
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         tuple(reasons.of_undo(steps, found)),
         Record(
             engines=(replace(row, runtimes=kept, default=""),) if kept else (),
-            configs=attempt.rows if kept else tuple(_as_found(attempt, steps)),
+            configs=tuple(_held(attempt, row.name) if kept else _as_found(attempt, steps)),
         ),
         in_progress=tuple(replace(config, edits=edits[config.path]) for config in attempt.rows),
         backups=attempt.backups,
@@ -193,6 +193,11 @@ def _told(row: EngineRow, found: EngineFacts | None, left: Least, dead: str) -> 
         yield f"{row.name} does not start without our edits either: {dead}"
     if found is not None:
         yield from reloading.stale_runtimes(found, left.after, left.ours)
+
+
+def _held(attempt: Attempt, engine: str) -> Iterator[ConfigRow]:
+    """Yield the rows that are held on: copies of a root file are looked for each time."""
+    yield from (row for row in attempt.rows if not ENGINES[engine].is_copy(row.path))
 
 
 def _as_found(attempt: Attempt, steps: Iterable[Step]) -> Iterator[ConfigRow]:

@@ -2,15 +2,20 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.configs import tree_of
 from installer.decide.doctor.facts import Space, System
 from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
 from installer.host.devices import used
 from installer.host.files import Host
 from installer.host.process_table import Seen, inotify_instances
 from installer.record.cmdline import path_of, value_of
+from installer.record.examine.driver import names
 from installer.record.examine.engines import unit_state
 from installer.record.texts import text
 
@@ -51,7 +56,21 @@ def system(host: Host, seen: Sequence[Seen]) -> System:
         spaces=tuple(_spaces(host)),
         units={unit: state for unit in (*UNITS, *engines) if (state := unit_state(host, unit))},
         kubelet_cgroups=_kubelet(host, seen),
+        refused=dict(_refused(host)),
     )
+
+
+def _refused(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield the units of engines with what a release of theirs does not start with."""
+    for engine in ENGINES.values():
+        directory = engine.drop_in_dir
+        if directory is None or engine.generated is None:
+            continue
+        for path in sorted(directory / name for name in names(host, directory)):
+            with suppress(InstallerError):
+                tree = tree_of(host.read(path), path) if fnmatchcase(path.name, engine.drop_in_names) else {}
+                if reason := engine.generated.refuses(tree):
+                    yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
 
 def _inotify(host: Host) -> tuple[int, int]:
