@@ -198,8 +198,12 @@ class Plugin:
                 self._engine = f"{engine} {version}"
             case Synchronized(missed):
                 self._problem = ""
+                # Whoever sees the event finds the same in the file.
+                self.tell_state(
+                    State(registered=True, engine=self._engine, missed=missed, missed_in_all=len(missed))
+                )
                 log.info("registered", engine=self._engine, missed=len(missed))
-                self._tell_missed(missed)
+                _tell_missed(missed)
             case Given(pod, container, devices):
                 log.info("devices given", pod=pod, container=container, devices=list(devices))
             case Refused(error):
@@ -207,17 +211,6 @@ class Plugin:
                     log.warning("container refused", error=str(error), code=error.code)
             case _:
                 pass
-
-    def _tell_missed(self, missed: tuple[Missed, ...]) -> None:
-        self.tell_state(State(registered=True, engine=self._engine, missed=missed, missed_in_all=len(missed)))
-        if missed:
-            names = [f"{each.namespace}/{each.pod}/{each.container}" for each in missed[:NAMED]]
-            log.warning(
-                "containers missed",
-                containers=names,
-                in_all=len(missed),
-                remedy="delete their pods: they run without the devices that they ask for",
-            )
 
     def _is_news(self, text: str) -> bool:
         now = time.monotonic()
@@ -234,6 +227,17 @@ class Plugin:
             self._problem = problem
             log.warning("not registered", engine=self._engine, reason=problem)
             self.tell_state(State(engine=self._engine, problem=problem))
+
+
+def _tell_missed(missed: tuple[Missed, ...]) -> None:
+    if missed:
+        names = [f"{each.namespace}/{each.pod}/{each.container}" for each in missed[:NAMED]]
+        log.warning(
+            "containers missed",
+            containers=names,
+            in_all=len(missed),
+            remedy="delete their pods: they run without the devices that they ask for",
+        )
 
 
 def refuse_stranger(connection: socket.socket) -> None:
