@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import big, node, process, start, undo, wrapper
+from benchmarks import big, node, nri, process, start, undo, wrapper
 
 
 def main() -> None:
@@ -19,6 +19,9 @@ def main() -> None:
     sys.stderr.write("measuring a node ...\n")
     on_node, said = node.measure()
     rows += on_node
+    sys.stderr.write("measuring the NRI plugin ...\n")
+    of_nri, told = nri.measure()
+    rows += of_nri
     width = max(len(row.name) for row in rows)
     print(f"{'':<{width}}  {'ours':>10}  {'limit':>10}         NVIDIA v1.20.0")
     for row in rows:
@@ -27,6 +30,7 @@ def main() -> None:
             f"{row.name:<{width}}  {row.ours:>10.2f}  {row.limit:>10.2f} {row.unit:<5} {verdict} {row.theirs}"
         )
     print(said)
+    print(told)
 
 
 main()

@@ -17,7 +17,7 @@ from installer.flags import FLAGS, SHOW_SECRETS, Flag, options_from
 from installer.host.events import log
 from installer.host.limits import refuse_few_files
 from installer.record.internal import internal_errors
-from installer.usage import UNHEEDED, Verb, unknown_variables
+from installer.usage import NRI, UNHEEDED, Verb, unknown_variables
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -173,19 +173,28 @@ LOOKING: Final = frozenset(
 ASKING: Final = frozenset({"host_root", "mount", "pid_file", "log_format"})
 
 
+def _some_options(values: dict[str, Any]) -> Options:
+    """Return what the flags of a verb that has only some of them come to."""
+    logging.configure(logging.LogFormat(values["log_format"]))
+    context = click.get_current_context()
+    given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    defaults = {flag.field: flag.default for flag in FLAGS}
+    return options_from(defaults | values, frozenset(given))
+
+
+def _with_some_flags(verb: Callable[..., Any], fields: frozenset[str]) -> Callable[..., Any]:
+    for flag in reversed([flag for flag in FLAGS if flag.field in fields]):
+        verb = _option(flag)(verb)
+    return verb
+
+
 def _looking(verb: Callable[..., Exit], fields: frozenset[str] = LOOKING) -> Callable[..., Any]:
     """Give a verb that changes nothing itself its flags; it gets options and whether to print JSON."""
 
     def call(*, json: bool, **values: Any) -> Exit:
-        logging.configure(logging.LogFormat(values["log_format"]))
-        context = click.get_current_context()
-        given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
-        defaults = {flag.field: flag.default for flag in FLAGS}
-        return verb(options_from(defaults | values, frozenset(given)), as_json=json)
+        return verb(_some_options(values), as_json=json)
 
-    called: Callable[..., Any] = update_wrapper(call, verb)
-    for flag in reversed([flag for flag in FLAGS if flag.field in fields]):
-        called = _option(flag)(called)
+    called = _with_some_flags(update_wrapper(call, verb), fields)
     return click.option("--json", is_flag=True, help="Print JSON.")(called)
 
 
@@ -211,6 +220,19 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
 
     garbage.collect()
     return ask(options, as_json=as_json)
+
+
+def _serving(verb: Callable[..., Any]) -> Callable[..., Any]:
+    return _with_some_flags(verb, frozenset({*NRI, "host_root", "mount", "log_format"}))
+
+
+@program.command(cls=Verb)
+@_serving
+def nri(**values: Any) -> Exit:
+    """Serve an engine over NRI until told to stop: CDI devices for the pods that may ask for them."""
+    from installer.nri import serve
+
+    return serve(_some_options(values), values["log_format"])
 
 
 @program.command(cls=Verb)

@@ -10,6 +10,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR
+from installer.decide.nri.wishes import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.decide.options import (
     AUTO,
     DEFAULT_SOURCE,
@@ -125,6 +126,15 @@ FLAGS: Final = (
         "",
         metavar="WHERE",
     ),
+    Flag("--nri-socket", "NRI's socket of the engine, as this process sees it.", str(DEFAULT_SOCKET)),
+    Flag(
+        "--nri-allow",
+        "Namespace whose pods may ask by annotation for CDI devices of a kind.",
+        (),
+        metavar="NAMESPACE=VENDOR/CLASS",
+    ),
+    Flag("--nri-name", "Name of the NRI plugin.", Identity().name, metavar="NAME"),
+    Flag("--nri-index", "Place of the NRI plugin among others, 0 to 99.", Identity().index, metavar="NUMBER"),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
 
@@ -179,6 +189,12 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         metrics_textfile=_optional(values["metrics_textfile"]),
         nfd_features=_optional(values["nfd_features"]),
         metrics_listen=_listen(values["metrics_listen"]),
+        nri=Nri(
+            (view.host(PurePosixPath(values["nri_socket"])) if "nri_socket" in given else None)
+            or DEFAULT_SOCKET,
+            Identity(values["nri_name"], values["nri_index"]),
+            tuple(Allowed.of(text) for text in values["nri_allow"]),
+        ),
     )
 
 

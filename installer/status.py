@@ -15,6 +15,7 @@ from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind
 from installer.decide.integrity import damage
 from installer.decide.layout import Layout
+from installer.decide.nri.wishes import DEFAULT_SOCKET
 from installer.decide.options import Options
 from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
@@ -29,11 +30,14 @@ from installer.record.configs import with_put_back
 from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, ledger_lost, read_record
 from installer.record.lost import elsewhere, named_toolkits
+from installer.record.nri_seen import lines as nri_lines
 from installer.record.ready import is_ready
 from installer.record.seen import Seen
 from installer.record.seen import read as read_seen
 
-USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file"})
+USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file", "nri_socket"})
+# Under a host root, a default is a path of the host's; what somebody gives is one as this process sees it.
+DEFAULTS: Final = {"pid_file": str(PID_FILE), "nri_socket": str(DEFAULT_SOCKET)}
 REPAIR: Final = "install puts it right"
 RECONCILE_REPAIRS: Final = f"{looked.RECONCILE} puts it right"
 IN_FORCE: Final = ", our keys in force"
@@ -54,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv[1:])
     try:
         values = {flag.field: getattr(arguments, flag.field, flag.default) for flag in FLAGS}
-        options = options_from(values, frozenset(USED if arguments.pid_file != str(PID_FILE) else ()))
+        options = options_from(values, frozenset(name for name in DEFAULTS if values[name] != DEFAULTS[name]))
         host = Host.under(options.host_root, options.mounts)
         if arguments.alive:
             return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
@@ -69,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
         why = next((f"{line.what}: {line.state}" for line in lines if not line.good), "")
         if not (why or ready):
             why = looked.not_proven(host, options.pid_file, held, seen)
+        # Beside all that makes a node ready: what the plugin has missed stays missed.
+        lines += [Line(*each) for each in nri_lines(host, options.nri)]
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
         return error.exit

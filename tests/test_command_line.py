@@ -71,7 +71,8 @@ def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
     shown = set(re.findall(r"^  (--[\w-]+)", said, re.MULTILINE))
     heeded = {flag.name for flag in FLAGS if flag.field not in UNHEEDED[verb]}
     assert shown - {"--json", "--show-secrets"} == heeded
-    assert [title for title in GROUPS if f"\n{title}:\n" not in said] == []
+    titles = {title for title, fields in GROUPS.items() if not UNHEEDED[verb].issuperset(fields)}
+    assert {title for title in GROUPS if f"\n{title}:\n" in said} == titles
 
 
 def test_every_flag_is_in_one_group() -> None:

@@ -11,6 +11,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
+from installer.decide.nri.wishes import Nri
 from installer.decide.toolkit_config import ToolkitConfig
 
 AUTO: Final = "auto"
@@ -157,7 +158,8 @@ class Options:
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
     NVIDIA's own installer left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node
-    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits.
+    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is for the
+    plugin.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -188,6 +190,7 @@ class Options:
     metrics_textfile: PurePosixPath | None = None
     nfd_features: PurePosixPath | None = None
     metrics_listen: Listen | None = None
+    nri: Nri = field(default_factory=Nri)
 
     def __post_init__(self) -> None:
         for path in (self.install_dir, self.host_root, self.pid_file):

@@ -67,7 +67,7 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     due = began + float(due_s) if float(due_s) else float("inf")
     pthread_sigmask(SIG_BLOCK, [CHANGED])
     for directory in sorted({directory_of(place) for place in places if PROC not in place}):
-        _notify(directory)
+        notify(directory)
     while monotonic() < due:
         if signature(places) != before:
             came = _settled(numbers, answering, places, before, began + float(rest_s))
@@ -180,12 +180,12 @@ def _stat(path: str) -> list[int]:
     ]
 
 
-def _notify(directory: str) -> None:
-    """Have the kernel send ``CHANGED`` at each change in a directory.
+def notify(directory: str) -> int | None:
+    """Have the kernel send ``CHANGED`` at each change in a directory, as long as what this returns is open.
 
     That is dnotify: it needs nothing but fcntl(2), where inotify is not in the standard library and ctypes
     alone costs a megabyte of the six that a wait may take; and it tells by a signal, which we wait for
-    anyway. A kernel without it leaves us the slow check.
+    anyway. A kernel without it gives None, and leaves us the slow check.
     """
     try:
         import fcntl
@@ -197,8 +197,10 @@ def _notify(directory: str) -> None:
             fcntl.fcntl(fd, fcntl.F_NOTIFY, kinds | fcntl.DN_MULTISHOT)
         except OSError:
             posix.close(fd)
+            return None
     except (ImportError, OSError):
-        pass
+        return None
+    return fd
 
 
 def _say(text: str) -> None:

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 NODES = {"node": None, "docker_node": "docker", "containerd_node": "containerd", "docker_engines": "docker"}
 ROW = "row of the table of live containers"
 COVERED = "what containerds made of random configs"
+DEATHS = "a plugin that dies or hangs at each message"
 Boot = Callable[..., AbstractContextManager[Node]]
 
 
@@ -105,6 +106,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if covered:
         terminalreporter.section("random configs that real containerds were asked about")
         for line in sorted(covered):
+            terminalreporter.write_line(line)
+    if deaths := _told(terminalreporter, DEATHS):
+        terminalreporter.section("an NRI plugin that dies or hangs at each message")
+        for line in sorted(deaths):
             terminalreporter.write_line(line)
     if told:
         terminalreporter.section("containers on our runtime when it is taken back")

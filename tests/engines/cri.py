@@ -46,6 +46,7 @@ class Pod:
     id: str
     config: bytes
     handler: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,11 @@ class Container:
     apparmor: bool = True
     selinux_type: str = ""
     privileged: bool = False
+    name: str = ""
 
     def encoded(self) -> bytes:
         """Return the ContainerConfig."""
-        name = f"container-{uuid.uuid4().hex[:8]}"
+        name = self.name or f"container-{uuid.uuid4().hex[:8]}"
         config = _bytes(1, _bytes(1, name)) + _bytes(2, _bytes(1, self.image))
         config += b"".join(_bytes(3, word) for word in self.command)
         config += b"".join(_bytes(4, word) for word in self.args)
@@ -183,16 +185,27 @@ class Cri:
                 handlers.append(_text(value, 1))
         return Status(conditions, json.loads(info.get("config", "{}")), tuple(handlers))
 
-    def run_pod(
-        self, handler: str = "", name: str = "", *, pid: int = CONTAINER, privileged: bool = False
+    def run_pod(  # noqa: PLR0913 - a pod has many sides
+        self,
+        handler: str = "",
+        name: str = "",
+        *,
+        pid: int = CONTAINER,
+        privileged: bool = False,
+        namespace: str = "default",
+        annotations: Mapping[str, str] | None = None,
     ) -> Pod:
         """Run a pod on the node's network; an empty handler is the default runtime."""
         name = name or f"pod-{uuid.uuid4().hex[:8]}"
-        metadata = _bytes(1, name) + _bytes(2, f"uid-{name}") + _bytes(3, "default")
+        metadata = _bytes(1, name) + _bytes(2, f"uid-{name}") + _bytes(3, namespace)
         security = _bytes(1, _number(1, NODE) + _number(2, pid)) + _number(6, int(privileged))
-        config = _bytes(1, metadata) + _bytes(3, "/run/podlogs") + _bytes(8, _bytes(2, security))
+        config = _bytes(1, metadata) + _bytes(3, "/run/podlogs")
+        config += b"".join(
+            _bytes(7, _bytes(1, key) + _bytes(2, value)) for key, value in (annotations or {}).items()
+        )
+        config += _bytes(8, _bytes(2, security))
         request = _bytes(1, config) + (_bytes(2, handler) if handler else b"")
-        return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler)
+        return Pod(_text(self.call("RuntimeService/RunPodSandbox", request), 1), config, handler, name)
 
     def start_container(
         self,
@@ -212,8 +225,11 @@ class Cri:
 
     def create(self, pod: Pod, wanted: Container) -> str:
         """Create what is wanted in ``pod``, without a start, and return its id."""
-        request = _bytes(1, pod.id) + _bytes(2, wanted.encoded()) + _bytes(3, pod.config)
-        return _text(self.call("RuntimeService/CreateContainer", request), 1)
+        return _text(self.call("RuntimeService/CreateContainer", self.creation(pod, wanted)), 1)
+
+    def creation(self, pod: Pod, wanted: Container) -> bytes:
+        """Return the request that creates what is wanted."""
+        return _bytes(1, pod.id) + _bytes(2, wanted.encoded()) + _bytes(3, pod.config)
 
     def start(self, pod: Pod, wanted: Container) -> str:
         """Create and start what is wanted in ``pod`` and return its id."""

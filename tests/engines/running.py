@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, Signals
+from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 
 
 class Running:
@@ -45,6 +45,8 @@ class Running:
         """Send a signal to the process itself; nothing happens when it has just ended."""
         with suppress(ProcessLookupError):
             os.kill(self.outer_pid, number)
+        if number in {SIGCONT, SIGKILL}:  # nsenter stops itself where its child is stopped
+            self._nsenter.send_signal(SIGCONT)
 
     def terminate(self) -> None:
         """Ask it to stop."""

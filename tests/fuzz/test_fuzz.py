@@ -26,6 +26,9 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
 from installer.decide.layout import Layout
+from installer.decide.nri.session import Given, Session
+from installer.decide.nri.wire import Message, encoded
+from installer.decide.nri.wishes import Allowed, Identity, Nri
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption
 from installer.decide.parts.toolkit import VERSIONS
@@ -51,6 +54,7 @@ from installer.record.hints import is_suse
 from installer.record.known import known_digests
 from installer.record.ledger import read_record
 from installer.record.lost import named_toolkits
+from installer.record.nri_seen import lines as nri_lines
 from installer.record.ready import is_ready
 from installer.record.rows_json import dumps
 from installer.status import main as status
@@ -298,6 +302,39 @@ def _woken(content: bytes) -> object:
     return woken()
 
 
+def _nri_honest() -> bytes:
+    """Return what an engine sends to its plugin, from the answer to the first words to a container's creation."""
+    wish = message((1, "nvidia.cdi.k8s.io/pod"), (2, "a.com/b=c, a.com/b=d"))
+    pod, container = (
+        message((1, "p"), (4, "team"), (6, wish)),
+        message((1, "c"), (2, "p"), (3, "main"), (8, "A=b")),
+    )
+    calls = {
+        "Configure": message((2, "containerd"), (3, "2.1.9")),
+        "Synchronize": message((1, pod), (2, container), (3, 0)),
+        "CreateContainer": message((1, pod), (2, container)),
+        "StateChange": message((1, 3)),
+    }
+    sent = encoded(Message(2, 1, 2, b""))
+    for number, (method, payload) in enumerate(calls.items()):
+        request = message((1, "nri.pkg.api.v1alpha1.Plugin"), (2, method), (3, payload))
+        sent += encoded(Message(1, 2 * number + 1, 1, request))
+    return sent
+
+
+def _nri(content: bytes) -> object:
+    """Hear it in one piece, and in small ones; no device is given that is not allowed."""
+    heard = []
+    for size in (len(content) or 1, 7):
+        session = Session(Identity(), (Allowed("team", "a.com/b"),))
+        for at in range(0, len(content), size):
+            for turn in session.hear(content[at : at + size]):
+                heard.append(turn)
+                if isinstance(turn.news, Given):
+                    assert all(name.startswith("a.com/b=") for name in turn.news.devices)
+    return heard
+
+
 STATUS = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": {"BinaryName": ""}}}}}
 VERSION = message((1, "0.1.0"), (2, "containerd"), (3, "1.7.2"), (4, "v1"))
 READY = message((1, message((1, "RuntimeReady"), (2, 1))))
@@ -400,6 +437,12 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             ),
         ),
         "a probe": (_published(directory / "probe"), _probe(directory / "probe")),
+        "NRI": (_nri_honest(), _nri),
+        "NRI's state": (
+            json.dumps({"version": 1, "registered": True, "engine": "x 1", "problem": "", "since": "",
+             "missed": [{"namespace": "a", "pod": "b", "container": "c", "asked": "d"}], "missed_in_all": 1}).encode(),
+            _file(directory / "nri", "run/nri/toolkit-installer.json", lambda host: list(nri_lines(host, Nri(PurePosixPath("/run/nri/nri.sock"))))),
+        ),
         "known digests": (
             b"1:33261:0:1048576:1700000000000000000 0123\n" * 2,
             _known(directory / "known"),
@@ -411,7 +454,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "CRI by hand", "a probe", "known digests",
+    "CRI by hand", "a probe", "NRI", "NRI's state", "known digests",
 )  # fmt: skip
 
 

@@ -1,0 +1,86 @@
+"""What the NRI plugin costs a node: CreateContainer with it beside without, in turns, and its memory."""
+
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks.rows import Row
+from tests.engines.conftest import missing, on_the_day
+from tests.engines.cri import TIMEOUT_S, Container, Pod
+from tests.engines.nodes import Node, boot
+from tests.engines.nri import KIND, add_devices
+from tests.engines.roots import prepared
+from tests.engines.running import Running
+from tests.engines.versions import engine_sets
+
+TURNS = 10
+EACH = 50
+INJECTS = (2, 1)
+ADDED_MEDIAN_MS = 1.0
+ADDED_P99_MS = 10.0
+PSS_MB = 12.0
+CREATE = "/runtime.v1.RuntimeService/CreateContainer"
+EVERY_TENTH = 10
+
+
+def measure() -> tuple[list[Row], str]:
+    """Return the rows, or why there are none."""
+    if lack := missing():
+        return [], lack
+    rows = [row for row in engine_sets(on_the_day()) if not row.docker]
+    engines = next(row for row in rows if tuple(map(int, row.containerd.split("."))) >= INJECTS)
+    without, beside, pss = [], [], []
+    with boot(prepared(on_the_day()), engines) as node:
+        add_devices(node)
+        wishes = {f"nvidia.cdi.k8s.io/container.c{at}": f"{KIND}=0" for at in range(0, EACH, EVERY_TENTH)}
+        for _ in range(TURNS):
+            without += _created_ms(node, {})
+            process = node.start_installer("nri", "--nri-allow", f"default={KIND}")
+            process.wait_for('"event": "registered"')
+            beside += _created_ms(node, wishes)
+            pss.append(_pss_mb(process))
+            process.terminate()
+            process.wait()
+    said = f"CreateContainer: {_told(without)} without the NRI plugin, {_told(beside)} with it ({engines})"
+    return [
+        Row(
+            "NRI: CreateContainer, added median", median(beside) - median(without), ADDED_MEDIAN_MS, "ms", "-"
+        ),
+        Row("NRI: CreateContainer, added p99", _p99(beside) - _p99(without), ADDED_P99_MS, "ms", "-"),
+        Row("NRI: the plugin while it serves, Pss", max(pss), PSS_MB, "MB", "13.1 MB"),
+    ], said
+
+
+def _created_ms(node: Node, wishes: dict[str, str]) -> list[float]:
+    """Return how long each of some containers took, one in ten with a wish, over one connection."""
+    import grpc
+
+    pod, took = node.cri.run_pod(annotations=wishes), []
+    address = f"unix://{node.root}/run/containerd/containerd.sock"
+    with grpc.insecure_channel(address, options=[("grpc.default_authority", "localhost")]) as channel:
+        call = channel.unary_unary(CREATE)
+        for at in range(EACH):
+            request = _request(node, pod, f"c{at}")
+            began = time.perf_counter()
+            call(request, timeout=TIMEOUT_S)
+            took.append((time.perf_counter() - began) * 1000)
+    node.cri.remove_pod(pod)
+    return took[1:]  # the first one opens the connection
+
+
+def _request(node: Node, pod: Pod, name: str) -> Any:
+    return node.cri.creation(pod, Container(command=("/bin/sleep", "1"), name=name))
+
+
+def _pss_mb(process: Running) -> float:
+    lines = Path(f"/proc/{process.outer_pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+
+
+def _p99(took: list[float]) -> float:
+    return quantiles(took, n=100)[-1]
+
+
+def _told(took: list[float]) -> str:
+    return f"median {median(took):.2f} ms, p99 {_p99(took):.2f} ms"

@@ -1,0 +1,1 @@
+"""NRI: what a plugin says to an engine, and which containers get which CDI devices."""

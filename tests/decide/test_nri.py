@@ -1,0 +1,380 @@
+"""What the NRI plugin says, byte for byte, and which containers get which devices."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from installer.decide.errors import InstallerError, UsageError
+from installer.decide.nri import messages
+from installer.decide.nri.served import refuse_dropping
+from installer.decide.nri.session import Configured, Given, Refused, Session, Synchronized, Turn
+from installer.decide.nri.wire import (
+    ENTRY,
+    MAX_MESSAGE_BYTES,
+    MAX_PAYLOAD_BYTES,
+    PLUGIN,
+    REQUEST,
+    RESPONSE,
+    Field,
+    Message,
+    Messages,
+    WireError,
+    encoded,
+    pack,
+    unpack,
+)
+from installer.decide.nri.wishes import (
+    GIVEN,
+    Allowed,
+    ForbiddenError,
+    Identity,
+    Missed,
+    RefusedError,
+    devices,
+)
+from tests.host.servers import message
+
+MANAGEMENT = "management.nvidia.com/gpu"
+ALLOWED = (Allowed("operator", MANAGEMENT), Allowed("team", "nvidia.com/gpu"))
+OF_CONTAINER = "nvidia.cdi.k8s.io/container.main"
+OF_POD = "nvidia.cdi.k8s.io/pod"
+BARE = "nvidia.cdi.k8s.io"
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.replace("|", " "))
+
+
+def _session(name: str = "exam", allowed: tuple[Allowed, ...] = ALLOWED) -> Session:
+    return Session(Identity(name, "10"), allowed)
+
+
+def _asked(
+    method: str, payload: bytes = b"", stream: int = 1, service: str = messages.PLUGIN_SERVICE
+) -> bytes:
+    """Return a request as an engine sends it."""
+    return encoded(Message(PLUGIN, stream, REQUEST, message((1, service), (2, method), (3, payload))))
+
+
+def _answer(turn: Turn) -> dict[str, Any]:
+    (answer,) = Messages().of(turn.reply)
+    assert (answer.connection, answer.kind) == (PLUGIN, RESPONSE)
+    return unpack(messages.ANSWERED, answer.content)
+
+
+def _hear(content: bytes, session: Session | None = None) -> Turn:
+    (turn,) = (session or _session()).hear(content)
+    return turn
+
+
+def _pod(annotations: dict[str, str], namespace: str = "operator", number: str = "p1") -> bytes:
+    entries = [(6, message((1, key), (2, value))) for key, value in annotations.items()]
+    return message((1, number), (2, "pod"), (3, "uid"), (4, namespace), *entries, (7, ""))
+
+
+def _container(name: str = "main", pod: str = "p1", state: int = 1, given: str = "") -> bytes:
+    entries = [(6, message((1, GIVEN), (2, given)))] if given else []
+    return message((1, "c1"), (2, pod), (3, name), (4, state), *entries, (7, "sleep"), (8, "A=b"))
+
+
+def _create(annotations: dict[str, str], namespace: str = "operator", name: str = "main") -> bytes:
+    return _asked("CreateContainer", message((1, _pod(annotations, namespace)), (2, _container(name))), 5)
+
+
+def test_the_first_words_register_the_plugin() -> None:
+    head = _bytes("00000002 00000044 | 0000003a 00000001 01 00 | 0a1c")
+
+    assert _session().opening() == (
+        head + b"nri.pkg.api.v1alpha1.Runtime\x12\x0eRegisterPlugin\x1a\x0a\x0a\x04exam\x12\x0210"
+    )
+
+
+def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None:
+    turn = _hear(_asked("Configure", message((2, "containerd"), (3, "v2.1.9"), (4, 5000))))
+
+    assert turn.reply == _bytes("00000001 0000000e | 00000004 00000001 02 00 | 12 02 10 08")
+    assert turn.news == Configured("containerd", "v2.1.9")
+
+
+def test_a_device_is_given_in_these_bytes() -> None:
+    adjustment = {4: Field("env", inner=ENTRY, many=True), 8: messages.ADJUSTMENT[8]}
+    adjust = {"env": [{"key": "A", "value": "b"}], "devices": [{"name": "nvidia.com/gpu=0"}]}
+    payload = pack({1: Field("adjust", inner=adjustment)}, {"adjust": adjust})
+
+    sent = encoded(Message(PLUGIN, 5, RESPONSE, pack(messages.ANSWERED, {"payload": payload})))
+
+    head = _bytes("00000001 0000002a | 00000020 00000005 02 00 | 121e 0a1c 2206 0a01 41 1201 62 4212 0a10")
+    assert sent == head + b"nvidia.com/gpu=0"
+
+
+def test_an_answer_without_a_change_is_an_ok_without_a_byte() -> None:
+    assert _hear(_create({})).reply == _bytes("00000001 0000000a | 00000000 00000005 02 00")
+
+
+def test_what_nobody_implements_is_refused_in_these_bytes() -> None:
+    status = {"status": {"code": messages.UNIMPLEMENTED, "message": "no"}}
+
+    assert pack(messages.ANSWERED, status) == _bytes("0a06 080c 1202 6e6f")
+
+
+@pytest.mark.parametrize("method", sorted(messages.TOLD_ONLY))
+def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
+    assert _answer(_hear(_asked(method, b"\x08\x04"))) == unpack(messages.ANSWERED, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "service"),
+    [
+        pytest.param("ValidateContainerAdjustment", messages.PLUGIN_SERVICE, id="a validator's method"),
+        pytest.param("UpdateContainer", messages.PLUGIN_SERVICE, id="a method that we have not asked for"),
+        pytest.param("CreateContainer", "other.Service", id="another service"),
+    ],
+)
+def test_anything_else_is_not_implemented(method: str, service: str) -> None:
+    answer = _answer(_hear(_asked(method, service=service)))
+
+    assert answer["status"]["code"] == messages.UNIMPLEMENTED
+
+
+def test_a_long_message_goes_in_frames_that_the_engine_can_read() -> None:
+    sent = encoded(Message(PLUGIN, 7, RESPONSE, bytes(60_000)))
+
+    sizes, at = [], 0
+    while at < len(sent):
+        number, size = struct.unpack_from(">II", sent, at)
+        assert number == PLUGIN
+        sizes.append(size)
+        at += 8 + size
+    assert max(sizes) == MAX_PAYLOAD_BYTES == 4096
+    assert [*Messages().of(sent)] == [Message(PLUGIN, 7, RESPONSE, bytes(60_000))]
+
+
+@given(
+    some.lists(
+        some.builds(Message, some.sampled_from((1, 2)), some.integers(1, 9), some.just(1), some.binary())
+    ),
+    some.data(),
+)
+def test_messages_come_out_whole_however_the_bytes_come_in(sent: list[Message], data: Any) -> None:
+    content = b"".join(map(encoded, sent))
+    cuts = data.draw(some.lists(some.integers(0, len(content)), max_size=8).map(sorted))
+    reader = Messages()
+
+    edges = [0, *cuts, len(content)]
+    parts = [content[edges[at] : edges[at + 1]] for at in range(len(edges) - 1)]
+
+    assert [each for part in parts for each in reader.of(part)] == sent
+
+
+def test_frames_of_an_unknown_connection_are_dropped() -> None:
+    other = struct.pack(">II", 9, 5) + b"hello"
+
+    assert [*Messages().of(other + encoded(Message(2, 1, 2, b"")))] == [Message(2, 1, 2, b"")]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(struct.pack(">II", 1, MAX_MESSAGE_BYTES + 11), id="a frame"),
+        pytest.param(struct.pack(">IIIIBB", 1, 10, MAX_MESSAGE_BYTES + 1, 1, 1, 0), id="a message"),
+    ],
+)
+def test_what_is_longer_than_the_protocol_allows_is_refused_before_it_is_read(content: bytes) -> None:
+    with pytest.raises(WireError, match="cannot understand the engine"):
+        [*Messages().of(content)]
+
+
+def test_unknown_fields_of_every_type_are_skipped() -> None:
+    unknown = b"\x98\x06\x05" + b"\x99\x06" + bytes(8) + b"\x9a\x06\x02ab" + b"\x9d\x06" + bytes(4)
+
+    assert unpack(messages.POD, unknown + message((4, "team")))["namespace"] == "team"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x0a\x05ab", id="cut off"),
+        pytest.param(b"\x08\x01", id="a number for a text"),
+        pytest.param(b"\xff" * 11, id="a number without an end"),
+        pytest.param(b"\x0b", id="a group"),
+        pytest.param(b"\x99\x06ab", id="half a number"),
+    ],
+)
+def test_what_is_no_protobuf_is_refused(content: bytes) -> None:
+    with pytest.raises(WireError):
+        unpack(messages.POD, content)
+
+
+@given(some.dictionaries(some.text(), some.text()), some.lists(some.text(min_size=1)))
+def test_what_is_packed_is_unpacked(annotations: dict[str, str], names: list[str]) -> None:
+    value = {"annotations": annotations, "devices": [{"name": name} for name in names]}
+
+    assert unpack(messages.ADJUSTMENT, pack(messages.ADJUSTMENT, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("annotations", "namespace", "given"),
+    [
+        pytest.param({}, "operator", (), id="no wish"),
+        pytest.param({"x/container.main": f"{MANAGEMENT}=all"}, "other", (), id="somebody else's annotation"),
+        pytest.param({OF_CONTAINER: f"{MANAGEMENT}=all"}, "operator", (f"{MANAGEMENT}=all",), id="for it"),
+        pytest.param({"nvidia.cdi.k8s.io/container.b": "?"}, "other", (), id="for another container"),
+        pytest.param({OF_POD: "nvidia.com/gpu=0"}, "team", ("nvidia.com/gpu=0",), id="for its pod"),
+        pytest.param({BARE: "nvidia.com/gpu=0"}, "team", ("nvidia.com/gpu=0",), id="the short form"),
+        pytest.param(
+            {OF_CONTAINER: "nvidia.com/gpu=1", OF_POD: "?", BARE: "?"},
+            "team",
+            ("nvidia.com/gpu=1",),
+            id="first",
+        ),
+        pytest.param(
+            {OF_POD: " nvidia.com/gpu=0 ,nvidia.com/gpu=1,, nvidia.com/gpu=0, "},
+            "team",
+            ("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
+            id="trimmed, and each once",
+        ),
+    ],
+)
+def test_a_container_gets_what_its_pod_asks_for(
+    annotations: dict[str, str], namespace: str, given: tuple[str, ...]
+) -> None:
+    turn = _hear(_create(annotations, namespace))
+
+    created = unpack(messages.CREATED, _answer(turn)["payload"])
+    assert [each["name"] for each in created["adjust"]["devices"]] == [*given]
+    assert created["adjust"]["annotations"] == ({GIVEN: ",".join(given)} if given else {})
+    assert turn.news == (Given(f"{namespace}/pod", "main", given) if given else None)
+
+
+@pytest.mark.parametrize(
+    ("value", "namespace", "code", "words"),
+    [
+        pytest.param("", "team", 3, "names no device", id="empty"),
+        pytest.param(" , ", "team", 3, "names no device", id="commas alone"),
+        pytest.param("all", "team", 3, "'all', which is no CDI device", id="no kind"),
+        pytest.param("nvidia.com/gpu=", "team", 3, "no CDI device", id="no name"),
+        pytest.param(
+            "nvidia.com/gpu=0 nvidia.com/gpu=1", "team", 3, "no CDI device", id="a blank for a comma"
+        ),
+        pytest.param("nvidia.com/gpu=0\nx", "team", 3, "no CDI device", id="a line end"),
+        pytest.param("x" * 5000, "team", 3, "no CDI device", id="endless"),
+        pytest.param(f"{MANAGEMENT}=all", "team", 7, f"--nri-allow team={MANAGEMENT}", id="another's kind"),
+        pytest.param("nvidia.com/gpu=0", "default", 7, "its namespace may not", id="another namespace"),
+        pytest.param(
+            "a.com/nvidia.com/gpu=0", "team", 3, "no CDI device", id="an allowed kind within another"
+        ),
+        pytest.param(f"nvidia.com/gpu=0,{MANAGEMENT}=all", "team", 7, MANAGEMENT, id="one of two"),
+    ],
+)
+def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
+    value: str, namespace: str, code: int, words: str
+) -> None:
+    turn = _hear(_create({OF_POD: value}, namespace))
+
+    answer = _answer(turn)
+    assert (answer["status"]["code"], answer["payload"]) == (code, b"")
+    said = answer["status"]["message"]
+    assert said.startswith(f"cannot create container main of pod {namespace}/pod (its annotation {OF_POD} ")
+    assert words in said
+    assert len(said) < 500
+    assert isinstance(turn.news, Refused)
+
+
+def test_a_container_that_cannot_be_read_is_refused() -> None:
+    answer = _answer(_hear(_asked("CreateContainer", b"\x0a\x7f")))
+
+    assert answer["status"]["code"] == messages.INVALID_ARGUMENT
+
+
+def test_whoever_may_use_nothing_gets_nothing() -> None:
+    pod = {"namespace": "team", "name": "pod", "annotations": {OF_POD: "nvidia.com/gpu=0"}}
+
+    with pytest.raises(ForbiddenError):
+        devices(pod, {"name": "main"}, ())
+
+
+def test_what_runs_without_its_devices_is_named_when_the_engine_tells_what_exists() -> None:
+    wish = {OF_CONTAINER: f"{MANAGEMENT}=all"}
+    session = _session()
+
+    first = message((1, _pod(wish)), (2, _container()), (2, _container("side")), (3, 1))
+    rest = message(
+        (1, _pod({OF_POD: "?"}, "default", "p2")),
+        (2, _container(pod="p2", state=3)),
+        (2, _container(pod="p2", name="gone", state=4)),
+        (2, _container(pod="p2", name="served", given="x")),
+        (2, _container(pod="p3")),
+    )
+    more = _hear(_asked("Synchronize", first), session)
+    last = _hear(_asked("Synchronize", rest, 3), session)
+
+    assert _answer(more)["payload"] == b"\x10\x01"
+    assert more.news is None
+    assert _answer(last)["payload"] == b""
+    assert last.news == Synchronized(
+        (Missed("operator", "pod", "main", f"{MANAGEMENT}=all"), Missed("default", "pod", "main", "?"))
+    )
+
+
+def test_an_engine_that_does_not_take_the_plugin_is_quoted() -> None:
+    refused = message((1, message((1, 2), (2, "must be 2 digits"))))
+
+    with pytest.raises(InstallerError, match="must be 2 digits"):
+        [*_session().hear(encoded(Message(2, 1, RESPONSE, refused)))]
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "injects"),
+    [
+        pytest.param("containerd", "1.7.24~ds1", False, id="containerd 1.7.24"),
+        pytest.param("containerd", "1.7.29", False, id="containerd 1.7.29"),
+        pytest.param("containerd", "1.7.30", True, id="containerd 1.7.30"),
+        pytest.param("containerd", "v1.8.0", True, id="a later 1.x"),
+        pytest.param("containerd", "2.0.0", False, id="containerd 2.0.0"),
+        pytest.param("containerd", "v2.0.8", False, id="containerd 2.0.8"),
+        pytest.param("containerd", "v2.1.0-k3s1", True, id="containerd 2.1"),
+        pytest.param("containerd", "2.4.0-beta.0", True, id="containerd 2.4"),
+        pytest.param("containerd", "3.0", True, id="two numbers"),
+        pytest.param("cri-o", "1.33.9", False, id="CRI-O 1.33"),
+        pytest.param("cri-o", "1.34.0", True, id="CRI-O 1.34"),
+        pytest.param("cri-o", "1.37.0", True, id="CRI-O 1.37"),
+        pytest.param("containerd", "main", False, id="no version"),
+        pytest.param("", "2.1.9", False, id="no name"),
+        pytest.param("another", "9.9.9", False, id="another engine"),
+    ],
+)
+def test_an_engine_that_drops_devices_is_refused(engine: str, version: str, injects: bool) -> None:  # noqa: FBT001 - a column
+    if injects:
+        refuse_dropping(engine, version)
+        return
+    with pytest.raises(InstallerError, match="cannot give CDI devices by NRI") as caught:
+        refuse_dropping(engine, version)
+    assert caught.value.code == "nri-unusable"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["team", "team=", "=nvidia.com/gpu", "team=gpu", "*=nvidia.com/gpu", "team=nvidia.com/gpu=0", "Team=a/b"],
+)
+def test_an_allowance_that_says_something_else_is_a_wrong_word(text: str) -> None:
+    with pytest.raises(UsageError, match="NAMESPACE=VENDOR/CLASS"):
+        Allowed.of(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("a b", "10"), ("", "10"), ("a", "100"), ("a", "x"), ("a", "-1")]
+)
+def test_an_identity_that_engines_refuse_is_a_wrong_word(name: str, index: str) -> None:
+    with pytest.raises(UsageError):
+        Identity(name, index)
+
+
+def test_an_index_of_one_digit_is_told_with_two() -> None:
+    assert b"\x12\x0205" in Session(Identity("a", "5"), ()).opening()
+
+
+def test_a_refusal_is_an_error_of_one_code() -> None:
+    assert RefusedError("x", remedy="y").code == "nri-refused"

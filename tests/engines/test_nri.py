@@ -1,0 +1,342 @@
+"""The NRI plugin with a real containerd that gives CDI devices by NRI, and with one that does not."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP, Signals
+from statistics import median
+
+import pytest
+
+from tests.engines.conftest import DEATHS, Boot
+from tests.engines.cri import Container, CriError, Pod
+from tests.engines.nodes import PYTHON, Node, boot
+from tests.engines.nri import HOOK_RAN, KIND, OTHER, SOCKET, STATE, WISH, Between, add_devices
+from tests.engines.roots import Roots
+from tests.engines.running import Running
+from tests.engines.told import sentence
+from tests.engines.versions import EngineSet
+
+MANY = "vendor.example/many"
+ALLOW = tuple(word for kind in (KIND, OTHER, MANY) for word in ("--nri-allow", f"default={kind}"))
+INJECTS = (2, 1)
+BACK_S = 0.1
+RESTARTS = 5
+HANG_S = 2.0  # an engine waits so long for an answer
+BUSY_S = 1.0  # what a container takes on this machine, others beside
+SLEEP = ("/bin/sleep", "100000")
+# Messages of a session with three containers, as the real one sends them.
+REGISTERED = ["RegisterPlugin", "answer", "Configure", "answer", "Synchronize", "answer"]
+OF_A_CONTAINER = ["CreateContainer", "answer"]
+CONTAINERS = ("plain", "main", "forbidden")
+
+
+def _version(engines: EngineSet) -> tuple[int, ...]:
+    return tuple(map(int, engines.containerd.split(".")))
+
+
+@pytest.fixture(scope="module")
+def nri_node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot one node whose containerd takes CDI devices from a plugin."""
+    engines = next(row for row in engines_today if row.docker is None and _version(row) >= INJECTS)
+    with boot(roots, engines) as node:
+        add_devices(node)
+        yield node
+
+
+@contextmanager
+def plugin(node: Node, *words: str) -> Iterator[Running]:
+    """Start a plugin that is registered, and end it."""
+    process = node.start_installer("nri", *ALLOW, *words)
+    try:
+        process.wait_for('"event": "registered"')
+        yield process
+    finally:
+        process.signal(SIGCONT)
+        process.terminate()
+        process.wait(20)
+
+
+def container(name: str) -> Container:
+    return Container(command=SLEEP, name=name)
+
+
+def thing_in(node: Node, number: str) -> str:
+    return node.cri.exec(number, "/bin/sh", "-c", "echo $THING").stdout.strip()
+
+
+def refused(node: Node, pod: Pod, name: str = "main") -> str:
+    with pytest.raises(CriError) as caught:
+        node.cri.create(pod, container(name))
+    return caught.value.details
+
+
+def test_a_container_gets_its_device_and_nothing_else_on_the_node_changes(nri_node: Node) -> None:
+    before, config = nri_node.pid_of("containerd"), nri_node.read("/etc/containerd/config.toml")
+    with plugin(nri_node) as process:
+        pod = nri_node.cri.run_pod(annotations={"nvidia.cdi.k8s.io/container.main": f" {KIND}=0, {KIND}=0 ,"})
+        main, plain = (nri_node.cri.start(pod, container(name)) for name in ("main", "plain"))
+        look = "echo $THING; cat /thing/hello; ls /dev/thing; echo x > /dev/thing && echo written"
+
+        seen = nri_node.cri.exec(main, "/bin/sh", "-c", look).stdout.split("\n")
+        without = nri_node.cri.exec(plain, "/bin/sh", "-c", "echo [$THING]; ls /dev/thing")
+
+        assert seen[:4] == ["0", "from the node", "/dev/thing", "written"]
+        assert without.stdout.strip() == "[]"
+        assert "devices given" in process.log
+    assert nri_node.read(HOOK_RAN).strip() == "ran"
+    assert nri_node.pid_of("containerd") == before
+    assert nri_node.read("/etc/containerd/config.toml") == config
+    assert sorted(path.name for path in (nri_node.root / "run/nri").iterdir()) == ["nri.sock"]
+    nri_node.cri.remove_pod(pod)
+
+
+@pytest.mark.parametrize(
+    ("value", "namespace", "words"),
+    [
+        pytest.param("", "default", "names no device", id="empty"),
+        pytest.param("0", "default", "'0', which is no CDI device", id="no device"),
+        pytest.param("vendor.example/other=0", "default", "its namespace may not", id="another kind"),
+        pytest.param(f"{KIND}=0", "kube-system", f"--nri-allow kube-system={KIND}", id="another namespace"),
+    ],
+)
+def test_a_wrong_wish_is_told_and_nothing_is_created(
+    nri_node: Node, value: str, namespace: str, words: str
+) -> None:
+    with plugin(nri_node):
+        pod = nri_node.cri.run_pod(namespace=namespace, annotations={"nvidia.cdi.k8s.io/pod": value})
+
+        said = refused(nri_node, pod)
+
+        assert words in said
+        assert "nvidia.cdi.k8s.io/pod" in said
+        nri_node.cri.remove_pod(pod)
+
+
+def test_an_answer_that_is_longer_than_a_frame_comes_through(nri_node: Node) -> None:
+    names = [f"n{number:04}" for number in range(400)]
+    devices = [{"name": name, "containerEdits": {"env": [f"{name}=1"]}} for name in names]
+    spec = {"cdiVersion": "0.5.0", "kind": MANY, "devices": devices}
+    nri_node.write("/etc/cdi/many.json", json.dumps(spec))
+    wish = ",".join(f"{MANY}={name}" for name in names)
+    with plugin(nri_node):
+        pod = nri_node.cri.run_pod(annotations={"nvidia.cdi.k8s.io/pod": wish})
+        main = nri_node.cri.start(pod, container("main"))
+
+        seen = nri_node.cri.exec(main, "/bin/env").stdout
+
+        assert [name for name in names if f"{name}=1" not in seen] == []
+        nri_node.cri.remove_pod(pod)
+
+
+def test_a_device_whose_hook_is_missing_fails_its_container_alone(nri_node: Node) -> None:
+    wishes = {"nvidia.cdi.k8s.io/container.broken": f"{OTHER}=0", **WISH}
+    with plugin(nri_node):
+        pod = nri_node.cri.run_pod(annotations=wishes)
+
+        with pytest.raises(CriError, match="/opt/thing/gone"):
+            nri_node.cri.start(pod, container("broken"))
+
+        assert thing_in(nri_node, nri_node.cri.start(pod, container("main"))) == "0"
+        nri_node.cri.remove_pod(pod)
+
+
+def test_a_device_that_no_specification_has_fails_its_container(nri_node: Node) -> None:
+    with plugin(nri_node):
+        pod = nri_node.cri.run_pod(annotations={"nvidia.cdi.k8s.io/pod": f"{KIND}=7"})
+
+        assert "unresolvable CDI devices" in refused(nri_node, pod)
+        nri_node.cri.remove_pod(pod)
+
+
+def test_it_needs_no_capability(nri_node: Node) -> None:
+    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    process = nri_node.start([*bare, PYTHON, "-m", "installer", "nri", *ALLOW])
+    process.wait_for('"event": "registered"')
+    pod = nri_node.cri.run_pod(annotations=WISH)
+
+    main = nri_node.cri.start(pod, container("main"))
+
+    status = nri_node.read(f"/proc/{process.pid}/status")
+    assert "CapEff:\t0000000000000000" in status
+    assert thing_in(nri_node, main) == "0"
+    process.terminate()
+    assert process.wait(20) == 0
+    nri_node.cri.remove_pod(pod)
+
+
+def test_a_second_plugin_is_kept_out_and_the_first_one_serves_on(nri_node: Node) -> None:
+    with plugin(nri_node):
+        second = nri_node.installer("nri", *ALLOW)
+        pod = nri_node.cri.run_pod(annotations=WISH)
+
+        assert second.returncode == 3
+        assert "another instance holds /var/run/nri/toolkit-installer.pid" in sentence(second.stderr)
+        assert thing_in(nri_node, nri_node.cri.start(pod, container("main"))) == "0"
+        nri_node.cri.remove_pod(pod)
+
+
+def _at_once(done: Callable[[], bool]) -> float:
+    """Return when something is so, to a few milliseconds."""
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    return time.monotonic()
+
+
+def test_it_is_back_in_a_tenth_of_a_second_after_a_restart_of_the_engine(nri_node: Node) -> None:
+    took = []
+    with plugin(nri_node) as process, ThreadPoolExecutor() as pool:
+        for turn in range(2, 2 + RESTARTS):
+            new = partial(_is_another, nri_node.root / SOCKET.lstrip("/"), _inode(nri_node))
+            time.sleep(1.2)  # as long as a session must last, for it to be back without a pause
+            restart = pool.submit(nri_node.restart, "containerd")
+            began = _at_once(new)
+            took.append(_at_once(partial(_has_registered, process, turn)) - began)
+            restart.result()
+            nri_node.cri.wait()
+        pod = nri_node.cri.run_pod(annotations=WISH)
+        assert thing_in(nri_node, nri_node.cri.start(pod, container("main"))) == "0"
+        nri_node.cri.remove_pod(pod)
+
+    assert median(took) < BACK_S, took
+
+
+def _inode(node: Node) -> int:
+    return (node.root / SOCKET.lstrip("/")).stat().st_ino
+
+
+def _is_another(socket: Path, before: int) -> bool:
+    with suppress(FileNotFoundError):
+        return socket.stat().st_ino != before
+    return False
+
+
+def _has_registered(process: Running, times: int) -> bool:
+    return process.log.count('"event": "registered"') >= times
+
+
+def _has_said(between: Between, messages: int) -> bool:
+    return len(between.said) >= messages
+
+
+def test_a_plugin_that_hangs_costs_one_wait_and_what_it_missed_is_named(nri_node: Node) -> None:
+    pods = [nri_node.cri.run_pod(name=name, annotations=WISH) for name in ("missed", "later")]
+    with plugin(nri_node) as process:
+        process.signal(SIGSTOP)
+        began = time.monotonic()
+        without = nri_node.cri.start(pods[0], container("main"))
+        took = time.monotonic() - began
+        process.signal(SIGCONT)
+        process.wait_for("containers missed")
+        said = nri_node.installer("status")
+        again = nri_node.cri.start(pods[1], container("main"))
+
+        assert thing_in(nri_node, without) == ""  # no engine of today has another way
+        assert took < HANG_S + BUSY_S
+        assert (
+            "1 containers run without the devices that their pods ask for (default/missed/main)"
+            in said.stdout
+        )
+        assert thing_in(nri_node, again) == "0"
+        with plugin_after(nri_node, process) as told:
+            assert [each["pod"] for each in told["missed"]] == ["missed"]
+    for pod in pods:
+        nri_node.cri.remove_pod(pod)
+
+
+@contextmanager
+def plugin_after(node: Node, killed: Running) -> Iterator[dict[str, list[dict[str, str]]]]:
+    """Kill a plugin; yield what the next one tells ``status``: it knows what the last one has given."""
+    killed.kill()
+    killed.wait(20)
+    with plugin(node):
+        yield json.loads(node.read(STATE))
+
+
+class Outcome:
+    """What became of the three containers of a pod, one without a wish, one with, one with a forbidden one."""
+
+    def __init__(self, node: Node, pod: Pod) -> None:
+        self.things: dict[str, str] = {}
+        began = time.monotonic()
+        for name in CONTAINERS:
+            try:
+                number = node.cri.start(pod, container(name))
+                self.things[name] = thing_in(node, number) or "without"
+            except CriError as error:
+                assert name != "plain", error.details
+                self.things[name] = "refused"
+        self.took_s = time.monotonic() - began
+
+
+@pytest.mark.parametrize("number", [SIGKILL, SIGSTOP])
+def test_a_plugin_that_dies_or_hangs_at_any_message_harms_nobody_without_a_wish_and_names_what_it_missed(
+    nri_node: Node, number: Signals, record_property: Callable[[str, object], None]
+) -> None:
+    wishes = WISH | {"nvidia.cdi.k8s.io/container.forbidden": "vendor.example/other=0"}
+    whole = [*REGISTERED, *OF_A_CONTAINER * len(CONTAINERS)]
+    counted = dict.fromkeys(("0", "refused", "without"), 0)
+    for at in range(1, len(whole) + 1):
+        pod = nri_node.cri.run_pod(name=f"at{at}-{number.name.lower()}", annotations=wishes)
+        between = Between(nri_node, at, number)
+        process = nri_node.start_installer("nri", *ALLOW, "--nri-socket", between.path)
+        between.aim_at(process.signal)
+        _at_once(partial(_has_said, between, min(len(REGISTERED), at)))
+
+        outcome = Outcome(nri_node, pod)
+
+        process.kill()
+        process.wait(20)
+        between.close()
+        # The answer to RegisterPlugin comes before Configure or behind it.
+        asked = [name for name in between.said if name != "answer"]
+        assert asked == [name for name in whole if name != "answer"][: len(asked)]
+        with plugin(nri_node):
+            missed = {
+                each["container"]
+                for each in json.loads(nri_node.read(STATE))["missed"]
+                if each["pod"] == pod.name
+            }
+        things = outcome.things
+        assert things["plain"] == "without"
+        assert outcome.took_s < HANG_S + 3 * BUSY_S, (at, outcome.took_s)
+        assert things["forbidden"] in {"refused", "without"}
+        assert missed == {name for name in ("main", "forbidden") if things[name] == "without"}, (at, things)
+        for name in ("main", "forbidden"):
+            counted[things[name]] += 1
+        nri_node.cri.remove_pod(pod)
+    assert counted["0"]
+    assert counted["refused"]
+    record_property(
+        DEATHS,
+        f"{number.name} at each of {len(whole)} messages: {counted['0']} containers with their device, "
+        f"{counted['refused']} refused, {counted['without']} without it and named; none without a wish failed",
+    )
+
+
+def test_an_engine_that_would_drop_devices_is_refused(booted: Boot, engines_today: list[EngineSet]) -> None:
+    engines = next(
+        row for row in engines_today if row.docker is None and (1, 7) <= _version(row) < (1, 7, 30)
+    )
+    with booted(engines) as node:
+        config = node.read("/etc/containerd/config.toml")
+        node.write(
+            "/etc/containerd/config.toml",
+            f'{config}\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n',
+        )
+        node.restart("containerd")
+        node.cri.wait()
+
+        done = node.installer("nri", *ALLOW)
+
+        pod = node.cri.run_pod(annotations=WISH)
+        node.cri.start(pod, container("main"))  # the engine goes on
+    assert done.returncode == 1
+    assert f"containerd {engines.containerd}" in sentence(done.stderr)
+    assert "starts the container without them" in sentence(done.stderr)

@@ -1,0 +1,126 @@
+"""An engine's side of NRI, for tests of the plugin's process.
+
+It says what containerd 2.1.9 says, in its order: RegisterPlugin answered with nothing, Configure, Synchronize,
+then a CreateContainer for each container. ``tests/engines/test_nri.py`` sees the real one do so.
+"""
+
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from installer.decide.nri import messages
+from installer.decide.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Messages, encoded, unpack
+from tests.host.servers import message
+
+DEADLINE_S = 10
+
+
+def pod(annotations: dict[str, str], namespace: str = "operator", number: str = "p1") -> bytes:
+    entries = [(6, message((1, key), (2, value))) for key, value in annotations.items()]
+    return message((1, number), (2, "pod"), (3, "uid"), (4, namespace), *entries)
+
+
+def container(name: str = "main", of: str = "p1", state: int = 3, env: int = 20) -> bytes:
+    variables = [(8, f"VARIABLE_{number}=some text") for number in range(env)]
+    return message((1, f"c-{name}"), (2, of), (3, name), (4, state), (7, "sleep"), *variables)
+
+
+class Plugged:
+    """A plugin that has connected; ``longest`` is its longest frame."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        connection.settimeout(DEADLINE_S)
+        self._messages, self._unread, self._raw = Messages(), list[Message](), b""
+        self._stream = -1
+        self.longest = 0
+
+    def receive(self) -> Message:
+        while not self._unread:
+            content = self._connection.recv(65536)
+            if not content:
+                raise ConnectionResetError("the plugin has hung up")
+            self._raw += content
+            while len(self._raw) >= 8 and len(self._raw) >= 8 + (
+                size := struct.unpack(">I", self._raw[4:8])[0]
+            ):
+                self.longest, self._raw = max(self.longest, size), self._raw[8 + size :]
+            self._unread += self._messages.of(content)
+        return self._unread.pop(0)
+
+    def send(self, content: bytes) -> None:
+        self._connection.sendall(content)
+
+    def ask(self, method: str, payload: bytes = b"") -> dict[str, Any]:
+        """Call the plugin; return its answer."""
+        self._stream += 2
+        request = message((1, messages.PLUGIN_SERVICE), (2, method), (3, payload))
+        self.send(encoded(Message(PLUGIN, self._stream, REQUEST, request)))
+        answer = self.receive()
+        assert (answer.connection, answer.stream, answer.kind) == (PLUGIN, self._stream, RESPONSE)
+        return unpack(messages.ANSWERED, answer.content)
+
+    def register(self, version: str = "2.1.9", existing: bytes = b"") -> dict[str, Any]:
+        """Take the plugin; return how it calls itself."""
+        asked = self.receive()
+        assert (asked.connection, asked.stream, asked.kind) == (RUNTIME, 1, REQUEST)
+        request = unpack(messages.ASKED, asked.content)
+        assert request["method"] == "RegisterPlugin"
+        self.send(encoded(Message(RUNTIME, 1, RESPONSE, b"")))
+        configured = self.ask("Configure", message((2, "containerd"), (3, version), (4, 5000), (5, 2000)))
+        assert configured["payload"] == b"\x10\x08"
+        self.ask("Synchronize", existing)
+        return unpack(messages.REGISTER, request["payload"])
+
+    def create(self, annotations: dict[str, str], namespace: str = "operator") -> dict[str, Any]:
+        return self.ask("CreateContainer", message((1, pod(annotations, namespace)), (2, container(state=0))))
+
+    def hang_up(self) -> None:
+        self._connection.close()
+
+
+class Engine:
+    """Listens where the plugin looks for an engine."""
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(os.fspath(path))
+        self._listener.listen()
+        self._listener.settimeout(DEADLINE_S)
+        self._plugged: list[Plugged] = []
+
+    def accept(self) -> Plugged:
+        connection, _ = self._listener.accept()
+        self._plugged.append(Plugged(connection))
+        return self._plugged[-1]
+
+    def plugged(self, existing: bytes = b"") -> Plugged:
+        """Return a plugin that is registered."""
+        plugin = self.accept()
+        plugin.register(existing=existing)
+        return plugin
+
+    def stop(self) -> None:
+        """End as an engine does: its socket's name stays."""
+        self._listener.close()
+        for each in self._plugged:
+            each.hang_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def until(path: Path, words: str) -> str:
+    """Return a text as soon as it has some words."""
+    deadline = time.monotonic() + DEADLINE_S
+    while words not in (text := path.read_text() if path.exists() else ""):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.005)
+    return text

@@ -1,0 +1,306 @@
+"""The NRI plugin as a process: small, alone, back at once, and truthful about what it has missed."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.decide.nri import messages
+from installer.decide.nri.wire import unpack
+from installer.host import nri_plugin, nri_state
+from installer.host.nri_state import State
+from tests.host.servers import message
+from tests.support.nri import Engine, container, pod, until
+from tests.support.site import PROJECT, sentence
+
+WISH = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
+ALLOW = ("--nri-allow", "operator=management.nvidia.com/gpu")
+PSS_KB = 12 * 1024
+BACK_S = 0.1
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+class Place:
+    """A directory for the socket, and what is started there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "nri"
+        self.directory.mkdir()
+        self.socket = self.directory / "nri.sock"
+        self.state = self.directory / "toolkit-installer.json"
+        self.log = directory / "log"
+
+    def command(self, verb: str, *words: str) -> list[str]:
+        return [sys.executable, "-m", "installer", verb, "--nri-socket", str(self.socket), *words]
+
+    def call(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+        return subprocess.run(
+            self.command(verb, *words),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
+        )
+
+    @contextmanager
+    def plugin(self, *words: str, stderr: int | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+        with (
+            self.log.open("ab") as log,
+            subprocess.Popen(
+                self.command("nri", *(words or ALLOW)),
+                stderr=log if stderr is None else stderr,
+                env=environment,
+            ) as child,
+        ):
+            try:
+                yield child
+            finally:
+                child.kill()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def _pss_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+
+
+def _events(place: Place) -> list[str]:
+    return [json.loads(line)["event"] for line in place.log.read_text().splitlines()]
+
+
+def test_it_registers_gives_devices_and_leaves_nothing(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        plugin = engine.accept()
+        assert plugin.register() == {"name": "toolkit-installer", "index": "10"}
+        given, refused, plain = plugin.create(WISH), plugin.create(WISH, "default"), plugin.create({})
+        until(place.log, "container refused")
+        said = place.call("status")
+        child.terminate()
+
+        assert child.wait(10) == 0
+    adjust = unpack(messages.CREATED, given["payload"])["adjust"]
+    assert adjust["devices"] == [{"name": "management.nvidia.com/gpu=all"}]
+    assert (refused["status"]["code"], refused["payload"]) == (messages.PERMISSION_DENIED, b"")
+    assert (plain["status"]["code"], plain["payload"]) == (0, b"")
+    assert _events(place) == ["registered", "devices given", "container refused", "stopped"]
+    assert "NRI plugin  registered with containerd 2.1.9, since 20" in said.stdout
+    assert [each.name for each in place.directory.iterdir()] == ["nri.sock"]
+
+
+def test_each_answer_goes_in_frames_that_an_engine_can_read(place: Place) -> None:
+    names = ",".join(f"management.nvidia.com/gpu={number}" for number in range(1000))
+
+    with Engine(place.socket) as engine, place.plugin():
+        plugin = engine.plugged()
+        answer = plugin.create({"nvidia.cdi.k8s.io/pod": names})
+
+    assert len(answer["payload"]) > 20_000
+    assert plugin.longest == 4096
+
+
+def test_it_is_back_as_soon_as_an_engine_listens_again(place: Place) -> None:
+    took = []
+    with place.plugin():
+        for _ in range(3):
+            with Engine(place.socket) as engine:
+                engine.plugged()
+                time.sleep(nri_plugin.STEADY_S + 0.1)
+            time.sleep(nri_plugin.SOON_FOR_S + 0.2)  # nobody dials often any more
+            with Engine(place.socket) as engine:
+                began = time.monotonic()
+                engine.plugged()
+                took.append(time.monotonic() - began)
+                time.sleep(nri_plugin.STEADY_S + 0.1)
+
+    assert sorted(took)[1] < BACK_S, took
+
+
+def test_a_directory_that_is_made_anew_is_watched_again(place: Place) -> None:
+    with place.plugin() as child:
+        with Engine(place.socket) as engine:
+            engine.plugged()
+        until(place.log, "not registered")
+        time.sleep(0.2)  # it has told status
+        for path in (*place.directory.iterdir(), place.directory):
+            path.rmdir() if path.is_dir() else path.unlink()
+        time.sleep(0.1)
+        place.directory.mkdir()
+        with Engine(place.socket) as engine:
+            engine.plugged()
+
+        assert child.poll() is None
+
+
+def test_two_plugins_never_ask_for_the_same_engine(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        engine.plugged()
+
+        second = place.call("nri", *ALLOW)
+
+        assert child.poll() is None
+    assert second.returncode == 3
+    assert f"another instance holds {place.directory}/toolkit-installer.pid: pid {child.pid}" in sentence(
+        second
+    )
+
+
+def test_a_killed_one_holds_nobody_up_and_status_says_that_it_is_gone(place: Place) -> None:
+    with Engine(place.socket) as engine:
+        with place.plugin() as child:
+            engine.plugged()
+            until(place.state, '"registered": true')
+            child.kill()
+        said = place.call("status")
+        with place.plugin():
+            engine.plugged()
+
+    assert said.returncode == 1
+    assert "BAD NRI plugin  has ended, last seen at 20" in said.stdout
+
+
+def test_what_was_missed_is_named_in_the_log_and_by_status(place: Place) -> None:
+    existing = message((1, pod(WISH)), (2, container()), (2, container("side")))
+
+    with Engine(place.socket) as engine, place.plugin():
+        engine.plugged(existing)
+        log = until(place.log, "containers missed")
+        said = place.call("status")
+
+    assert json.loads(log.splitlines()[-1])["containers"] == ["operator/pod/main"]
+    assert "1 containers run without the devices that their pods ask for (operator/pod/main)" in said.stdout
+    assert said.returncode == 1
+
+
+def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        with pytest.raises(ConnectionResetError):
+            engine.accept().register("2.0.8")
+
+        assert child.wait(10) == 1
+    said = json.loads(place.log.read_text().splitlines()[-1])
+    assert (said["event"], said["code"]) == ("failed", "nri-unusable")
+    assert "containerd 2.0.8 takes them and starts the container without them" in said["problem"]
+    assert said["problem"] in place.call("status").stdout
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
+        pytest.param(
+            b"\x00\x00\x00\x01\x00\x00\x00\x0e\x00\x00\x00\x04\x00\x00\x00\x01\x01\x00\x0a\x7fab", id="spoilt"
+        ),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_an_engine_that_talks_nonsense_is_tried_again(place: Place, nonsense: bytes) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        plugin = engine.accept()
+        plugin.send(nonsense)
+        if not nonsense:
+            plugin.hang_up()
+        again = engine.plugged()
+
+        assert again.create(WISH)["payload"]
+        assert child.poll() is None
+    assert _events(place)[:2] == ["not registered", "registered"]
+
+
+def test_a_log_that_nobody_reads_holds_no_container_up(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin(stderr=subprocess.PIPE):
+        plugin = engine.plugged()
+        slowest = 0.0
+        for _ in range(1500):  # a pipe takes 64 KiB
+            began = time.monotonic()
+            plugin.create(WISH)
+            slowest = max(slowest, time.monotonic() - began)
+
+    assert slowest < 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGPIPE, signal.SIGURG])
+def test_only_a_stop_ends_it(place: Place, number: signal.Signals) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        plugin = engine.plugged()
+        child.send_signal(number)
+        time.sleep(0.1)
+
+        assert plugin.create(WISH)["payload"]
+        assert child.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_stop_ends_it_while_it_waits_for_an_engine(place: Place, number: signal.Signals) -> None:
+    with place.plugin() as child:
+        until(place.state, "it waits for the engine")
+        child.send_signal(number)
+
+        assert child.wait(10) == 0
+    assert [*place.directory.iterdir()] == []
+
+
+def test_it_stays_small_on_a_node_with_a_thousand_containers(place: Place) -> None:
+    some = [(2, container(f"c{number}", f"p{number}", env=40)) for number in range(1000)]
+    existing = message(*[(1, pod({}, number=f"p{number}")) for number in range(1000)], *some)
+
+    with Engine(place.socket) as engine, place.plugin() as child:
+        plugin = engine.plugged(existing)
+        for _ in range(200):
+            plugin.create(WISH)
+
+        assert _pss_kb(child.pid) < PSS_KB
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param((), 2, "none is allowed to ask for anything", id="nobody is allowed anything"),
+        pytest.param(("--nri-allow", "*=a/b"), 2, "allow '*=a/b' over NRI", id="everybody"),
+        pytest.param((*ALLOW, "--nri-index", "100"), 2, "give 0 to 99", id="index"),
+        pytest.param((*ALLOW, "--nri-name", "a b"), 2, "call the plugin 'a b'", id="name"),
+        pytest.param(
+            (*ALLOW, "--nri-socket", "/nonexistent/x/s"), 1, "no directory /nonexistent/x", id="no NRI"
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_else(
+    place: Place, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = place.call("nri", *words)
+
+    assert done.returncode == code
+    assert said in sentence(done)
+    assert [*place.directory.iterdir()] == []
+
+
+def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nri_plugin, "trusted_uids", lambda: frozenset({12345}))
+
+    with Engine(place.socket) as engine, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(place.socket))
+        engine.accept()
+
+        with pytest.raises(PermissionError, match="not by root"):
+            nri_plugin.refuse_stranger(connection)
+
+
+def test_a_state_is_read_as_it_was_told(place: Place) -> None:
+    nri_state.publish(str(place.state), State(problem="x"))
+
+    assert json.loads(place.state.read_text())["problem"] == "x"
+    assert "not registered since" not in place.call("status").stdout  # nobody holds the lock
