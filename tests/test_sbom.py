@@ -2,9 +2,9 @@
 
 import json
 
+from tests.support.locked import ROWS
 from tests.support.site import PROJECT
 from tests.support.version import VERSION
-from tests.test_requirements import ROWS
 
 BILL = json.loads((PROJECT / "images/sbom.cdx.json").read_text())
 
