@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants sample bench golden fresh help clean
+.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants sample bench golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -35,6 +35,9 @@ engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debi
 
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
+
+first-hour: .venv/.dev  ## as much of that as takes a few minutes: one Debian, the tests for which something is fetched
+	@$(BIN)/python -m tests.fresh first-hour
 
 torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, every version of every engine, a thousand random lives for each: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz

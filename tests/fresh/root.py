@@ -56,8 +56,11 @@ class Fresh:
         return subprocess.run([*CONTAIN, *command], env=passed, check=False).returncode
 
     def fetched(self) -> list[str]:
-        """Return the Debian packages that the project has fetched into its own cache."""
-        return sorted(deb.name for deb in (self.work / "upper" / HERE / ".cache").rglob("*.deb"))
+        """Return what the project has fetched into its own folder: packages of Debian, and of Python's index."""
+        own = self.work / "upper" / HERE
+        debs_ = [deb.name for deb in (own / ".cache").rglob("*.deb")]
+        wheels = [each.stem for each in (own / ".venv").glob("lib/python3*/site-packages/*.dist-info")]
+        return [*sorted(debs_), *sorted(wheels)]
 
     def changed(self) -> list[str]:
         """Return what is not as it was outside of the places that are ours to write to."""
