@@ -9,7 +9,7 @@ from installer.decide.data import dataclass
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
-from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR
+from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR
 from installer.decide.options import (
     AUTO,
     DEFAULT_SOURCE,
@@ -68,7 +68,11 @@ FLAGS: Final = (
     Flag("--install-dir", "Directory on the host that gets toolkit/.", str(DEFAULT_INSTALL_DIR)),
     Flag("--host-root", "Where this process finds the host's root.", "/"),
     Flag("--mount", "Where this process finds one more directory of the host.", (), metavar="HOST=HERE"),
-    Flag("--driver-root", "Where the host finds the driver.", str(DEFAULT_DRIVER_ROOT)),
+    Flag(
+        "--driver-root",
+        "Where the host finds the driver; auto is /run/nvidia/driver, or / if only the host itself has one.",
+        AUTO,
+    ),
     Flag("--runtime-name", "Name of our runtime in the engine's config.", "nvidia", metavar="NAME"),
     Flag("--set-as-default", "Make our runtime the engine's default.", default=False),
     Flag("--config", "The engine's config, as this process sees it.", (), metavar="[ENGINE=]PATH"),

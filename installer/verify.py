@@ -24,6 +24,7 @@ from installer.host.files import Host
 from installer.host.opens import opens
 from installer.host.shell import shell_of
 from installer.record.examine.driver import driver
+from installer.record.hints import driver_root
 from installer.record.ledger import read_record
 from installer.record.lost import elsewhere
 from installer.record.running import running_containers
@@ -57,7 +58,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
 
 
 def _proofs(host: Host, options: Options, held: Record) -> Iterator[Proof]:
-    there = driver(host, PurePosixPath(options.driver_root))
+    there = driver(host, PurePosixPath(driver_root(host, options)[0]))
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     trial = Trial(host, options, held, shell_of(host))
     for row in held.engines:

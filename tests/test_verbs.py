@@ -313,14 +313,37 @@ def test_status_tells_good_from_drifted_from_nothing(site: Site) -> None:
     assert "BAD /etc/docker/daemon.json" in drifted.stdout
 
 
-def test_a_driver_on_the_host_itself_is_pointed_out(site: Site) -> None:
+def test_a_driver_on_the_host_itself_is_told(site: Site) -> None:
     library = site.root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.1"
     library.parent.mkdir(parents=True)
     library.touch()
 
     done = site.call("plan")
 
-    assert "consider --driver-root /" in done.stdout
+    chosen = site.call("plan", "--driver-root", "/run/nvidia/driver")
+    assert "/usr/lib/x86_64-linux-gnu holds the driver: the toolkit looks for it in /" in done.stdout
+    assert "consider --driver-root /" in chosen.stdout
+
+
+@pytest.mark.parametrize(
+    ("there", "root"),
+    [
+        pytest.param(("usr/lib64/libnvidia-ml.so.1",), "/", id="on the host"),
+        pytest.param(
+            ("usr/lib64/libnvidia-ml.so.1", "run/nvidia/driver/etc/x"), "/run/nvidia/driver", id="both"
+        ),
+        pytest.param((), "/run/nvidia/driver", id="not there yet"),
+    ],
+)
+def test_the_toolkit_looks_for_the_driver_where_it_is(site: Site, there: tuple[str, ...], root: str) -> None:
+    for name in there:
+        (site.root / name).parent.mkdir(parents=True)
+        (site.root / name).touch()
+
+    assert site.call("install").returncode == 0
+
+    config = site.root / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+    assert tomllib.loads(config.read_text())["nvidia-container-cli"]["root"] == root
 
 
 def test_nothing_to_undo_is_success_and_makes_nothing(site: Site) -> None:

@@ -8,7 +8,7 @@ from installer.decide.data import dataclass, field
 from installer.decide.effect import Effect, Flags
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
-from installer.decide.layout import Layout
+from installer.decide.layout import DEFAULT_DRIVER_ROOT, Layout
 from installer.decide.rows import DeviceNode, Record
 from installer.decide.toolkit import Artifact
 
@@ -143,6 +143,7 @@ class Facts:
     artifacts: tuple[Artifact, ...]
     toolkit: ToolkitFacts
     held: Record
+    driver_root: str = str(DEFAULT_DRIVER_ROOT)
     ldconfig_real: bool = False
     suse: bool = False
     free_bytes: int | None = None

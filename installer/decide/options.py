@@ -10,7 +10,7 @@ from installer.decide.data import dataclass, field
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
 from installer.decide.errors import UsageError
-from installer.decide.layout import DEFAULT_DRIVER_ROOT, DEFAULT_INSTALL_DIR, RUN_DIR, Layout
+from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
 from installer.decide.toolkit_config import ToolkitConfig
 
 AUTO: Final = "auto"
@@ -168,7 +168,7 @@ class Options:
     install_dir: PurePosixPath = DEFAULT_INSTALL_DIR
     host_root: PurePosixPath = ROOT
     mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...] = ()
-    driver_root: str = str(DEFAULT_DRIVER_ROOT)
+    driver_root: str = AUTO
     toolkit: ToolkitConfig = field(default_factory=ToolkitConfig)
     low_level: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)

@@ -144,6 +144,12 @@ def check_artifacts(
         )
     found = {artifact.name for artifact in artifacts}
     missing = [name for name in REQUIRED if name not in found]
+    if not found:
+        raise InstallerError(
+            f"find an NVIDIA container toolkit under {source_root}",
+            remedy=Remedy("name its root with ", SOURCE, ", which is / where apt or dnf has installed it"),
+            code="payload-unusable",
+        )
     if missing:
         raise InstallerError(
             f"find {_listed(missing)} under {source_root}",

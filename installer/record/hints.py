@@ -10,7 +10,7 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS, Layout
-from installer.decide.options import Options
+from installer.decide.options import AUTO, Options
 from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import Record
 from installer.host import cri
@@ -58,16 +58,22 @@ def in_place(host: Host, layout: Layout) -> PurePosixPath | None:
     return layout.install_dir / link if link.startswith(VERSIONS) else None
 
 
-def driver_note(host: Host, options: Options) -> tuple[str, ...]:
-    """Suggest ``/`` where the driver is installed on the host itself and not in a container."""
-    if options.driver_root != str(DEFAULT_DRIVER_ROOT) or host.names(DEFAULT_DRIVER_ROOT):
-        return ()
+def driver_root(host: Host, options: Options) -> tuple[str, tuple[str, ...]]:
+    """Return where the host finds the driver, and a note where it is on the host itself.
+
+    A container's driver goes first, as it does for the GPU Operator; where there is none, one may come yet.
+    """
+    usual = str(DEFAULT_DRIVER_ROOT)
+    named = usual if options.driver_root == AUTO else options.driver_root
+    if named != usual or host.names(DEFAULT_DRIVER_ROOT):
+        return named, ()
     for directory in DRIVER_LIBRARY_DIRS:
         if any(name.startswith("libnvidia-ml.so.") for name in host.names(directory)):
-            return (
-                f"{DEFAULT_DRIVER_ROOT} is empty and {directory} holds the driver: consider --driver-root /",
-            )
-    return ()
+            found = f"{usual} is empty and {directory} holds the driver"
+            if options.driver_root == AUTO:
+                return "/", (f"{found}: the toolkit looks for it in /",)
+            return usual, (f"{found}: consider --driver-root /",)
+    return usual, ()
 
 
 def without_unused(

@@ -30,7 +30,7 @@ from installer.record.engines import ASK_S, unit_obstacles
 from installer.record.found import answered, ask_for, running_engines
 from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
-    driver_note,
+    driver_root,
     in_place,
     is_suse,
     moved,
@@ -68,18 +68,11 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         facts = _facts(host, options, held, engines)
         if options.cdi is not None:
             facts = _with_cdi(host, options, options.cdi, facts)
-        targets = _targets(host, options, engines)
-        linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
+        facts = _with_node(host, options, _with_targets(host, options, facts))
         facts = replace(
             facts,
-            missing=frozenset(missing_above(host, {*targets, *linked})),
-            machine=machine(),
-            targets=led_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
-            ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
-            suse=is_suse(host),
-            free_bytes=host.free_bytes(options.install_dir),
             obstacles=(*_obstacles(host, options, facts), *overruled),
-            notes=(*notes, *driver_note(host, options)),
+            notes=(*notes, *facts.notes),
             running=in_use(host, options.layout, held, engines)[0],
             version=version(),
             toolkit=replace(facts.toolkit, digests=digests()),
@@ -88,6 +81,31 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
         absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
         return replace(facts, artifacts=payload, absent_interpreters=absent)
+
+
+def _with_targets(host: Host, options: Options, facts: Facts) -> Facts:
+    """Return the facts with where the configs that may be written are, and what is missing above them."""
+    targets = _targets(host, options, facts.engines)
+    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
+    return replace(
+        facts,
+        missing=frozenset(missing_above(host, {*targets, *linked})),
+        targets=led_elsewhere(host, {*targets, *(path for engine in facts.engines for path in engine.files)}),
+    )
+
+
+def _with_node(host: Host, options: Options, facts: Facts) -> Facts:
+    """Return the facts with what the node is: its machine, family, driver, space."""
+    driver, notes = driver_root(host, options)
+    return replace(
+        facts,
+        machine=machine(),
+        driver_root=driver,
+        ldconfig_real=host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE,
+        suse=is_suse(host),
+        free_bytes=host.free_bytes(options.install_dir),
+        notes=notes,
+    )
 
 
 def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:

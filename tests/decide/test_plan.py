@@ -15,6 +15,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.plan import entries_for, plan_install
 from installer.decide.rows import Failure, Record, ToolkitRow
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
+from installer.decide.toolkit_config import ToolkitConfig
 from tests.decide.golden import Case, cases
 from tests.decide.serving import served
 
@@ -139,7 +140,7 @@ def _failed(facts: Facts, options: Options) -> Facts:
         pytest.param({"runtime_name": "gpu2"}, {}, False, id="another name"),
         pytest.param({}, {"build": "1 2"}, False, id="another engine binary"),
         pytest.param({}, {"version": (1, 7, 25)}, False, id="another engine version"),
-        pytest.param({"driver_root": "/"}, {}, False, id="another payload"),
+        pytest.param({"toolkit": ToolkitConfig(accept_volume_mounts=True)}, {}, False, id="another payload"),
         pytest.param({}, {"serving": "ours"}, False, id="the engine serves it by now"),
     ],
 )

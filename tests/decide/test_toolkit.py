@@ -237,6 +237,16 @@ def test_a_complete_source_for_the_node_is_accepted(machine: str, head: bytes) -
     check_artifacts(source(head=head), source_root=ROOT, machine=machine)
 
 
+def test_where_nothing_is_found_it_says_where_a_toolkit_may_be() -> None:
+    with pytest.raises(InstallerError) as refusal:
+        check_artifacts([], source_root=ROOT, machine="x86_64")
+
+    assert str(refusal.value) == (
+        "cannot find an NVIDIA container toolkit under /artifacts/deb; "
+        "name its root with --toolkit-source, which is / where apt or dnf has installed it"
+    )
+
+
 def test_all_that_is_missing_is_named_in_one_sentence() -> None:
     found = [found for found in source() if found.name not in {"nvidia-ctk", "nvidia-cdi-hook", LIBRARIES[0]}]
 

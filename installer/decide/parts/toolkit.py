@@ -52,7 +52,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
     toolkit_dir = options.layout.toolkit
     rendered = render_config(
-        replace(options.toolkit, driver_root=options.driver_root),
+        replace(options.toolkit, driver_root=facts.driver_root),
         toolkit_dir=toolkit_dir,
         low_level=low_level,
         ldconfig_real=facts.ldconfig_real,

@@ -13,6 +13,7 @@ from installer.record.examine.engines import engines
 from installer.record.examine.programs import asked_processes, asked_runc
 from installer.record.examine.system import system
 from installer.record.examine.toolkits import toolkits
+from installer.record.hints import driver_root
 from installer.record.texts import is_file
 
 ROOT: Final = PurePosixPath("/")
@@ -48,7 +49,7 @@ def _driver_root(host: Host, options: Options, found: tuple[Toolkit, ...]) -> Pu
         root = table.get("root") if isinstance(table, dict) else None
         if isinstance(root, str) and root.startswith("/"):
             return PurePosixPath(root)
-    named = PurePosixPath(options.driver_root)
+    named = PurePosixPath(driver_root(host, options)[0])
     return named if names(host, named) else ROOT
 
 
