@@ -223,6 +223,19 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     return prove(options, as_json=as_json)
 
 
+@program.command(cls=Verb)
+@click.argument("name", default="node-toolkit-installer")
+@_option(next(flag for flag in FLAGS if flag.field == "log_format"))
+def untaint(name: str, log_format: str) -> Exit:
+    """In a pod: free each node of its startup taint once the toolkit's pod there, labelled NAME, is ready."""
+    from installer.host.kubernetes import Api
+    from installer.untaint import untaint as watch
+
+    logging.configure(logging.LogFormat(log_format))
+    garbage.collect()
+    watch(Api.of_this_pod(), name)
+
+
 CHANGING: Final = frozenset({"run", "install", "uninstall"})
 
 

@@ -86,6 +86,7 @@ Code: TypeAlias = Literal[
     "install-dir-unusable",
     "installed-elsewhere",
     "internal-error",
+    "kubernetes-api",
     "ledger-unusable",
     "locked",
     "name-taken",

@@ -35,7 +35,9 @@ def objects(*command: str) -> list[Manifest]:
     assert done.returncode == 0, done.stderr
     found = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
     for container in (each for manifest in found for each in _containers(manifest)):
-        container["env"].sort(key=lambda variable: variable["name"])  # kustomize puts patched ones first
+        container.get("env", []).sort(
+            key=lambda variable: variable["name"]
+        )  # kustomize puts patched ones first
     return found
 
 

@@ -32,6 +32,7 @@ ALL = (
     *(f"{TERM}.key=a", f"{TERM}.operator=Exists"),
     *("maxUnavailable=10%", "priorityClassName=mine", "resourceQuota=true", "resources.limits.cpu=1"),
     *("labels.team=gpu", "annotations.a=b", "podLabels.c=d", "podAnnotations.e=f", "uninstallNode=gpu-7"),
+    "startupTaint=true",
 )
 
 
@@ -87,6 +88,7 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         pytest.param("nfdFeatures=/etc/f.d/.t", "nfdFeatures", id="a file that NFD ignores"),
         pytest.param("imagePullSecrets[0]=password", "imagePullSecrets", id="a secret without name:"),
         pytest.param("uninstallNode=a b", "uninstallNode", id="no name of a node"),
+        pytest.param("startupTaint=NoSchedule", "startupTaint", id="a taint of one's own"),
         pytest.param("runtimeClasses=yes please", "runtimeClasses", id="neither true nor false"),
     ],
 )
@@ -97,19 +99,23 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting: str, said: 
 def test_each_value_is_where_it_belongs() -> None:
     manifests = charted(*ALL)
     (daemon_set,) = (each for each in manifests if each["kind"] == "DaemonSet")
+    (deployment,) = (each for each in manifests if each["kind"] == "Deployment")
     (job,) = (each for each in manifests if each["kind"] == "Job")
     pod, container = pod_of([daemon_set]), container_of([daemon_set])
 
-    for made in (container, container_of([job])):
+    for made in (container, container_of([job]), container_of([deployment])):
         assert made["image"] == f"registry.example.com/mine@{SHA}"
         assert made["imagePullPolicy"] == "Always"
+    for made in (container, container_of([job])):
         assert {"name": "TOOLKIT_INSTALLER_INSTALL_DIR", "value": "/opt/nvidia"} in made["env"]
     assert {"name": "TOOLKIT_INSTALLER_METRICS_TEXTFILE", "value": "/var/lib/n/t.prom"} in container["env"]
     assert {"name": "TOOLKIT_INSTALLER_NFD_FEATURES", "value": "/etc/f.d/t"} in container["env"]
     assert {each["metadata"]["labels"]["team"] for each in manifests} == {"gpu"}
-    assert pod["imagePullSecrets"] == pod_of([job])["imagePullSecrets"] == [{"name": "password"}]
+    for each in (pod, pod_of([job]), pod_of([deployment])):
+        assert each["imagePullSecrets"] == [{"name": "password"}]
+        assert each["priorityClassName"] == "mine"
+    assert container_of([deployment])["args"] == ["untaint", "mine"]
     assert pod["serviceAccountName"] == daemon_set["metadata"]["name"] == "mine"
-    assert pod["priorityClassName"] == "mine"
     assert "nodeAffinity" in pod["affinity"]
     assert {each["name"] for each in pod["volumes"]} == {"host", "more"}
     assert {each["mountPath"] for each in container["volumeMounts"]} == {"/host", "/opt"}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from installer.decide.taint import KEY
 from installer.flags import FLAGS
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
@@ -208,6 +209,54 @@ def test_what_monitoring_is_told_is_a_component(component: str, value: str, laye
     (path,) = (each["value"] for each in told["env"] if each["name"] == variable)
     assert told["env"] == container_of(charted(f"{value}={path}"))["env"]
     assert variable not in {each["name"] for each in container_of(kustomized("overlays/auto"))["env"]}
+
+
+TAINT = "node-toolkit-installer-taint"
+
+
+def test_a_startup_taint_is_a_component_and_off_by_default(layer: Layer) -> None:
+    told, plain = layer("overlays/auto", "components/startup-taint"), by_name(kustomized("overlays/auto"))
+
+    for version in SCHEMAS:
+        validate(told, version)
+    assert by_name(_without_helms_labels(charted("startupTaint=true"))) == by_name(told)
+    added = by_name(told).keys() - plain.keys()
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Deployment")
+    assert added == {(kind, TAINT) for kind in kinds}
+    assert all(by_name(told)[name] == each for name, each in plain.items())
+
+
+def test_who_removes_the_taint_may_do_nothing_else_and_has_nothing_of_a_node(layer: Layer) -> None:
+    told = by_name(layer("overlays/auto", "components/startup-taint"))
+    (of_nodes,), (of_pods,) = told["ClusterRole", TAINT]["rules"], told["Role", TAINT]["rules"]
+    pod = told["Deployment", TAINT]["spec"]["template"]["spec"]
+
+    assert of_nodes == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
+    assert of_pods == {"apiGroups": [""], "resources": ["pods"], "verbs": ["watch"]}
+    assert not {"volumes", "hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    security = pod["containers"][0]["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is security["privileged"] is False
+
+
+def test_the_pod_that_removes_the_taint_is_not_kept_away_by_it(layer: Layer) -> None:
+    told = by_name(layer("overlays/auto", "components/startup-taint"))
+    pod = told["Deployment", TAINT]["spec"]["template"]["spec"]
+
+    tolerated = {each["key"] for each in pod["tolerations"]}
+    assert KEY in tolerated
+    assert "node.kubernetes.io/unreachable" not in tolerated, "it would stay on a node that is gone"
+    (name,) = pod["containers"][0]["args"][1:]
+    labels = told["DaemonSet", NAMESPACE]["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == name
+
+
+def test_the_taint_of_the_documents_is_the_one_that_is_removed() -> None:
+    text = (KUSTOMIZE.parents[1] / "docs/deploy.md").read_text()
+
+    assert f"--register-with-taints={KEY}:NoSchedule" in text
 
 
 def test_the_runtime_class_has_the_name_of_the_runtime(layer: Layer) -> None:

@@ -1,6 +1,7 @@
 """A ``run`` that waits, seen from outside."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -17,4 +18,11 @@ def until_it_sleeps(pid: int) -> None:
     deadline = time.monotonic() + 10
     while "/waiter." not in "".join(command_line(pid)) or not _asleep(pid):
         assert time.monotonic() < deadline, command_line(pid)
+        time.sleep(0.01)
+
+
+def until(done: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -1,0 +1,129 @@
+"""Kubernetes' API as a pod reaches it: over TLS, with the token of its service account."""
+
+import json
+import os
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from typing import Any, Final
+
+from installer.decide.data import dataclass
+from installer.decide.errors import InstallerError
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+HOST: Final = "KUBERNETES_SERVICE_HOST"
+PORT: Final = "KUBERNETES_SERVICE_PORT"
+SILENT_S: Final = 300.0  # the API bookmarks a watch about once a minute
+JSON_PATCH: Final = "application/json-patch+json"
+OK: Final = 200
+
+
+class RefusedError(InstallerError):
+    """The API answered, and not with what was asked for; ``status`` is its code of HTTP."""
+
+    usual = "kubernetes-api"
+    status = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """Where the API answers, and the directory of our account's token, authority and namespace."""
+
+    host: str
+    port: int
+    account: Path
+
+    @classmethod
+    def of_this_pod(cls, account: Path = ACCOUNT) -> "Api":
+        """Return the API of the cluster that this process is a pod of.
+
+        Raises:
+            InstallerError: it is none, or has no token.
+        """
+        host, port = os.environ.get(HOST, ""), os.environ.get(PORT, "")
+        if not host or not port.isdecimal() or not (account / "token").is_file():
+            raise InstallerError(
+                f"find the Kubernetes API ({HOST}, {PORT} and {account}/token tell it)",
+                remedy="run it in a pod, with a service account whose token is mounted",
+                code="kubernetes-api",
+            )
+        return cls(host, int(port), account)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of this pod."""
+        return (self.account / "namespace").read_text().strip()
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return an object.
+
+        Raises:
+            RefusedError: it is not there, or not for us.
+            InstallerError: the API does not answer.
+        """
+        with self._asked("GET", path) as answer:
+            return _object(answer.read())
+
+    def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
+        """Change an object by a JSON patch, which is applied whole or not at all.
+
+        Raises:
+            RefusedError: it has changed meanwhile, is gone, or not for us.
+            InstallerError: the API does not answer.
+        """
+        with self._asked("PATCH", path, json.dumps(changes).encode()) as answer:
+            answer.read()
+
+    def watch(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield each object that is there, and each that is made or changed, until the API ends the watch.
+
+        Raises:
+            InstallerError: the API does not answer, refuses, or falls silent.
+        """
+        with self._asked("GET", path) as answer:
+            for line in answer:
+                event = _object(line)
+                if event["type"] in {"ADDED", "MODIFIED"}:
+                    yield event["object"]
+                elif event["type"] == "ERROR":  # such as 410: what we have seen is too long ago
+                    return
+
+    @contextmanager
+    def _asked(self, method: str, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
+        # Read anew each time: the kubelet exchanges the token long before it ends.
+        headers = {"Authorization": f"Bearer {(self.account / 'token').read_text().strip()}"}
+        headers |= {"Accept": "application/json", **({"Content-Type": JSON_PATCH} if body else {})}
+        trusted = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
+        connection = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            if answer.status != OK:
+                raise _refused(method, path, answer)
+            yield answer
+        except (OSError, HTTPException, ValueError, KeyError) as error:
+            raise InstallerError(
+                f"{method} {path} (the Kubernetes API does not answer: {error})",
+                remedy="see whether the API server is well, and no network policy keeps this pod from it",
+                code="kubernetes-api",
+            ) from error
+        finally:
+            connection.close()
+
+
+def _refused(method: str, path: str, answer: HTTPResponse) -> RefusedError:
+    said = answer.read(4096).decode(errors="replace")
+    error = RefusedError(
+        f"{method} {path} ({answer.status} {said})", remedy="see whether our service account has the right"
+    )
+    error.status = answer.status
+    return error
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"no object: {text[:80]!r}")  # noqa: TRY004 - what came is wrong, not who called
+    return found
