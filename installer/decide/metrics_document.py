@@ -47,7 +47,8 @@ a time and a second at most for each, and a stop comes first. While an install o
 TLS and no password: whoever reaches the address, or the socket (mode 0666), can read them. An address that is taken is told in the log, and
 stops nothing; somebody else's socket of that name is refused.
 
-A container has to listen on an address of its pod, such as `0.0.0.0:9400` (`extraEnv` of the chart); the service of
+A container has to listen on an address of its pod, such as `0.0.0.0:9400`: `components/metrics-listen`, or `--set metricsListen=0.0.0.0:9400`. Where the
+Prometheus Operator runs, `components/pod-monitor`, or `podMonitor=true` besides, has it ask each pod; `instance` is the node's name then. The service of
 `deploy/systemd` has no network, and can listen on a unix socket alone. Where a node_exporter runs anyway the textfile is the simpler way, for it
 also tells of a node whose pod is gone.
 

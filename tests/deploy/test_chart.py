@@ -22,6 +22,7 @@ ALL = (
     *("imagePullSecrets[0].name=password", "nameOverride=mine", "runtime=docker", "runtimeName=gpu"),
     *(
         "metricsTextfile=/var/lib/n/t.prom",
+        "metricsListen=[::]:9401",
         "nfdFeatures=/etc/f.d/t",
         "onExit=keep",
         "extraEnv[0].name=TOOLKIT_INSTALLER_INSTALL_DIR",
@@ -88,6 +89,8 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         pytest.param("nfdFeatures=/etc/f.d/.t", "nfdFeatures", id="a file that NFD ignores"),
         pytest.param("imagePullSecrets[0]=password", "imagePullSecrets", id="a secret without name:"),
         pytest.param("uninstallNode=a b", "uninstallNode", id="no name of a node"),
+        pytest.param("metricsListen=9400", "metricsListen", id="a port without an address"),
+        pytest.param("podMonitor=true", "podMonitor needs metricsListen", id="a monitor of nothing"),
         pytest.param("startupTaint=NoSchedule", "startupTaint", id="a taint of one's own"),
         pytest.param("runtimeClasses=yes please", "runtimeClasses", id="neither true nor false"),
     ],
@@ -109,6 +112,8 @@ def test_each_value_is_where_it_belongs() -> None:
     for made in (container, container_of([job])):
         assert {"name": "TOOLKIT_INSTALLER_INSTALL_DIR", "value": "/opt/nvidia"} in made["env"]
     assert {"name": "TOOLKIT_INSTALLER_METRICS_TEXTFILE", "value": "/var/lib/n/t.prom"} in container["env"]
+    assert {"name": "TOOLKIT_INSTALLER_METRICS_LISTEN", "value": "[::]:9401"} in container["env"]
+    assert container["ports"] == [{"name": "metrics", "containerPort": 9401}]
     assert {"name": "TOOLKIT_INSTALLER_NFD_FEATURES", "value": "/etc/f.d/t"} in container["env"]
     assert {each["metadata"]["labels"]["team"] for each in manifests} == {"gpu"}
     for each in (pod, pod_of([job]), pod_of([deployment])):

@@ -200,7 +200,12 @@ def test_who_may_choose_gpus_is_a_component(component: str, mounts: str, layer: 
 
 
 @pytest.mark.parametrize(
-    ("component", "value"), [("metrics-textfile", "metricsTextfile"), ("nfd-features", "nfdFeatures")]
+    ("component", "value"),
+    [
+        ("metrics-textfile", "metricsTextfile"),
+        ("metrics-listen", "metricsListen"),
+        ("nfd-features", "nfdFeatures"),
+    ],
 )
 def test_what_monitoring_is_told_is_a_component(component: str, value: str, layer: Layer) -> None:
     told = container_of(layer("overlays/auto", f"components/{component}"))
@@ -209,6 +214,19 @@ def test_what_monitoring_is_told_is_a_component(component: str, value: str, laye
     (path,) = (each["value"] for each in told["env"] if each["name"] == variable)
     assert told["env"] == container_of(charted(f"{value}={path}"))["env"]
     assert variable not in {each["name"] for each in container_of(kustomized("overlays/auto"))["env"]}
+
+
+def test_the_prometheus_operator_is_told_which_port_to_ask(layer: Layer) -> None:
+    told = by_name(layer("overlays/auto", "components/pod-monitor"))
+
+    settings = ("metricsListen=0.0.0.0:9400", "podMonitor=true")
+    assert by_name(_without_helms_labels(charted(*settings))) == told
+    monitor = told.pop(("PodMonitor", NAMESPACE))["spec"]
+    validate(list(told.values()), SCHEMAS[-1])
+    template = told["DaemonSet", NAMESPACE]["spec"]["template"]
+    (port,), (endpoint,) = template["spec"]["containers"][0]["ports"], monitor["podMetricsEndpoints"]
+    assert endpoint["port"] == port["name"]
+    assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
 
 
 TAINT = "node-toolkit-installer-taint"
