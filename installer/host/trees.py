@@ -27,6 +27,7 @@ from installer.host.kernel import trusted_uids
 from installer.host.lock_table import root_holds
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.places import DIRECTORY
+from installer.host.progress import Progress
 
 Label = tuple[tuple[str, bytes], ...]
 
@@ -170,7 +171,8 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
-        put_each(lambda file: _put(top, file, label), files, at_once=COPIES_AT_ONCE)
+        put = Progress(files).of(lambda file: _put(top, file, label))
+        put_each(put, files, at_once=COPIES_AT_ONCE)
         for each in (*below, "."):
             made = os.open(each, DIRECTORY, dir_fd=top)
             try:
