@@ -45,6 +45,10 @@ def test_an_install_over_it_takes_over(ledger: Path, tmp_path: Path) -> None:
     shutil.copytree(ledger / "node", site.root, symlinks=True)
 
     assert site.call("install", "--set-as-default").returncode == 0
+    assert site.status().returncode == 0
+    upgraded = site.tree(times=True)
+    assert site.call("install", "--set-as-default").returncode == 0
+    assert site.tree(times=True) == upgraded, "nothing is left to do"
     assert site.call("uninstall").returncode == 0
     # An engine that was not configured then was configured now, and has nothing to leave either.
     assert _tree(site.root) == _tree(ledger / "before")
