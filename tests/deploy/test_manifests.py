@@ -24,12 +24,13 @@ from tests.deploy.rendered import (
     pod_of,
     validate,
 )
+from tests.support.version import VERSION
 
 DIRECTORIES = (*(f"overlays/{name}" for name in OVERLAYS), "base", "namespace", "uninstall", "uninstall-node")
 HELMS = {
     "app.kubernetes.io/instance": RELEASE,
     "app.kubernetes.io/managed-by": "Helm",
-    "helm.sh/chart": "node-toolkit-installer-0.1.0",
+    "helm.sh/chart": f"node-toolkit-installer-{VERSION}",
 }
 
 

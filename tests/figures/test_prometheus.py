@@ -16,6 +16,7 @@ from installer.decide.metrics_document import document
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden
 from tests.support.site import PROJECT, Site
+from tests.support.version import VERSION
 
 MONITORING = PROJECT / "deploy/monitoring"
 FIGURES = Figures(
@@ -87,7 +88,7 @@ def test_a_prometheus_scrapes_what_run_answers(tmp_path: Path) -> None:
         (info,) = queried(address, "toolkit_installer_info")
 
     assert {labels["engine"]: value for labels, value in found} == {"docker": 0, "containerd": 0, "crio": 0}
-    assert (info[0]["version"], info[1]) == ("0.1.0", 1)
+    assert (info[0]["version"], info[1]) == (VERSION, 1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
+from tests.support.version import VERSION
 from tests.support.waiting import until_it_sleeps
 
 DIRECTORY = "var/lib/prometheus/node-exporter"
@@ -50,7 +51,7 @@ def test_an_install_tells_its_figures_and_an_uninstall_leaves_no_trace(site: Sit
     assert mode == 0o644
     assert told["installs_total"] == 1
     assert told["last_success_timestamp_seconds"] > 1_700_000_000
-    assert told['info{version="0.1.0",toolkit_version="1.99.0"}'] == 1
+    assert told[f'info{{version="{VERSION}",toolkit_version="1.99.0"}}'] == 1
     assert {name for name in told if name.startswith("config_drifted")} == {
         f'config_drifted{{engine="{name}"}}' for name in ("docker", "containerd", "crio")
     }
@@ -275,7 +276,7 @@ def test_labels_are_told_to_nfd_and_go_with_the_undo(site: Site) -> None:
     name = "toolkit-installer.feature.node.kubernetes.io"
     assert lines[1:] == [
         f"{name}/ready=false",  # nobody has asked these engines
-        f"{name}/version=0.1.0",
+        f"{name}/version={VERSION}",
         f"{name}/toolkit-version=1.99.0",
         *(f"{name}/engine-{engine}=false" for engine in ("docker", "containerd", "crio")),
     ]

@@ -12,10 +12,11 @@ from tests.engines.payload import STAND_IN, mark_payload
 from tests.engines.roots import prepared as prepared_roots
 from tests.engines.versions import today
 from tests.image import archive, builder
+from tests.support.version import VERSION
 
 BUILT = PROJECT / "build"
 # The image, and the one that an update brings: another payload.
-IMAGES = {"node-toolkit-installer:0.1.0": "1.0.0", "node-toolkit-installer:next": "2.0.0"}
+IMAGES = {f"node-toolkit-installer:{VERSION}": "1.0.0", "node-toolkit-installer:next": "2.0.0"}
 # The image on a base whose /var/run is a directory and no link to /run.
 OWN_VAR_RUN = "node-toolkit-installer:own-var-run"
 

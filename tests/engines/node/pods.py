@@ -6,9 +6,10 @@ from tests.engines.node.kubelet import Running, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
 from tests.engines.running import until
+from tests.support.version import VERSION
 
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-TAG = "0.1.0"
+TAG = VERSION
 POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
 
 

@@ -15,8 +15,9 @@ from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 from tests.image.__main__ import OWN_VAR_RUN
+from tests.support.version import VERSION
 
-IMAGE = "node-toolkit-installer:0.1.0"
+IMAGE = f"node-toolkit-installer:{VERSION}"
 GRACE_S = 30
 
 
