@@ -41,7 +41,8 @@ class EngineFacts:
     """One engine of this run: where it is configured, and what the running one says.
 
     ``files`` are the configs it reads, in that order, by the host's path. ``serving`` is
-    None, and ``silence`` says why, where none answers; ``stopped`` that none runs at all; ``crashing`` that
+    None, and ``silence`` says why, where none answers; ``remedy`` what lets us connect, where that alone is
+    it; ``stopped`` that none runs at all; ``crashing`` that
     none does for the moment, for its unit is started again and again.
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
     one build of that binary from another; ``state`` is where the state of its containers is, if not at the
@@ -67,6 +68,7 @@ class EngineFacts:
     version: tuple[int, ...] | None = None
     serving: Effect | None = None
     silence: str = ""
+    remedy: str = ""
     stopped: bool = False
     crashing: bool = False
     pid: int | None = None

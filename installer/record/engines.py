@@ -37,13 +37,15 @@ class Answer:
 
     ``serving`` is None, and ``silence`` says why, where there is no usable answer; ``stopped``
     that nobody listens, ``disabled`` that it runs without CRI on purpose, ``failed`` that its CRI
-    did not load and will not. ``another`` says that it is not the engine whose API it answers.
+    did not load and will not. ``another`` says that it is not the engine whose API it answers, ``remedy``
+    what lets us connect, where we may not.
     """
 
     peer: Peer | None = None
     serving: Effect | None = None
     version: tuple[int, ...] | None = None
     silence: str = ""
+    remedy: str = ""
     stopped: bool = False
     disabled: bool = False
     failed: bool = False
@@ -56,7 +58,7 @@ def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
     try:
         peer = processes.peer_of(socket, greeting=greeting, timeout_s=timeout_s)
     except InstallerError as error:
-        return Answer(silence=error.problem)
+        return Answer(silence=error.problem, remedy=error.remedy)
     match peer:
         case NotServing():
             return Answer(stopped=True, silence=f"nobody listens on {socket}")

@@ -122,6 +122,7 @@ def answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
         version=answer.version,
         serving=answer.serving,
         silence=answer.silence,
+        remedy=answer.remedy,
         stopped=answer.stopped,
         pid=answer.peer.pid if answer.peer else None,
         exe=exe,

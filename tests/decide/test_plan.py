@@ -48,17 +48,20 @@ def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_b
 
 
 @pytest.mark.parametrize(
-    ("stopped", "first"),
+    ("silent", "first"),
     [
-        pytest.param(True, "start containerd, or configure it unproven with ", id="nobody listens"),
         pytest.param(
-            False, "correct what the log of containerd says, or configure it", id="it runs without CRI"
+            {"stopped": True}, "start containerd, or configure it unproven with ", id="nobody listens"
         ),
+        pytest.param(
+            {}, "correct what the log of containerd says, or configure it", id="it runs without CRI"
+        ),
+        pytest.param({"remedy": "run as root"}, "run as root, or configure it", id="it is not for us to ask"),
     ],
 )
-def test_who_cannot_be_asked_is_started_or_mended(first: str, *, stopped: bool) -> None:
+def test_who_cannot_be_asked_is_started_or_mended(silent: dict[str, Any], first: str) -> None:
     facts = _facts()
-    engines = tuple(replace(engine, stopped=stopped, silence="why") for engine in facts.engines)
+    engines = tuple(replace(engine, silence="why", **silent) for engine in facts.engines)
 
     plan = plan_install(replace(facts, engines=engines), replace(CASE.options, restart_mode=RestartMode.AUTO))
 

@@ -1,9 +1,11 @@
 """How long an engine is waited for, and which row stands for a process."""
 
+from pathlib import Path
+
 import pytest
 
 from installer.decide.engines import ENGINES
-from installer.record.engines import limit_s
+from installer.record.engines import ask, limit_s
 from installer.record.other_engines import ROWS
 from installer.record.units import Patience
 
@@ -27,6 +29,17 @@ def test_an_engine_is_waited_for_as_long_as_its_start_takes(patience: Patience, 
     assert SLOW.generated.start_s == 60.0
 
     assert limit_s(SLOW, patience) == seconds
+
+
+def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_path: Path) -> None:
+    socket = tmp_path / "docker.sock"
+    socket.symlink_to(socket)  # root may connect to anything that leads somewhere
+
+    answer = ask(ENGINES["docker"], socket)
+
+    assert answer.silence == f"connect to {socket} (Too many levels of symbolic links)"
+    assert answer.remedy == "check the path and run as root with that socket mounted"
+    assert not answer.stopped
 
 
 def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:

@@ -102,10 +102,11 @@ def _silent(choice: Choice, options: Options) -> Iterator[InstallerError]:
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     if unasked or choice.heals or engine.serving is not None:
         return
+    wrong = f"correct what the log of {engine.name} says"
     yield InstallerError(
         f"prove that {engine.name} serves our runtimes ({engine.silence})",
         remedy=Remedy(
-            f"start {engine.name}" if engine.stopped else f"correct what the log of {engine.name} says",
+            engine.remedy or (f"start {engine.name}" if engine.stopped else wrong),
             ", or configure it unproven with ",
             Option("restart-mode", "none"),
         ),
