@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node lock pin torture mutants sample bench golden fresh first-hour help clean
+.PHONY: demo test format lint types unit engines image test-node lock sbom pin torture mutants sample bench golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -61,6 +61,9 @@ test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose en
 lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
 	@$(BIN)/python images/lock
 
+sbom: .venv/.sbom  ## write the bill of materials of the image's Python packages, from requirements.txt
+	@$(BIN)/cyclonedx-py requirements requirements.txt --pyproject pyproject.toml --output-reproducible --output-file images/sbom.cdx.json
+
 pin:  ## write digests of the bases and sums of NVIDIA's packages, where a registry can be reached
 	@images/pin
 
@@ -90,6 +93,9 @@ build/.image: .venv/.dev $(IN_THE_IMAGE)
 
 .venv/.mutation: .venv/.dev
 	@echo "installing the maker of mutants" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[mutation]' && touch $@
+
+.venv/.sbom: .venv/.dev
+	@echo "installing the maker of the bill" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[sbom]' && touch $@
 
 .venv/.dev: .venv/.made pyproject.toml constraints.txt
 	@echo "installing the program and its tests" && $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt $(EDITABLE) '.[dev]' && touch $@ .venv/.runtime

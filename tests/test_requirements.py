@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.locked import ROWS
+
 PROJECT = Path(__file__).parent.parent
-ROWS = re.findall(
-    r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
-    (PROJECT / "requirements.txt").read_text(),
-    re.MULTILINE,
-)
 LOCKED = {name: version for name, version, _ in ROWS}
 
 
