@@ -24,7 +24,7 @@ COMMANDS = {
 # Each kind of what is fetched (kubectl, Helm, busybox, strace) and each document, and no more than a few minutes.
 FEW = (
     "tests/deploy tests/decide/test_wrapper.py tests/crash/test_strace.py tests/test_documents.py "
-    "tests/test_command_line.py tests/test_verbs.py"
+    "tests/test_command_line.py"
 )
 FIRST_HOUR = {"bookworm": ("make", "demo", "unit", f"TESTS={FEW}")}
 # The README's host is that machine. No engine runs on it, and the toolkit is a stand-in; all else is as written.
