@@ -167,12 +167,19 @@ def _failed(work: Work, before: Seen, now: Seen, as_found: str, error: Installer
     if now.asked or failures == LOUD_FAILURES:
         log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
     repairs = seen.of_this_boot(work.host, work.options.state_file).repairs  # with the one that has failed
-    engines = tuple(replace(each, serves=None, differs="") for each in before.engines)
+    engines = tuple(
+        replace(each, serves=None, differs="", process=_running(each.process)) for each in before.engines
+    )
     now = replace(now, engines=seen.with_since(engines, before.engines), failures=failures, repairs=repairs)
     now = replace(now.with_error(error), until_s=seen.now_s() + retry_s(failures))
     work.withdraw()
     work.failed(error)
     return _ended(work, now, as_found)
+
+
+def _running(process: str) -> str:
+    """Return a process that is watched further, "" for one that has ended: only a new one is news then."""
+    return process if process and signature((process,)) == signature(()) else ""
 
 
 def _tell(work: Work, before: Seen, decision: Decision) -> None:

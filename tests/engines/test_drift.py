@@ -22,6 +22,7 @@ pytestmark = pytest.mark.any_version
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 STATE = "/run/nvidia/toolkit/toolkit.pid.state"
 REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine
+STOPPED_S = 15.0
 PASS_S = 75.0  # the slow check comes once a minute
 
 
@@ -221,11 +222,14 @@ def test_an_engine_that_is_stopped_is_never_ok_and_ready_again_when_it_runs(node
     with running(node) as process:
         node.run(["systemctl", "stop", *units])
         until(lambda: not ready(node), lambda: process.log, timeout_s=PASS_S)
-        sentence = why(node)
+        sentence, looks = why(node), look(node)["number"]
+        time.sleep(STOPPED_S)
+        looks = look(node)["number"] - looks
         node.run(["systemctl", "start", *reversed(units)])
         until(lambda: ready(node), lambda: why(node), timeout_s=PASS_S)
 
         assert "engine" in sentence or "serve" in sentence, sentence
+        assert looks <= 3, "it is looked at again after 2, 10 and 60 s, not all the time"
         assert process.running
 
 
