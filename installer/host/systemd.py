@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, PendingError
 from installer.host.dbus import LOGIND, MALFORMED, MANAGER, ROOT, Bus
-from installer.host.unit_start import UnitStart
+from installer.host.unit_start import MASKED, UnitStart
 
 T = TypeVar("T")
 
@@ -64,7 +64,9 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
     """
 
     def start(bus: Bus) -> UnitStart:
-        return UnitStart.of(properties_of(bus, unit, f"look at {unit}"))
+        said = bus.properties(_path_of(unit))
+        masked = said["LoadState"] == MASKED
+        return UnitStart(masked=True) if masked else UnitStart.of(_loaded(said, f"look at {unit}"))
 
     return ask(buses, start, purpose=f"look at {unit}", timeout_s=timeout_s)
 
@@ -140,7 +142,10 @@ def _path_of(unit: str) -> str:
 
 def properties_of(bus: Bus, unit: str, purpose: str) -> dict[str, Any]:
     """Return the properties of a unit that has a file."""
-    said = bus.properties(_path_of(unit))
+    return _loaded(bus.properties(_path_of(unit)), purpose)
+
+
+def _loaded(said: dict[str, Any], purpose: str) -> dict[str, Any]:
     if (load := said["LoadState"]) != "loaded":
         raise InstallerError(
             f"{purpose} ({load})", remedy="name the unit that runs the engine", code="unit-failed"

@@ -77,5 +77,4 @@ class UnitStart:
             elsewhere=bool(said["RootDirectory"] or said.get("RootImage")),
             refuses=tuple(name for name in REFUSING if said.get(name)),
             kill_mode=str(said.get("KillMode", "")),
-            masked=said.get("LoadState") == MASKED,
         )

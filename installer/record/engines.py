@@ -143,11 +143,13 @@ def _reloaded(host: Host, facts: EngineFacts, step: Reload, patience: Patience, 
             last = engine.reload is not ReloadMethod.HUP or time.monotonic() > deadline
             if not _disturbed(facts, step, answer, raises=last):
                 return True
+        hopeless = not still and _hopeless(host, facts, answer)
+        # Asked behind that: a unit that stops may have stopped between two questions.
         if answer.stopped and before is None and _rests(host, facts, patience):
             return False
         check()  # before anything is called a failure: the question may have lasted until the deadline
         over = time.monotonic() > deadline and not (served and still)
-        if over or (not still and _hopeless(host, facts, answer)):
+        if over or hopeless:
             found = _found(answer, step, lambda: _death(host, facts.unit, began, before))
             raise _unproven(facts, step, found, f" within {timeout_s:g} s" if over else "")
         time.sleep(POLL_S)
