@@ -245,7 +245,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     return prove(options, as_json=as_json)
 
 
-CHANGING: Final = frozenset({"run", "install", "uninstall"})
+OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri"})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -258,7 +258,7 @@ def main(argv: Sequence[str]) -> int:
         logging.say_failed(error)
         return error.exit
     finally:
-        if argv[:1] and argv[0] in CHANGING:  # what only looks is called beside the one that a pod is for
+        if argv[:1] and argv[0] in OF_A_POD:  # what only looks is called beside the one that a pod is for
             logging.leave_outcome()
 
 

@@ -21,8 +21,10 @@ SHARED = sorted(
     path for folder in ("decide", "host", "record") for path in (INSTALLER / folder).rglob("*.py")
 )
 OWN = {flag.name.removeprefix("--") for flag in FLAGS}
-# Only asked for by our own verbs: an undo while containers run on our runtimes, and what monitoring is told.
-OWN_ALONE = {"in-use", "metrics-textfile", "metrics-listen", "nfd-features"}
+# Only asked for by our own verbs: an undo while containers run on our runtimes, what monitoring is told, NRI.
+OWN_ALONE = {"in-use", "metrics-textfile", "metrics-listen", "nfd-features"} | {
+    f"nri-{name}" for name in ("allow", "name", "index")
+}
 
 
 def _calls(name: str) -> Iterator[ast.Call]:

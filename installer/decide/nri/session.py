@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.nri import messages
 from installer.decide.nri.served import refuse_dropping
 from installer.decide.nri.wire import (
@@ -137,7 +137,7 @@ class Session:
         if status["code"]:
             raise InstallerError(
                 f"register with the engine over NRI ({status['message']})",
-                remedy="look at --nri-name and --nri-index",
+                remedy=Remedy("choose another ", Option("nri-name"), " or ", Option("nri-index")),
                 code="nri-failed",
             )
 
