@@ -271,7 +271,7 @@ def main(argv: Sequence[str]) -> int:
         logging.say_failed(error)
         return error.exit
     finally:
-        if argv[:1] and argv[0] in CHANGING:  # what only looks is called beside the one that a pod is for
+        if argv[:1] and argv[0] in OF_A_POD:  # what only looks is called beside the one that a pod is for
             logging.leave_outcome()
 
 

@@ -198,6 +198,27 @@ def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> Non
     assert said["problem"] in place.call("status").stdout
 
 
+def test_its_last_words_are_left_where_kubernetes_looks(place: Place, tmp_path: Path) -> None:
+    words = tmp_path / "termination-log"
+    words.touch()
+    start = (
+        "import sys; from pathlib import Path; from installer.host import nri_plugin, termination; "
+        f"termination.PATH = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
+    )
+    files = [str(place.socket), str(place.state), str(place.directory / "lock")]
+    command = [sys.executable, "-c", start, *files, "json", "name", "10", "operator=a.com/b"]
+
+    with (
+        Engine(place.socket) as engine,
+        subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=PROJECT) as child,
+    ):
+        with pytest.raises(ConnectionResetError):
+            engine.accept().register("2.0.8")
+
+        assert child.wait(10) == 1
+    assert words.read_text().startswith("cannot give CDI devices by NRI (containerd 2.0.8 takes them")
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [

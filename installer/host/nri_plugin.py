@@ -24,6 +24,7 @@ from installer.host.glance import trusted_uids
 from installer.host.nri_state import State, publish
 from installer.host.sockets import connectable
 from installer.host.streams import write
+from installer.host.termination import leave
 from installer.host.wakes import Wakes
 
 STDERR: Final = 2
@@ -69,6 +70,7 @@ def main(words: Sequence[str]) -> int:
         plugin.serve()
     except InstallerError as error:
         plugin.tell_state(State(problem=str(error)))
+        leave(str(error))
         log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
         return int(error.exit)
     log.info("stopped")
