@@ -258,7 +258,7 @@ def untaint(name: str, log_format: str) -> Exit:
     watch(Api.of_this_pod(), name)
 
 
-CHANGING: Final = frozenset({"run", "install", "uninstall"})
+OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
 
 def main(argv: Sequence[str]) -> int:
