@@ -28,7 +28,7 @@ types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
 
 unit: .venv/.dev  ## fast tests: no root rights, no engine
-	$(BIN)/python -m pytest -q --numprocesses 2 --ignore=tests/engines $(TESTS)
+	$(BIN)/python -m pytest -q --numprocesses 3 --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 4 --ignore=tests/engines/node tests/engines
