@@ -31,7 +31,7 @@ unit: .venv/.dev  ## fast tests: no root rights, no engine
 	$(BIN)/python -m pytest -q --numprocesses 3 --ignore=tests/engines $(TESTS)
 
 engines: .venv/.dev  ## real containerd, dockerd and systemd: needs root on Debian
-	$(BIN)/python -m pytest -q -rs --numprocesses 4 --ignore=tests/engines/node tests/engines
+	$(BIN)/python -m pytest -q -rs --numprocesses 3 --ignore=tests/engines/node tests/engines
 
 fresh: .venv/.dev  ## demo and unit tests on Debians that have only what the README asks for: needs root on Debian
 	@$(BIN)/python -m tests.fresh
@@ -56,7 +56,7 @@ image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, wi
 	@$(BIN)/python -m tests.image
 
 test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
-	$(BIN)/python -m pytest -q -rs --numprocesses 3 tests/engines/node
+	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines/node
 
 lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
 	@$(BIN)/python images/lock

@@ -126,6 +126,7 @@ def _started_with(node: Node, flags: str, *settings: str, restart: bool = True, 
         node.restart("docker")
 
 
+@pytest.mark.any_version
 @pytest.mark.parametrize(
     ("flags", "settings"),
     [
@@ -237,6 +238,7 @@ def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_no
     assert not (node.root / "usr/local/nvidia").exists()
 
 
+@pytest.mark.any_version
 @pytest.mark.parametrize(
     ("flags", "words", "told"),
     [

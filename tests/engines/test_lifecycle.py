@@ -2,6 +2,8 @@
 
 import signal
 
+import pytest
+
 from tests.engines.configs import DOCKER
 from tests.engines.cri import Cri
 from tests.engines.images import IMAGE
@@ -100,6 +102,7 @@ def test_an_upgrade_of_the_payload_restarts_nothing(node: Node) -> None:
     assert snapshot(node) == files
 
 
+@pytest.mark.any_version
 def test_a_stop_in_the_middle_of_an_install_rolls_everything_back(node: Node) -> None:
     files, before = snapshot(node), served(node)
 
@@ -113,6 +116,7 @@ def test_a_stop_in_the_middle_of_an_install_rolls_everything_back(node: Node) ->
         assert served(node) == before
 
 
+@pytest.mark.any_version
 def test_another_root_is_never_left_although_an_engine_runs(node: Node) -> None:
     files, before, pid = snapshot(node), served(node), node.pid_of(_unit(node))
     marks = ["/opt/elsewhere/etc/docker/daemon.json", "/opt/elsewhere/etc/containerd/config.toml"]
@@ -256,6 +260,7 @@ def test_uninstall_restores_a_cri_that_our_config_took_down(containerd_node: Nod
     assert snapshot(containerd_node) == files
 
 
+@pytest.mark.any_version
 def test_a_stopped_engine_reads_the_restored_config_when_it_starts(node: Node) -> None:
     files, before = snapshot(node), served(node)
     node.installer("install", *SOURCE, "--set-as-default", check=True)
@@ -272,6 +277,7 @@ def test_a_stopped_engine_reads_the_restored_config_when_it_starts(node: Node) -
     assert served(node) == before
 
 
+@pytest.mark.any_version
 def test_a_reboot_needs_nothing_done_again(node: Node) -> None:
     files = snapshot(node)
     node.installer("install", *SOURCE, check=True)
@@ -288,6 +294,7 @@ def test_a_reboot_needs_nothing_done_again(node: Node) -> None:
     assert snapshot(node) == files
 
 
+@pytest.mark.any_version
 def test_garbage_in_a_config_is_refused_in_one_sentence(node: Node) -> None:
     path = DOCKER if node.engine == "docker" else "/etc/containerd/config.toml"
     node.write(path, '{"runtimes": [}\n')
@@ -323,6 +330,7 @@ def test_a_runtime_given_by_its_shim_becomes_ours_and_comes_back(docker_node: No
     assert "nvidia" in served(docker_node)[0]
 
 
+@pytest.mark.any_version
 def test_an_uninstall_of_another_directory_names_the_one_that_the_engine_serves(node: Node) -> None:
     files, before = snapshot(node), served(node)
     node.installer("install", *SOURCE, "--install-dir", "/opt/gpu", check=True)

@@ -59,6 +59,7 @@ def variables(node: Node) -> dict[str, str]:
     }
 
 
+@pytest.mark.any_version
 @pytest.mark.parametrize("default", [True, False], ids=["as the default already", "not as the default"])
 def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, default: bool) -> None:
     leave_what_nvidias_pod_leaves(node, default=default)

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.deploy.rendered import Manifest, kustomized, pod_of
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.live import start
@@ -88,6 +90,7 @@ def test_with_the_policy_undo_a_pod_leaves_no_trace(node: Node, tell: Callable[[
     assert on_disk(snapshot(node)) == on_disk(files)
 
 
+@pytest.mark.any_version
 def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Callable[[Node], Story]) -> None:
     story, manifest = tell(node), daemon_set("keep")
     restarting = int(node.engine == "containerd")
@@ -187,6 +190,7 @@ def restarts_by_others(node: Node, pod: Running, manifest: Manifest, before: str
     assert story.restarts == restarts + 1
 
 
+@pytest.mark.any_version
 def test_a_config_that_a_bootstrap_script_rewrites_is_mended(
     node: Node, tell: Callable[[Node], Story]
 ) -> None:
