@@ -33,11 +33,11 @@ def test_a_repeated_version_is_that_of_the_project(file: str, before: str) -> No
     assert golden(path, text) == text
 
 
-def test_the_changelog_begins_with_this_version_and_its_day() -> None:
+def test_the_changelog_begins_with_this_version_and_its_day_once_it_is_released() -> None:
     first = re.search(r"^## (.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert first is not None
-    assert re.fullmatch(rf"{re.escape(VERSION)}, \d{{4}}-\d\d-\d\d", first[1])
+    assert re.fullmatch(rf"{re.escape(VERSION)}, (unreleased|\d{{4}}-\d\d-\d\d)", first[1])
 
 
 def test_no_other_file_of_the_deployment_repeats_it() -> None:
