@@ -212,8 +212,7 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     if work.options.drift is Drift.IGNORE:
         return Watch()
     due = max(1.0, now.until_s - moment) if now.until_s else 0.0
-    processes = tuple(each.process for each in now.engines if each.process)
-    return Watch((*places, *processes), as_found, due, rest_s(looks, moment))
+    return Watch((*places, *_processes(now)), as_found, due, rest_s(looks, moment))
 
 
 def _as_written(work: Work, places: tuple[str, ...]) -> str:
@@ -271,7 +270,11 @@ def _places(work: Work) -> tuple[str, ...]:
 
 def _engine_places(work: Work, now: Seen) -> tuple[str, ...]:
     """Return what is not the same any more once an engine was restarted."""
-    return (*_sockets(work), *(each.process for each in now.engines if each.process))
+    return (*_sockets(work), *_processes(now))
+
+
+def _processes(now: Seen) -> tuple[str, ...]:
+    return tuple(each.process for each in now.engines if each.process)
 
 
 def _sockets(work: Work) -> tuple[str, ...]:

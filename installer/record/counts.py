@@ -7,25 +7,17 @@ from typing import Any, get_args
 
 from installer.decide.data import fields_of
 from installer.decide.engines import ENGINES
-from installer.decide.errors import Code, InstallerError
+from installer.decide.errors import Code
 from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
 from installer.decide.metrics import Counts
 from installer.host.files import Host
-from installer.host.kernel import trusted_uids
+from installer.record.texts import told_by_root
 
 
 def read_counts(host: Host, layout: Layout) -> Counts:
     """Return the counts; where nobody can tell them they begin anew, as counters may."""
-    try:
-        file = host.read(layout.counts)
-        if file is None or file.meta.uid not in trusted_uids():
-            return Counts()
-        said = json.loads(file.content)
-    except (InstallerError, RecursionError, ValueError):
-        return Counts()
-    if not isinstance(said, dict):
-        return Counts()
+    said = told_by_root(host, layout.counts)
     toolkit = said.get("toolkit")
     return Counts(
         int(_number(said.get("installs"))),

@@ -1,16 +1,14 @@
 """What the NRI plugin of this node has left for ``status``: it asks neither the plugin nor an engine."""
 
-import json
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
 from installer.decide.nri.wishes import Missed, Nri
 from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
-from installer.host.kernel import trusted_uids
 from installer.host.nri_state import VERSION, State
+from installer.record.texts import told_by_root
 
 WHAT: Final = "NRI plugin"
 WITHOUT: Final = "containers that ask for devices by annotation start without them"
@@ -20,15 +18,12 @@ NAMED: Final = 5
 def read(host: Host, path: PurePosixPath) -> State | None:
     """Return what the plugin has told; None where that is nothing, cannot be read, or is not root's."""
     try:
-        file = host.read(path)
-        if file is None or file.meta.uid not in trusted_uids():
-            return None
-        said = json.loads(file.content)
+        said = told_by_root(host, path)
         if said.pop("version") != VERSION:
             return None
         missed = tuple(Missed(**each) for each in said.pop("missed"))
         return State(missed=missed, **said)
-    except (InstallerError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 

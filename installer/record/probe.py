@@ -84,11 +84,8 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         )
         payload = artifacts()
         scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
-        return replace(facts, artifacts=payload, absent_interpreters=frozenset(_absent(host, scripts)))
-
-
-def _absent(host: Host, scripts: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    return (path for path in scripts if host.kind(path) is not Kind.FILE)
+        absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
+        return replace(facts, artifacts=payload, absent_interpreters=absent)
 
 
 def _with_targets(host: Host, facts: Facts, targets: Collection[PurePosixPath]) -> Facts:

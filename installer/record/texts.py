@@ -1,12 +1,14 @@
-"""Texts of the host that anybody may have written, as far as they can be read."""
+"""Texts of the host that anybody may have written, or root alone, as far as they can be read."""
 
+import json
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Kind
 from installer.host.devices import size_of
 from installer.host.files import Host
+from installer.host.kernel import trusted_uids
 
 TEXT_BYTES: Final = 16 << 20
 
@@ -18,6 +20,16 @@ def text(host: Host, path: PurePosixPath) -> str:
     except InstallerError:
         return ""
     return file.content.decode(errors="replace") if file else ""
+
+
+def told_by_root(host: Host, path: PurePosixPath) -> dict[str, Any]:
+    """Return the JSON object in a file of root's; an empty one where that cannot be had."""
+    try:
+        file = host.read(path)
+        said = json.loads(file.content) if file is not None and file.meta.uid in trusted_uids() else {}
+    except (InstallerError, RecursionError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def is_file(host: Host, path: PurePosixPath) -> bool:
