@@ -88,6 +88,7 @@ Code: TypeAlias = Literal[
     "internal-error",
     "ledger-unusable",
     "locked",
+    "mode-unusable",
     "name-taken",
     "no-low-level-runtime",
     "no-answer",

@@ -86,6 +86,17 @@ class ToolkitRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CdiRow:
+    """The engines that take devices by CDI and were not changed.
+
+    ``lacking`` is why there is no specification of ours for them, "" where there is one.
+    """
+
+    engines: tuple[str, ...]
+    lacking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceNode:
     """A device node; ``born`` tells it from a later one of that name: boot and inode."""
 
@@ -110,7 +121,8 @@ class Record:
     ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
     tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
     not undo everything, "" after an install. ``published`` are the files that tell others of us, metrics and
-    labels; they stay when nothing else is held, to tell of an install that failed.
+    labels; they stay when nothing else is held, to tell of an install that failed. ``cdi`` is there where the
+    last install was one of CDI alone.
     """
 
     directories: tuple[PurePosixPath, ...] = ()
@@ -123,6 +135,14 @@ class Record:
     pid_file: PurePosixPath | None = None
     left: str = ""
     published: tuple[PurePosixPath, ...] = ()
+    cdi: CdiRow | None = None
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The engines that serve what is installed, changed for it or not."""
+        return tuple(
+            dict.fromkeys((*(row.name for row in self.engines), *(self.cdi.engines if self.cdi else ())))
+        )
 
     @property
     def empty(self) -> bool:

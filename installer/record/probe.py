@@ -10,7 +10,8 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import Kind
-from installer.decide.options import Cdi, Options, Places, RestartMode
+from installer.decide.mode import mode_of
+from installer.decide.options import Cdi, Mode, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import Known, digests_below
@@ -28,6 +29,7 @@ from installer.record.configs import (
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S, unit_obstacles
 from installer.record.found import answered, ask_for, running_engines
+from installer.record.gpus import gpu_specification
 from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
     driver_note,
@@ -65,10 +67,8 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         if options.auto:
             engines, left = without_unused(host, held, engines)
             notes += left
-        facts = _facts(host, options, held, engines)
-        if options.cdi is not None:
-            facts = _with_cdi(host, options, options.cdi, facts)
-        targets = _targets(host, options, engines)
+        facts = _with_specifications(host, options, _facts(host, options, held, engines))
+        targets = _targets(host, options, facts)
         linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
         facts = replace(
             facts,
@@ -78,7 +78,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
             ldconfig_real=host.kind(PurePosixPath(options.driver_root, "sbin/ldconfig.real")) is Kind.FILE,
             suse=is_suse(host),
             free_bytes=host.free_bytes(options.install_dir),
-            obstacles=(*_obstacles(host, options, facts), *overruled),
+            obstacles=tuple(_obstacles(host, options, facts, overruled)),
             notes=(*notes, *driver_note(host, options)),
             running=in_use(host, options.layout, held, engines)[0],
             version=version(),
@@ -90,23 +90,40 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         return replace(facts, artifacts=payload, absent_interpreters=absent)
 
 
-def _obstacles(host: Host, options: Options, facts: Facts) -> Iterator[InstallerError]:
-    """Yield what stands against any install on this node."""
+def _obstacles(
+    host: Host, options: Options, facts: Facts, overruled: Iterable[InstallerError]
+) -> Iterator[InstallerError]:
+    """Yield what stands against an install on this node; ``overruled`` is what does against any config."""
     if facts.engines:
         yield from served_by_image(host)
     yield from host.install_obstacles(options.install_dir)
     yield from install_dir_obstacles(host, options.install_dir)
-    yield from unit_obstacles(host, options, facts.engines)
+    if facts.gpus is None:
+        yield from unit_obstacles(host, options, facts.engines)
     yield from moved(host, options, facts.contents.values())
+    if facts.gpus is None:
+        yield from overruled
 
 
-def _targets(host: Host, options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
+def _targets(host: Host, options: Options, facts: Facts) -> set[PurePosixPath]:
     """Return the configs that may be written, each of which can be replaced."""
-    targets = {path for engine in engines for path in targets_of(engine)}
+    changed = facts.engines if facts.gpus is None else ()
+    targets = {path for engine in changed for path in targets_of(engine)}
     targets |= {options.cdi.path} if options.cdi is not None else set()
+    targets |= {facts.gpus.path} if facts.gpus is not None else set()
     for path in targets:
         host.refuse_unreplaceable(path)
     return targets
+
+
+def _with_specifications(host: Host, options: Options, facts: Facts) -> Facts:
+    """Return the facts with all that the CDI specifications depend on which are asked for."""
+    if options.cdi is not None:
+        facts = _with_cdi(host, options, options.cdi, facts)
+    if mode_of(facts.engines, facts.held, options)[0] is not Mode.CDI:
+        return facts
+    found = gpu_specification(host, options, facts.engines, facts.held)
+    return replace(facts, contents={**facts.contents, found.path: host.read(found.path)}, gpus=found)
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:

@@ -22,7 +22,7 @@ SHARED = sorted(
 )
 OWN = {flag.name.removeprefix("--") for flag in FLAGS}
 # Only asked for by our own verbs: an undo while containers run on our runtimes, and what monitoring is told.
-OWN_ALONE = {"in-use", "metrics-textfile", "metrics-listen", "nfd-features"}
+OWN_ALONE = {"mode", "in-use", "metrics-textfile", "metrics-listen", "nfd-features"}
 
 
 def _calls(name: str) -> Iterator[ast.Call]:

@@ -88,6 +88,7 @@ class Container:
     apparmor: bool = True
     selinux_type: str = ""
     privileged: bool = False
+    devices: tuple[str, ...] = ()  # by their CDI names, as a kubelet hands them on
 
     def encoded(self) -> bytes:
         """Return the ContainerConfig."""
@@ -101,6 +102,7 @@ class Container:
         config += b"".join(_bytes(7, mount.encoded()) for mount in self.mounts)
         config += _bytes(11, self.log or f"{name}.log")
         linux = _bytes(1, _number(4, self.memory_limit)) + _bytes(2, self._security())
+        config += b"".join(_bytes(17, _bytes(1, name)) for name in self.devices)
         return config + _bytes(15, linux)
 
     def _security(self) -> bytes:
