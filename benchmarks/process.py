@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.rows import Row
-from installer.decide.toolkit import EXECUTABLES, LIBRARIES, search_paths
+from installer.decide.artifacts import search_paths
+from installer.decide.toolkit import EXECUTABLES, LIBRARIES
 
 RUNS = 7
 PROJECT = Path(__file__).parent.parent

@@ -14,8 +14,9 @@ from typing import Final
 import click
 
 from installer import signals
+from installer.decide.artifacts import search_paths
 from installer.decide.errors import Exit, InstallerError
-from installer.decide.toolkit import LIBRARIES, REQUIRED, search_paths
+from installer.decide.toolkit import LIBRARIES, REQUIRED
 
 WAIT_S: Final = 30.0
 RUNTIMES: Final = ("docker", "containerd", "crio")

@@ -17,6 +17,7 @@ from installer.decide.options import (
     Drift,
     InUse,
     Listen,
+    Mode,
     OnExit,
     Options,
     Places,
@@ -65,6 +66,12 @@ class Flag:
 
 FLAGS: Final = (
     Flag("--runtime", "Engine to configure; auto takes every one that runs here.", (AUTO,), (AUTO, *ENGINES)),
+    Flag(
+        "--mode",
+        "How containers get GPUs: by runtimes of ours, or by CDI, for which no engine is changed.",
+        "runtime",
+        tuple(map(str, Mode)),
+    ),
     Flag("--toolkit-source", "Root of the toolkit to install, as this process sees it.", str(DEFAULT_SOURCE)),
     Flag("--install-dir", "Directory on the host that gets toolkit/.", str(DEFAULT_INSTALL_DIR)),
     Flag("--host-root", "Where this process finds the host's root.", "/"),
@@ -160,6 +167,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         )
     return Options(
         engines=tuple(dict.fromkeys(engines)),
+        mode=Mode(values["mode"]),
         toolkit_source=PurePosixPath(values["toolkit_source"]),
         install_dir=PurePosixPath(values["install_dir"]),
         host_root=host_root,

@@ -13,7 +13,7 @@ LOOK: Final = "last look"
 RECONCILE: Final = "toolkit-installer reconcile"
 
 
-def lines(seen: Seen | None) -> Iterator[tuple[str, str, bool]]:
+def lines(seen: Seen | None, *, by_cdi: bool = False) -> Iterator[tuple[str, str, bool]]:
     """Yield what was seen: about what, how it was, and whether it was good."""
     if seen is None:
         return
@@ -28,14 +28,14 @@ def lines(seen: Seen | None) -> Iterator[tuple[str, str, bool]]:
         yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False
     for engine in seen.engines:
         if engine.serves is not None:
-            yield engine.name, _engine(engine), engine.serves
+            yield engine.name, _engine(engine, by_cdi=by_cdi), engine.serves
     if seen.doing:
         yield "repair", f"under way since {seen.time}: {', '.join(seen.doing)}", True
 
 
-def _engine(engine: EngineSeen) -> str:
+def _engine(engine: EngineSeen, *, by_cdi: bool) -> str:
     if engine.serves:
-        return f"serves our runtimes, since {engine.since}"
+        return f"{'takes devices by CDI' if by_cdi else 'serves our runtimes'}, since {engine.since}"
     return (
         f"did not serve our runtimes at the last look ({engine.differs}), since {engine.since}: {RECONCILE}"
     )

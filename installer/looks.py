@@ -28,7 +28,7 @@ from installer.decide.steps import Reload, describe
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.waiting import Watch, signature
-from installer.record import seen, units
+from installer.record import gpus, seen, units
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
 
@@ -63,7 +63,8 @@ def installed(work: Work, plan: Plan) -> Watch:
     before = seen.of_this_boot(work.host, work.options.state_file)
     now = _begun(before, seen.now_s(), asked=False)
     now = replace(now, plan=plan.digest, engines=_engines(work, plan, before, proven=True), failures=0)
-    return _ended(work, now.with_error(None), "", plan)
+    # A driver that has changed since nvidia-ctk looked at it shows in no file of ours.
+    return _ended(work, now.with_error(None), ELSEWISE if work.held().cdi else "", plan)
 
 
 def look(work: Work, *, asked: bool) -> Watch:
@@ -197,7 +198,7 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     What was written then is what is on the disk, if ``status`` has nothing to say against it. A plan that is
     ``proven`` is published last: readiness tells probes how all that is told before it stood.
     """
-    found_nothing = bool(as_found) and not (now.problem or now.asked)
+    found_nothing = bool(as_found) and not (now.problem or now.asked or (proven and proven.steps))
     looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
     moment = seen.now_s()
     now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment))
@@ -265,6 +266,7 @@ def _places(work: Work) -> tuple[str, ...]:
         for last in (False, True):
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
+    found += gpus.watched(host, options, work.held())
     return tuple(dict.fromkeys((*found, *_sockets(work))))
 
 

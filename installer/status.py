@@ -16,7 +16,7 @@ from installer.decide.inode import Kind
 from installer.decide.integrity import damage
 from installer.decide.layout import Layout
 from installer.decide.nri.wishes import DEFAULT_SOCKET
-from installer.decide.options import Options
+from installer.decide.options import GPU_KIND, Options
 from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         lines = list(
             _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
         )
-        lines = [*_seen(seen), *(_to_ask(line, seen) for line in lines)] if held else lines
+        lines = [*_seen(seen, held), *(_to_ask(line, seen) for line in lines)] if held else lines
         why = next((f"{line.what}: {line.state}" for line in lines if not line.good), "")
         if not (why or ready):
             why = looked.not_proven(host, options.pid_file, held, seen)
@@ -92,9 +92,9 @@ def _held(host: Host, layout: Layout) -> Record | None:
     return held and with_put_back(host, held)
 
 
-def _seen(seen: Seen | None) -> Iterator[Line]:
+def _seen(seen: Seen | None, held: Record) -> Iterator[Line]:
     """Yield what ``run`` saw: it knows more than the files tell."""
-    yield from (Line(*each) for each in looked.lines(seen))
+    yield from (Line(*each) for each in looked.lines(seen, by_cdi=held.cdi is not None))
 
 
 def _to_ask(line: Line, seen: Seen | None) -> Line:
@@ -107,7 +107,7 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
     yield from _last_act(held)
     if held.toolkit is not None:
         link = host.link_target(layout.toolkit)
-        runtime = layout.toolkit / "nvidia-container-runtime"
+        runtime = layout.toolkit / ("nvidia-cdi-hook" if held.cdi else "nvidia-container-runtime")
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
         for name, flaw in _damage(host, layout, held.toolkit, deep=deep):
@@ -124,6 +124,12 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
     for path, _, flaw in exposed(host, layout, held):
         yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
     yield from _config_lines(host, layout, held)
+    if held.cdi is not None:
+        yield Line(
+            ", ".join(held.cdi.engines) or "no engine", "takes devices by CDI, as it was asked: not changed"
+        )
+        if held.cdi.lacking:
+            yield Line(GPU_KIND, f"no CDI specification: {held.cdi.lacking}")
     for engine in held.engines:
         if engine.pending:
             yield Line(engine.name, f"pending since the last install: {engine.pending}")
@@ -228,7 +234,7 @@ def _print(lines: Sequence[Line], held: Record | None, seen: Seen | None, why: s
             "installed": held is not None,
             "ready": not why,
             "why": why,
-            "engines": [engine.name for engine in held.engines] if held else [],
+            "engines": list(held.served) if held else [],
             "held": [{"what": line.what, "state": line.state, "good": line.good} for line in lines],
             "look": looked.document(seen),
         }
@@ -240,8 +246,7 @@ def _print(lines: Sequence[Line], held: Record | None, seen: Seen | None, why: s
     width = max((len(line.what) for line in lines), default=0)
     for line in lines:
         sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
-    engines = held.engines if held else ()
-    sys.stdout.write(f"engines: {', '.join(engine.name for engine in engines) or 'none'}\n")
+    sys.stdout.write(f"engines: {', '.join(held.served if held else ()) or 'none'}\n")
     told = why and all(line.good for line in lines)  # else it stands above
     sys.stdout.write(f"ready: {f'no ({why})' if told else 'no' if why else 'yes'}\n")
 

@@ -8,7 +8,7 @@ import click
 from installer.flags import FLAGS, PREFIX, SHOW_SECRETS
 
 WHAT: Final = (
-    *("runtime", "toolkit_source", "driver_root", "runtime_name", "set_as_default", "crio_hook"),
+    *("runtime", "mode", "toolkit_source", "driver_root", "runtime_name", "set_as_default", "crio_hook"),
     "accept_nvidia_visible_devices_envvar_when_unprivileged",
     "accept_nvidia_visible_devices_as_volume_mounts",
 )

@@ -46,7 +46,8 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         leftovers.sweep(
             host, {engine.socket: (name, engine.socket) for name, engine in ENGINES.items()}.values()
         )
-        click.echo("nothing is installed", err=True)
+        lacks = "no runtime of ours is installed: engines take devices by CDI"
+        click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
     found = tuple(_proofs(host, options, held))
     if as_json:

@@ -9,10 +9,12 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.options import Drift
+from installer.decide.parts.gpus import FOLLOWS
 from installer.decide.plan import Plan
 from installer.decide.steps import (
     FindRuntimes,
     InstallVersion,
+    MakeDirectory,
     Reload,
     RemoveDirectory,
     RemoveVersion,
@@ -35,7 +37,8 @@ TOOLKIT: Final = "the toolkit"
 RECONCILE: Final = "toolkit-installer reconcile"
 
 # What takes nothing back that somebody did: a look, and what nobody needs any more.
-HOUSEKEEPING: Final = (FindRuntimes, RemoveVersion, RemoveDirectory)
+# A directory is made for a file alone, and that tells.
+HOUSEKEEPING: Final = (FindRuntimes, MakeDirectory, RemoveVersion, RemoveDirectory)
 
 # When each thing was repaired, in seconds of a clock that only runs on.
 Repairs = Mapping[str, tuple[float, ...]]
@@ -71,7 +74,11 @@ class Drifted:
     def of(cls, plan: Plan) -> "Drifted":
         """Return what a plan is about to change."""
         pairs = list(zip(plan.steps, plan.why, strict=True))
-        things = {_thing(step): why for step, why in pairs if not isinstance(step, HOUSEKEEPING)}
+        things = {
+            _thing(step): why
+            for step, why in pairs
+            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS
+        }
         engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
         return cls(things, tuple(engines))
 

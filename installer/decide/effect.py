@@ -47,6 +47,7 @@ class Effect:
     tells, else "". ``undefined`` is the default runtime that nobody defines, with which the engine serves
     nothing; ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
     containers are, and ``hook_dirs`` where it looks for OCI hooks, as far as it tells (CRI-O does).
+    ``cdi_dirs`` are those in which a running one looks for CDI specifications.
     ``places`` are its root, its state and where it listens, by the names of their flags.
     """
 
@@ -54,6 +55,7 @@ class Effect:
     default: str
     ready: bool = True
     cdi: bool | None = None
+    cdi_dirs: tuple[PurePosixPath, ...] = ()
     rest_digest: str = ""
     undefined: str = ""
     broken: str = ""

@@ -89,6 +89,7 @@ Code: TypeAlias = Literal[
     "kubernetes-api",
     "ledger-unusable",
     "locked",
+    "mode-unusable",
     "name-taken",
     "no-low-level-runtime",
     "no-answer",

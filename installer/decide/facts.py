@@ -119,24 +119,41 @@ class ToolkitFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSpecification:
+    """The CDI specification of the node's GPUs: what it is to be, and what stands in its place.
+
+    ``text`` is "" where none can be made, and then ``lacking`` says why. ``ours`` tells that what stands at
+    ``path`` is one of ours, and ``stale`` are the files that it names and that are not there any more.
+    ``others`` are the files of somebody else with devices of the same kind, in directories that engines read.
+    """
+
+    path: PurePosixPath
+    text: str = ""
+    lacking: str = ""
+    ours: bool = False
+    stale: tuple[str, ...] = ()
+    others: tuple[PurePosixPath, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The host as it was found.
 
-    ``contents`` holds each config that was read, ``originals`` the saved text of those in
-    the ledger, ``missing`` the directories that would have to be made. ``obstacles`` are
-    reasons for which an install could not end well. ``targets`` tells of each config that is reached
-    through a symbolic link where it is. ``running`` are the containers on our runtimes,
-    ``idle`` the names of stopped ones that could not be started without them; ``low_level`` is a
-    runtime of the host that can take the place of ours; ``cdi_spec`` is the specification for this node,
-    None while device nodes are absent that it would name: ``absent_nodes``; ``held_nodes`` are those of the
-    ledger that are still there. ``absent_interpreters`` are those of the payload's scripts that the host
+    ``contents`` holds each config that was read, ``originals`` the saved text of those in the ledger,
+    ``missing`` the directories that would have to be made. ``obstacles`` are reasons for which an install
+    could not end well. ``targets`` tells of each config that is reached through a symbolic link where it
+    is. ``running`` are the containers on our runtimes, ``idle`` the names of stopped ones that could not be
+    started without them; ``low_level`` is a runtime of the host that can take the place of ours;
+    ``cdi_spec`` is the specification for this node, None while device nodes are absent that it would name:
+    ``absent_nodes``; ``held_nodes`` are those of the ledger that are still there. ``gpus`` is there where
+    containers get GPUs by CDI. ``absent_interpreters`` are those of the payload's scripts that the host
     lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
     what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
-    is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the place
-    of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks and base
-    specs of others name; ``other_engines`` are those beside ours that start the toolkit; ``unnamed`` are the
-    programs that are started though no config names them, with what of the toolkit each leads to. ``refused``
-    tells by name of an engine that runs why nobody knows its configs.
+    is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the
+    place of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks
+    and base specs of others name; ``other_engines`` are those beside ours that start the toolkit;
+    ``unnamed`` are the programs that are started though no config names them, with what of the toolkit
+    each leads to. ``refused`` tells by name of an engine that runs why nobody knows its configs.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -158,6 +175,7 @@ class Facts:
     idle: tuple[str, ...] = ()
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None
+    gpus: GpuSpecification | None = None
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()

@@ -15,9 +15,23 @@ from installer.decide.nri.wishes import Nri
 from installer.decide.toolkit_config import ToolkitConfig
 
 AUTO: Final = "auto"
+GPU_KIND: Final = "nvidia.com/gpu"
 DEFAULT_SOURCE: Final = PurePosixPath("/artifacts/deb")
 ROOT: Final = PurePosixPath("/")
+RUNTIME_NAME: Final = "nvidia"
 LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
+
+
+class Mode(StrEnum):
+    """How containers on this node get their GPUs.
+
+    ``runtime``: engines serve runtimes of ours. ``cdi``: engines take devices of a CDI specification, which
+    needs no runtime, no config and no restart. ``auto`` takes what costs the node least (``decide.mode``).
+    """
+
+    AUTO = "auto"
+    RUNTIME = "runtime"
+    CDI = "cdi"
 
 
 class RestartMode(StrEnum):
@@ -166,6 +180,7 @@ class Options:
     """
 
     engines: tuple[str, ...] = (AUTO,)
+    mode: Mode = Mode.RUNTIME
     toolkit_source: PurePosixPath = DEFAULT_SOURCE
     install_dir: PurePosixPath = DEFAULT_INSTALL_DIR
     host_root: PurePosixPath = ROOT
@@ -175,7 +190,7 @@ class Options:
     low_level: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
     cdi: Cdi | None = None
-    runtime_name: str = "nvidia"
+    runtime_name: str = RUNTIME_NAME
     set_as_default: bool = False
     places: Mapping[str, Places] = field(default_factory=dict)
     crio_hook: PurePosixPath | None = None
@@ -209,6 +224,11 @@ class Options:
             )
         if AUTO in self.engines and len(self.engines) > 1:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
+        if self.mode is Mode.CDI and self.asks_for_runtime:
+            raise UsageError(
+                "leave engines to CDI alone with --set-as-default, --runtime-name or --crio-hook",
+                remedy="leave those out, or use --mode runtime",
+            )
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
@@ -233,6 +253,11 @@ class Options:
             raise UsageError(
                 f"listen on {self.metrics_listen}", remedy="give a socket whose name ends in .sock"
             )
+
+    @property
+    def asks_for_runtime(self) -> bool:
+        """Whether something was said that only a runtime of ours has."""
+        return self.set_as_default or self.runtime_name != RUNTIME_NAME or self.crio_hook is not None
 
     @property
     def layout(self) -> Layout:

@@ -16,14 +16,16 @@ from installer.decide.errors import InstallerError, Option, Remedy, UndoIncomple
 from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.former import after_install
 from installer.decide.inode import File
-from installer.decide.options import Drift, Options, RestartMode
+from installer.decide.mode import mode_of
+from installer.decide.options import Drift, Mode, Options, RestartMode
 from installer.decide.part import Part, attempted, id_of, rows_of
-from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
+from installer.decide.parts import cdi, device_nodes, directories, engine, gpus, node, toolkit
 from installer.decide.parts.cdi import OWNER
 from installer.decide.reloading import in_progress
 from installer.decide.rows import Record, ToolkitRow
 from installer.decide.steps import Reload, Step
 from installer.decide.texts import Ask
+from installer.decide.toolkit import FOR_CDI, WHOLE
 
 MODES: Final = ("", ".cdi", ".legacy")
 
@@ -102,21 +104,25 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
 
 
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
-    """Return the steps that make the host serve our runtimes; none where it does."""
-    entries = entries_for(options)
-    chosen, refused = engine.choices(entries, facts, options, ask)
+    """Return the steps that make the host serve our runtimes, or our devices by CDI; none where it does."""
+    mode, reason = mode_of(facts.engines, facts.held, options)
+    by_cdi = mode is Mode.CDI
+    entries = () if by_cdi else entries_for(options)
+    chosen, refused = engine.choices(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine.install(choice, entries, facts, options) for choice in chosen]
     low_level = options.low_level or engine.low_level(chosen, facts, options)
-    payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level))
-    specification = cdi.install(facts, options)
+    shipped = FOR_CDI if by_cdi else WHOLE
+    payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
+    specification, of_gpus = cdi.install(facts, options), gpus.install(facts, reason)
     parts = (
         node.install(facts, entries),
         *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
         *refused,
         device_nodes.install(facts, options),
         payload,
-        directories.install(facts, (specification, *engines)),
+        directories.install(facts, (specification, of_gpus, *engines)),
         specification,
+        of_gpus,
         *map(engine.find_runtimes, chosen),
         *engines,
         toolkit.sweep(facts, payload),
@@ -144,7 +150,7 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
         unproven=tuple(
             each.name
             for each in facts.engines
-            if options.restart_mode is RestartMode.NONE or each.hook is not None
+            if (options.restart_mode is RestartMode.NONE or each.hook is not None) and not rows.cdi
         ),
         seen=facts.digests,
         release=facts.version,

@@ -86,6 +86,17 @@ class ToolkitRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CdiRow:
+    """The engines that take devices by CDI and were not changed.
+
+    ``lacking`` is why there is no specification of ours for them, "" where there is one.
+    """
+
+    engines: tuple[str, ...]
+    lacking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceNode:
     """A device node; ``born`` tells it from a later one of that name: boot and inode."""
 
@@ -111,7 +122,8 @@ class Record:
     tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
     not undo everything, "" after an install. ``published`` are the files that tell others of us, metrics and
     labels; they stay when nothing else is held, to tell of an install that failed. The ``former`` rows are
-    those that an undo has taken something from while the ledger had to stay (see ``former.py``).
+    those that an undo has taken something from while the ledger had to stay (see ``former.py``). ``cdi`` is
+    there where the last install was one of CDI alone.
     """
 
     directories: tuple[PurePosixPath, ...] = ()
@@ -126,6 +138,14 @@ class Record:
     published: tuple[PurePosixPath, ...] = ()
     former_engines: tuple[EngineRow, ...] = ()
     former_configs: tuple[ConfigRow, ...] = ()
+    cdi: CdiRow | None = None
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The engines that serve what is installed, changed for it or not."""
+        return tuple(
+            dict.fromkeys((*(row.name for row in self.engines), *(self.cdi.engines if self.cdi else ())))
+        )
 
     @property
     def empty(self) -> bool:

@@ -1,17 +1,16 @@
-"""The table of files we ship: what a toolkit's source must hold, and what that becomes on the host."""
+"""The table of files we ship, and what they become on the host."""
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
 from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.errors import InstallerError
 from installer.decide.wrapper import Variable, real_name, wrapper_script
 
-SOURCE: Final = Option("toolkit-source")
 CONFIG: Final = PurePosixPath(".config/nvidia-container-runtime/config.toml")
 
 _PATH: Final = Variable("PATH", PurePosixPath(), prepended=True)
@@ -74,15 +73,28 @@ EXECUTABLES: Final = (
 LIBRARIES: Final = ("libnvidia-container-go.so.1", "libnvidia-container.so.1")
 LINKS: Final = (Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-container-runtime-hook"),)
 
-REQUIRED: Final = (*(executable.name for executable in EXECUTABLES), *LIBRARIES)
 
-# Where distributions put programs and libraries, relative to the root of the toolkit's source.
-_EXECUTABLE_DIRS: Final = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
-_LIBRARY_DIRS: Final = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """As much of the table as is installed; without a runtime nobody reads a ``config``."""
 
-# e_machine of the ELF header (elf.h), by what uname(2) calls the node.
-_MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-_ELF_BYTES: Final = 20
+    executables: tuple[Executable, ...]
+    libraries: tuple[str, ...] = ()
+    links: tuple[Symlink, ...] = ()
+    config: bool = False
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """What a source has to hold for it."""
+        return (*(executable.name for executable in self.executables), *self.libraries)
+
+
+WHOLE: Final = Shipped(EXECUTABLES, LIBRARIES, LINKS, config=True)
+# Containers whose GPUs come by CDI start the hook that a specification names; nvidia-ctk makes such.
+FOR_CDI: Final = Shipped(
+    tuple(each for each in EXECUTABLES if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
+)
+REQUIRED: Final = WHOLE.required
 HEAD_BYTES: Final = 256  # as much as the kernel reads of a script's first line (BINPRM_BUF_SIZE)
 
 
@@ -113,83 +125,13 @@ class Artifact:
         return path if path.is_absolute() else None
 
 
-def search_paths(name: str) -> tuple[PurePosixPath, ...]:
-    """Return where a source may hold the required ``name``, relative to its root, preferred first.
-
-    The first regular file counts; an executable has to have an execute bit as well.
-    """
-    directories = _LIBRARY_DIRS if name in LIBRARIES else _EXECUTABLE_DIRS
-    return tuple(PurePosixPath(directory, name) for directory in directories)
-
-
-def check_artifacts(
-    artifacts: Sequence[Artifact],
-    *,
-    source_root: PurePosixPath,
-    machine: str,
-    absent: Collection[PurePosixPath] = (),
-) -> None:
-    """Refuse a source that lacks a file or was built for something else than ``machine``, as uname has it.
-
-    ``absent`` are the interpreters of scripts that the host lacks.
-
-    Raises:
-        InstallerError: names every file that is missing, or the first that cannot run on this node.
-    """
-    if machine not in _MACHINES:
-        raise InstallerError(
-            f"install the toolkit on a node of architecture {machine}",
-            remedy=f"NVIDIA builds it for {_listed(sorted(_MACHINES))} only",
-            code="payload-unusable",
-        )
-    found = {artifact.name for artifact in artifacts}
-    missing = [name for name in REQUIRED if name not in found]
-    if not found:
-        raise InstallerError(
-            f"find an NVIDIA container toolkit under {source_root}",
-            remedy=Remedy("name its root with ", SOURCE, ", which is / where apt or dnf has installed it"),
-            code="payload-unusable",
-        )
-    if missing:
-        raise InstallerError(
-            f"find {_listed(missing)} under {source_root}",
-            remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
-            code="payload-unusable",
-        )
-    for artifact in artifacts:
-        check_artifact(artifact, machine=machine, absent=absent)
-
-
-def check_artifact(artifact: Artifact, *, machine: str, absent: Collection[PurePosixPath] = ()) -> None:
-    """Refuse a file that a node of the known ``machine`` cannot run: neither its ELF nor a script.
-
-    Raises:
-        InstallerError: says what the file is instead.
-    """
-    if artifact.interpreter is not None and artifact.name not in LIBRARIES:
-        if artifact.interpreter in absent:
-            raise InstallerError(
-                f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
-                "which the host lacks)",
-                remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
-                code="payload-unusable",
-            )
-        return
-    flaw = _flaw(artifact.head, machine)
-    if flaw is not None:
-        raise InstallerError(
-            f"install {artifact.name} ({artifact.source} {flaw})",
-            remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
-            code="payload-unusable",
-        )
-
-
 def payload(
     artifacts: Sequence[Artifact],
     *,
     toolkit_dir: PurePosixPath,
     low_level: Sequence[str],
     config_text: str,
+    shipped: Shipped = WHOLE,
 ) -> tuple[PayloadFile, ...]:
     """Return all files of one version, sorted by path, from artifacts that passed ``check_artifacts``.
 
@@ -206,11 +148,14 @@ def payload(
             code="install-dir-unusable",
         )
     found = {artifact.name: artifact for artifact in artifacts}
-    files: list[PayloadFile] = [Text(CONFIG, config_text, 0o644), *LINKS]
-    for executable in EXECUTABLES:
+    files: list[PayloadFile] = [
+        *([Text(CONFIG, config_text, 0o644)] if shipped.config else ()),
+        *shipped.links,
+    ]
+    for executable in shipped.executables:
         files += _installed(executable, found[executable.name], toolkit_dir, low_level[0])
-    for soname in LIBRARIES:
-        others = [found[other] for other in REQUIRED if other != soname]
+    for soname in shipped.libraries:
+        others = [found[other] for other in shipped.required if other != soname]
         files += _library(found[soname], others)
     return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
 
@@ -278,19 +223,3 @@ def _library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile
 
 def _copy(artifact: Artifact, name: str, mode: int) -> Copy:
     return Copy(PurePosixPath(name), artifact.source, artifact.size_bytes, artifact.digest, mode)
-
-
-def _flaw(head: bytes, machine: str) -> str | None:
-    if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
-        return "is neither an ELF file nor a script"
-    if (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
-        return "is not a 64-bit little-endian ELF file"
-    built_for = int.from_bytes(head[18:20], "little")
-    if built_for == _MACHINES[machine]:
-        return None
-    names = {number: name for name, number in _MACHINES.items()}
-    return f"is built for {names.get(built_for, f'ELF machine {built_for}')}, the node is {machine}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

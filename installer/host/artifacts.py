@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact, search_paths
+from installer.decide.artifacts import search_paths
+from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact
 from installer.host.digests import Known
 from installer.host.inodes import translated
 from installer.host.programs import run_locally

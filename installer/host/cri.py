@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -129,10 +129,7 @@ class _Engine:
 
             options = (
                 ("grpc.default_authority", "localhost"),  # else the quoted path, which Go's HTTP/2 refuses
-                (
-                    "grpc.use_local_subchannel_pool",
-                    1,
-                ),  # else an earlier back-off would hold it
+                ("grpc.use_local_subchannel_pool", 1),  # else an earlier back-off would hold it
                 ("grpc.max_receive_message_length", unary.MAX_ANSWER_BYTES),
             )
             channel = grpc.insecure_channel(f"unix:{quote(self._path)}", options=options)
@@ -250,6 +247,7 @@ def _containerd_effect(config: dict[str, Any]) -> Effect:
         handlers,
         config["containerd"]["defaultRuntimeName"],
         cdi=config.get("enableCDI"),
+        cdi_dirs=tuple(PurePosixPath(each) for each in config.get("cdiSpecDirs") or ()),
         places={name: said for name, said in places.items() if said},
     )
 

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -71,6 +71,7 @@ def info(address: http.Address, *, timeout_s: float) -> DockerInfo:
                 answer["DefaultRuntime"],
                 # 20.10 has no such key, nor CDI.
                 cdi=bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None,
+                cdi_dirs=tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ())),
             ),
             version=answer["ServerVersion"],
         )

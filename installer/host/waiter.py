@@ -33,6 +33,7 @@ UNDO_INCOMPLETE = 4  # as decide.errors.Exit
 # so one that comes late harms nobody.
 CHANGED, ASKED = int(SIGURG), int(SIGWINCH)
 CHECK_S = 60.0  # what is watched is compared as often: not every kernel or file system tells of changes
+SOON_S = 2.0  # as often where a place is a pattern: what comes and goes with a driver tells of nothing
 QUIET_S = 1.0  # editors and scripts write several times
 NEVER_QUIET = 10  # in QUIET_S: then it is looked at all the same
 MANY = 512  # names in one directory
@@ -66,15 +67,18 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     began = monotonic()
     due = began + float(due_s) if float(due_s) else float("inf")
     pthread_sigmask(SIG_BLOCK, [CHANGED])
-    for directory in sorted({directory_of(place) for place in places if PROC not in place}):
+    for directory in sorted(
+        {directory_of(place) for place in places if PROC not in place and place[-1] != "*"}
+    ):
         notify(directory)
+    check_s = SOON_S if any(place[-1] == "*" for place in places) else CHECK_S
     while monotonic() < due:
         if signature(places) != before:
             came = _settled(numbers, answering, places, before, began + float(rest_s))
             if came:
                 return came
             continue
-        came = _until([*numbers, CHANGED], answering, max(0.0, min(CHECK_S, due - monotonic())))
+        came = _until([*numbers, CHANGED], answering, max(0.0, min(check_s, due - monotonic())))
         if came == CHANGED and signature(places) == before:
             # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
             came = _until(numbers, answering, QUIET_S)
@@ -139,11 +143,17 @@ def directory_of(place: str) -> str:
 
 
 def signature(places: list[str]) -> str:
-    """Return a number that is another one as soon as a place is: a path, or with / at its end all in it."""
+    """Return a number that is another one as soon as a place is.
+
+    That is a path, with / at its end all in a directory, with * all whose names begin so.
+    """
     found: list[int] = []
     for place in places:
         if PROC in place:  # of the host, perhaps mounted; its times are those of a look
             found += [] if _stat(place) else [-1]  # one that runs is as expected, whichever it is
+            continue
+        if place[-1] == "*":
+            found += _named(place[:-1])
             continue
         if place[-1] != "/":
             found += _stat(place)
@@ -157,6 +167,16 @@ def signature(places: list[str]) -> str:
         for name in names[:MANY]:
             found += _stat(place + name)
     return str(hash(tuple(found)))  # of numbers alone: the same in each process
+
+
+def _named(beginning: str) -> list[int]:
+    """Return what is said of all names that begin so; a device's times are those of its use."""
+    directory, _, start = beginning.rpartition("/")
+    try:
+        names = sorted(name for name in posix.listdir(directory or "/") if name.startswith(start))
+    except OSError:
+        return []
+    return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
 
 
 def _stat(path: str) -> list[int]:

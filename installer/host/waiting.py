@@ -30,7 +30,8 @@ CHANGED: Final = signal.Signals(waiter.CHANGED)
 class Watch:
     """What is watched during a wait; no ``places`` is nothing.
 
-    A place is a path as this process finds it, or with / at its end all that is in a directory. ``before`` is
+    A place is a path as this process finds it, with / at its end all that is in a directory, with * all whose
+    names begin so: these are compared every other second, the others as they change. ``before`` is
     the ``signature`` that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
     for a look whatever happens, and before ``rest_s`` no change is a reason for one.
     """

@@ -34,7 +34,7 @@ def make_device_nodes(step: MakeDeviceNodes) -> None:
         InstallerError: they cannot be made; some of them may be there.
     """
     words = ("system", "create-device-nodes", "--control-devices", f"--dev-root={step.cdi.local_dev_root}")
-    _run(step.source, "make the control device nodes", words)
+    run_tool(step.source, "make the control device nodes", words)
 
 
 def specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:
@@ -47,18 +47,23 @@ def specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:
     hook = layout.toolkit / "nvidia-cdi-hook"
     places = (f"--driver-root={cdi.local_driver_root}", f"--dev-root={cdi.local_dev_root}")
     named = (f"--vendor={vendor}", f"--class={kind}", f"--nvidia-cdi-hook-path={hook}")
-    text = _run(
+    text = run_tool(
         source, "generate the CDI specification", ("cdi", "generate", "--mode=management", *places, *named)
     )
     moves = dict.fromkeys(((cdi.local_driver_root, cdi.driver_root), (cdi.local_dev_root, cdi.dev_root)))
     for local, there in moves:
         if local != there:
             words = ("cdi", "transform", "root", f"--from={local}", f"--to={there}")
-            text = _run(source, "give the CDI specification the host's paths", words, text)
+            text = run_tool(source, "give the CDI specification the host's paths", words, text)
     return text
 
 
-def _run(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
+def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
+    """Return what the toolkit's nvidia-ctk says; ``what`` is what it is asked for, in the imperative.
+
+    Raises:
+        InstallerError: it cannot be run, or refuses.
+    """
     tool = find_artifact(source, TOOL)
     ran = run_locally(tool, words, text, timeout_s=ANSWER_S) if tool else None
     if ran is None:

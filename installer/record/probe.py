@@ -12,7 +12,8 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.former import holds_ours
 from installer.decide.inode import Kind
-from installer.decide.options import Cdi, Options, Places, RestartMode
+from installer.decide.mode import mode_of
+from installer.decide.options import Cdi, Mode, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import Known, digests_below
@@ -32,6 +33,7 @@ from installer.record.configs import (
 from installer.record.device_nodes import held_node
 from installer.record.engines import ASK_S
 from installer.record.found import answered, ask_for, running_engines
+from installer.record.gpus import gpu_specification
 from installer.record.handed import with_handed, with_unnamed
 from installer.record.hints import (
     driver_root,
@@ -68,14 +70,13 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     ):
         found = running_engines(host, options, held)
         engines, left = without_unused(host, held, found.engines) if options.auto else (found.engines, ())
-        facts = _facts(host, options, held, engines)
-        if options.cdi is not None:
-            facts = _with_cdi(host, options, options.cdi, facts)
-        targets = _targets(options, engines)
+        facts = _with_specifications(host, options, _facts(host, options, held, engines))
+        targets = _targets(options, facts)
         facts = _with_node(host, options, _with_targets(host, facts, targets))
+        overruled = found.overruled if facts.gpus is None else ()
         facts = replace(
             facts,
-            obstacles=(*_obstacles(host, options, facts, targets), *found.overruled),
+            obstacles=(*_obstacles(host, options, facts, targets), *overruled),
             refused=found.refused,
             notes=(*found.notes, *left, *facts.notes),
             running=in_use(host, options.layout, held, engines)[0],
@@ -120,15 +121,18 @@ def _obstacles(
         yield from served_by_image(host)
     yield from host.install_obstacles(options.install_dir)
     yield from install_dir_obstacles(host, options.install_dir)
-    yield from unit_obstacles(host, options, facts.engines)
+    if facts.gpus is None:
+        yield from unit_obstacles(host, options, facts.engines)
     yield from moved(host, options, facts.contents.values())
     yield from _unreplaceable(host, targets)
 
 
-def _targets(options: Options, engines: Iterable[EngineFacts]) -> set[PurePosixPath]:
-    """Return the configs that may be written."""
-    targets = {path for engine in engines for path in targets_of(engine)}
-    return targets | ({options.cdi.path} if options.cdi is not None else set())
+def _targets(options: Options, facts: Facts) -> set[PurePosixPath]:
+    """Return the files that may be written."""
+    changed = facts.engines if facts.gpus is None else ()
+    targets = {path for engine in changed for path in targets_of(engine)}
+    targets |= {options.cdi.path} if options.cdi is not None else set()
+    return targets | ({facts.gpus.path} if facts.gpus is not None else set())
 
 
 def _unreplaceable(host: Host, targets: Iterable[PurePosixPath]) -> Iterator[InstallerError]:
@@ -138,6 +142,16 @@ def _unreplaceable(host: Host, targets: Iterable[PurePosixPath]) -> Iterator[Ins
             host.refuse_unreplaceable(path)
         except InstallerError as error:
             yield error
+
+
+def _with_specifications(host: Host, options: Options, facts: Facts) -> Facts:
+    """Return the facts with all that the CDI specifications depend on which are asked for."""
+    if options.cdi is not None:
+        facts = _with_cdi(host, options, options.cdi, facts)
+    if mode_of(facts.engines, facts.held, options)[0] is not Mode.CDI:
+        return facts
+    found = gpu_specification(host, options, facts.engines, facts.held)
+    return replace(facts, contents={**facts.contents, found.path: host.read(found.path)}, gpus=found)
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:

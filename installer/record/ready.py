@@ -35,7 +35,7 @@ def publish(
             "boot_id": boot_id(),
             "pid": own_pid(),
             "plan": hashlib.sha256(dumps(held)).hexdigest(),
-            "engines": [engine.name for engine in held.engines],
+            "engines": list(held.served),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "asked": [*asked],
             "seen": [*seen],

@@ -12,7 +12,7 @@ from installer.decide.edits.tree import kind_of
 from installer.decide.engines import ENGINES
 from installer.decide.inode import Meta
 from installer.decide.parts.cdi import OWNER
-from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
+from installer.decide.rows import CdiRow, ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
 
 VERSION: Final = 1
 KNOWN: Final = frozenset(
@@ -21,6 +21,7 @@ KNOWN: Final = frozenset(
         "finished",
         "failed",
         "left",
+        "cdi",
         "published",
         "directories",
         "nodes",
@@ -41,6 +42,7 @@ def dumps(held: Record) -> bytes:
         "finished": held.finished,
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         **({"left": held.left} if held.left else {}),
+        **({"cdi": {"engines": held.cdi.engines, "lacking": held.cdi.lacking}} if held.cdi else {}),
         **({"published": [str(path) for path in held.published]} if held.published else {}),
         "directories": [str(path) for path in held.directories],
         "nodes": {str(node.path): node.born for node in held.nodes},
@@ -148,7 +150,12 @@ def _record(rows: Any) -> Record:
         published=tuple(_path(path) for path in _list(rows.get("published", []))),
         former_engines=tuple(_engine(_table(row)) for row in _list(former.get("engines", []))),
         former_configs=tuple(_config(_table(row)) for row in _list(former.get("configs", []))),
+        cdi=_cdi(_table(rows["cdi"])) if rows.get("cdi") else None,
     )
+
+
+def _cdi(row: Mapping[str, Any]) -> CdiRow:
+    return CdiRow(tuple(_engine_name(name) for name in _list(row["engines"])), _text(row.get("lacking", "")))
 
 
 def _toolkit(row: Mapping[str, Any]) -> ToolkitRow:

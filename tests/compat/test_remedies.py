@@ -21,8 +21,8 @@ SHARED = sorted(
     path for folder in ("decide", "host", "record") for path in (INSTALLER / folder).rglob("*.py")
 )
 OWN = {flag.name.removeprefix("--") for flag in FLAGS}
-# Only asked for by our own verbs: an undo while containers run on our runtimes, what monitoring is told, and NRI.
-OWN_ALONE = {"in-use", "metrics-textfile", "metrics-listen", "nfd-features"} | {
+# Only asked for by our own verbs: the mode, an undo while containers run on our runtimes, what monitoring is told, NRI.
+OWN_ALONE = {"mode", "in-use", "metrics-textfile", "metrics-listen", "nfd-features"} | {
     f"nri-{each}" for each in ("allow", "name", "index")
 }
 

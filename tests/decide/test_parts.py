@@ -25,6 +25,7 @@ IDS = {f"engine-{name}" for name in ENGINES} | {
     "device-nodes",
     "directories",
     "failed-before",
+    "gpus",
     "node",
     "references",
     "roll-back",

@@ -3,6 +3,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from installer.decide.artifacts import check_artifacts, search_paths
 from installer.decide.errors import InstallerError
 from installer.decide.toolkit import (
     CONFIG,
@@ -14,9 +15,7 @@ from installer.decide.toolkit import (
     PayloadFile,
     Symlink,
     Text,
-    check_artifacts,
     payload,
-    search_paths,
     version_of,
 )
 

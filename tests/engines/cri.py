@@ -90,6 +90,7 @@ class Container:
     selinux_type: str = ""
     privileged: bool = False
     name: str = ""
+    devices: tuple[str, ...] = ()  # by their CDI names, as a kubelet hands them on
 
     def encoded(self) -> bytes:
         """Return the ContainerConfig."""
@@ -103,6 +104,7 @@ class Container:
         config += b"".join(_bytes(7, mount.encoded()) for mount in self.mounts)
         config += _bytes(11, self.log or f"{name}.log")
         linux = _bytes(1, _number(4, self.memory_limit)) + _bytes(2, self._security())
+        config += b"".join(_bytes(17, _bytes(1, name)) for name in self.devices)
         return config + _bytes(15, linux)
 
     def _security(self) -> bytes:

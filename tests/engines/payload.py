@@ -34,6 +34,7 @@ int access(const char *path, int mode);
 int strcmp(const char *a, const char *b);
 int mknod(const char *path, unsigned mode, unsigned long device);
 int chmod(const char *path, unsigned mode);
+long readlink(const char *path, char *to, unsigned long size);
 
 static void say(int fd, const char *text) { write(fd, text, strlen(text)); }
 
@@ -41,7 +42,7 @@ static const char *const NODES[] = {"nvidiactl", "nvidia-modeset", "nvidia-uvm",
 static const unsigned long NUMBERS[] = {195 << 8 | 255, 195 << 8 | 254, 238 << 8, 238 << 8 | 1};
 
 /* As far as the installer asks nvidia-ctk v1.20.0, in its words: control device nodes of a driver that is
-   loaded, the specification for management containers, other roots in it. */
+   loaded, the specification for management containers, other roots in it, and that of the GPUs. */
 static char *given(int argc, char **argv, const char *flag) {
     for (int i = 1; i < argc; i++)
         if (!strncmp(argv[i], flag, strlen(flag)))
@@ -103,6 +104,79 @@ static int generate(int argc, char **argv) {
     return 0;
 }
 
+#define LIBRARIES "/usr/lib/x86_64-linux-gnu/"
+
+static char *gpu(const char *dev, int i) {
+    static char path[2048], number[2] = "0";
+    number[0] = '0' + i;
+    path[0] = 0;
+    strncat(path, strcmp(dev, "/") ? dev : "", 1024);
+    strncat(path, "/dev/nvidia", 16);
+    strncat(path, number, 1);
+    return access(path, 0) ? 0 : path;
+}
+
+static void say_node(const char *dev, char *path) {
+    say(1, "{\\"path\\":\\"");
+    say(1, strcmp(dev, "/") ? path + strlen(dev) : path);
+    if (strcmp(dev, "/")) {
+        say(1, "\\",\\"hostPath\\":\\"");
+        say(1, path);
+    }
+    say(1, "\\"}");
+}
+
+/* The GPUs as JSON: one line without an end, names by index and one for all, the library that libcuda.so.1 is
+   a link to. As v1.20.0 does, a driver's root that is a link ends well, without any library. */
+static int generate_gpus(int argc, char **argv) {
+    static char path[4096], library[512];
+    char *root = given(argc, argv, "--driver-root="), *dev = given(argc, argv, "--dev-root=");
+    int found = 0;
+    strncat(path, strcmp(root, "/") ? root : "", 2000);
+    strncat(path, LIBRARIES "libcuda.so.1", 64);
+    if (readlink(path, library, sizeof library - 1) <= 0) {
+        say(2, "time=now level=error msg=\\"failed to initialize NVML: ERROR_LIBRARY_NOT_FOUND\\"\n");
+        return 1;
+    }
+    say(1, "{\\"cdiVersion\\":\\"0.5.0\\",\\"kind\\":\\"");
+    say(1, given(argc, argv, "--vendor="));
+    say(1, "/");
+    say(1, given(argc, argv, "--class="));
+    say(1, "\\",\\"devices\\":[");
+    for (int i = 0; i < 4; i++) {
+        if (!gpu(dev, i))
+            continue;
+        say(1, "{\\"name\\":\\"");
+        write(1, &"0123"[i], 1);
+        say(1, "\\",\\"containerEdits\\":{\\"deviceNodes\\":[");
+        say_node(dev, gpu(dev, i));
+        say(1, "]}},");
+    }
+    say(1, "{\\"name\\":\\"all\\",\\"containerEdits\\":{\\"deviceNodes\\":[");
+    for (int i = 0; i < 4; i++) {
+        if (!gpu(dev, i))
+            continue;
+        if (found++)
+            say(1, ",");
+        say_node(dev, gpu(dev, i));
+    }
+    say(1, "]}}],\\"containerEdits\\":{\\"env\\":[\\"NVIDIA_VISIBLE_DEVICES=void\\"],\\"hooks\\":[");
+    say(1, "{\\"hookName\\":\\"createContainer\\",\\"path\\":\\"");
+    say(1, given(argc, argv, "--nvidia-cdi-hook-path="));
+    say(1, "\\",\\"args\\":[\\"nvidia-cdi-hook\\",\\"update-ldcache\\",\\"--folder\\",\\"/usr/lib/x86_64-linux-gnu\\"]}]");
+    if (readlink(root, path, sizeof path - 1) <= 0) {
+        say(1, ",\\"mounts\\":[{\\"hostPath\\":\\"");
+        say(1, strcmp(root, "/") ? root : "");
+        say(1, LIBRARIES);
+        say(1, library);
+        say(1, "\\",\\"containerPath\\":\\"" LIBRARIES);
+        say(1, library);
+        say(1, "\\",\\"options\\":[\\"ro\\",\\"nosuid\\",\\"nodev\\",\\"rbind\\",\\"rprivate\\"]}]");
+    }
+    say(1, "}}");
+    return 0;
+}
+
 /* A path is another's where it is that one or lies below it. */
 static int transform(const char *from, const char *to) {
     static char text[65536];
@@ -127,7 +201,7 @@ static int ctk(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "system") && !strcmp(argv[2], "create-device-nodes"))
         return make_nodes(given(argc, argv, "--dev-root="));
     if (argc > 2 && !strcmp(argv[1], "cdi") && !strcmp(argv[2], "generate"))
-        return generate(argc, argv);
+        return *given(argc, argv, "--mode=") ? generate(argc, argv) : generate_gpus(argc, argv);
     if (argc > 2 && !strcmp(argv[1], "cdi") && !strcmp(argv[2], "transform"))
         return transform(given(argc, argv, "--from="), given(argc, argv, "--to="));
     return 0;

@@ -29,11 +29,12 @@ from installer.decide.layout import Layout
 from installer.decide.nri.session import Given, Session
 from installer.decide.nri.wire import Message, encoded
 from installer.decide.nri.wishes import Allowed, Identity, Nri
-from installer.decide.options import Options, RestartMode
+from installer.decide.options import GPU_KIND, Options, RestartMode
 from installer.decide.parts.adopted import adoption
 from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.plan import plan_install
 from installer.decide.rows import Record
+from installer.decide.specification import named, specification
 from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
@@ -69,6 +70,21 @@ ASK_S = 0.2
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 
 Reader = Callable[[bytes], object]
+GPUS = {
+    "cdiVersion": "0.5.0",
+    "kind": GPU_KIND,
+    "devices": [
+        {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/a", "hostPath": "/d/dev/a"}]}}
+    ],
+    "containerEdits": {"mounts": [{"hostPath": "/d/lib", "containerPath": "/lib"}], "env": ["A=b"]},
+}
+
+
+def _gpus(said: bytes) -> object:
+    """Take what nvidia-ctk says, and what lies where its specification is."""
+    text = said.decode(errors="replace")
+    named(text)
+    return named(specification(text, GPU_KIND, [(PurePosixPath("/d"), PurePosixPath("/"))]))
 
 
 def _planned(name: str) -> Reader:
@@ -443,6 +459,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
              "missed": [{"namespace": "a", "pod": "b", "container": "c", "asked": "d"}], "missed_in_all": 1}).encode(),
             _file(directory / "nri", "run/nri/toolkit-installer.json", lambda host: list(nri_lines(host, Nri(PurePosixPath("/run/nri/nri.sock"))))),
         ),
+        "nvidia-ctk": (json.dumps(GPUS).encode(), _gpus),
         "known digests": (
             b"1:33261:0:1048576:1700000000000000000 0123\n" * 2,
             _known(directory / "known"),
@@ -454,7 +471,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "CRI by hand", "a probe", "NRI", "NRI's state", "known digests",
+    "CRI by hand", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -31,13 +31,16 @@ RUNTIMES: dict[str, Tree] = {
     "nvidia": {"runtimeType": "io.containerd.runc.v2", "options": {"binaryname": "/opt/nvidia"}},
     "kata": {"runtimeType": "io.containerd.kata.v2", "options": None},
 }
-CONTAINERD_CONFIG = {"containerd": {"defaultRuntimeName": "runc", "runtimes": RUNTIMES}, "enableCDI": True}
+# As containerd 2.1.9 says it.
+CDI_SAID = {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}
+CDI_DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
+CONTAINERD_CONFIG = {"containerd": {"defaultRuntimeName": "runc", "runtimes": RUNTIMES}, **CDI_SAID}
 CONTAINERD_HANDLERS = {
     "runc": Handler("", RUNTIMES["runc"]),
     "nvidia": Handler("/opt/nvidia", RUNTIMES["nvidia"]),
     "kata": Handler("", RUNTIMES["kata"]),
 }
-SERVED = Effect(CONTAINERD_HANDLERS, "runc", cdi=True)
+SERVED = Effect(CONTAINERD_HANDLERS, "runc", cdi=True, cdi_dirs=CDI_DIRS)
 CRIO_CONFIG = """
 [crio]
   [crio.runtime]
@@ -150,6 +153,7 @@ def test_a_real_crio_1_37_is_understood(tmp_path: Path) -> None:
 
     assert serving_now.binaries == {"crun": "/usr/libexec/crio/crun", "runc": "/usr/libexec/crio/runc"}
     assert (serving_now.default, serving_now.ready, serving_now.cdi) == ("crun", True, True)
+    assert serving_now.cdi_dirs == CDI_DIRS
     assert str(serving_now.state) == "/run/containers/storage/overlay-containers"
     assert [str(path) for path in serving_now.hook_dirs] == ["/usr/share/containers/oci/hooks.d"]
     assert serving_now.handlers["crun"].table["monitor_cgroup"] == "system.slice"

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -27,6 +27,9 @@ LATER: dict[str, Any] = {
     "LiveRestoreEnabled": True,
     "CDISpecDirs": ["/etc/cdi", "/var/run/cdi"],
 }
+
+
+CDI_DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 
 
 def handlers(said: dict[str, Any]) -> dict[str, Handler]:
@@ -52,7 +55,7 @@ def http(content: bytes, status: str = "200 OK") -> bytes:
         ),
         pytest.param(
             LATER,
-            DockerInfo(Effect(handlers(LATER), "runc", cdi=True), "28.5.2"),
+            DockerInfo(Effect(handlers(LATER), "runc", cdi=True, cdi_dirs=CDI_DIRS), "28.5.2"),
             id="28",
         ),
     ],

@@ -263,3 +263,51 @@ def test_a_watch_is_of_what_a_link_leads_to_as_well(place: Path) -> None:
     _rewritten(place)
 
     assert waiter.signature([str(link)]) != before
+
+
+def _appears(place: Path) -> None:
+    (place / "nvidia1").touch()
+
+
+def _goes(place: Path) -> None:
+    (place / "nvidia0").unlink()
+
+
+def _is_made_anew(place: Path) -> None:
+    (place / "other").touch()
+    (place / "other").rename(place / "nvidia0")
+
+
+@pytest.mark.parametrize("change", [_appears, _goes, _is_made_anew])
+def test_a_name_that_begins_so_wakes_within_seconds_although_nothing_is_told(
+    place: Path, change: Callable[[Path], None]
+) -> None:
+    (place / "nvidia0").touch()
+
+    with waiting([f"{place}/nvidia*"]) as child:
+        time.sleep(0.2)
+        began = time.monotonic()
+        change(place)
+
+        assert woken_by(child) == waiter.CHANGED
+    assert time.monotonic() - began < waiter.SOON_S + 2 * waiter.QUIET_S
+
+
+def test_what_begins_otherwise_and_the_use_of_a_device_wake_nobody(place: Path) -> None:
+    (place / "nvidia0").touch()
+    before = waiter.signature([f"{place}/nvidia*"])
+
+    (place / "nvidia0").write_text("written to")
+    (place / "tty0").touch()
+
+    assert waiter.signature([f"{place}/nvidia*"]) == before
+    assert waiter.signature(["/nowhere/nvidia*"]) == waiter.signature(["/nowhere/else*"])
+
+
+def test_a_directory_of_devices_is_not_told_of_at_each_write(place: Path) -> None:
+    with waiting([f"{place}/nvidia*"]) as child:
+        held = [path.readlink() for path in Path(f"/proc/{child.pid}/fd").iterdir()]
+
+        assert place not in held
+        child.send_signal(signal.SIGTERM)
+        assert woken_by(child) == signal.SIGTERM

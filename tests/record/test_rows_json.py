@@ -12,7 +12,7 @@ from installer.decide.engines import ENGINES as KNOWN_ENGINES
 from installer.decide.inode import Meta
 from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.toolkit import ADOPTED, STAND_IN
-from installer.decide.rows import ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
+from installer.decide.rows import CdiRow, ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
 from installer.record.rows_json import dumps, loads
 
 # What the kernel takes for a name, UTF-8 or not.
@@ -83,6 +83,7 @@ RECORDS = st.builds(
     published=st.lists(PATHS, max_size=2).map(tuple),
     former_engines=st.lists(ENGINES, max_size=2).map(tuple),
     former_configs=st.lists(CONFIGS, max_size=2).map(tuple),
+    cdi=st.none() | st.builds(CdiRow, st.lists(st.sampled_from([*KNOWN_ENGINES])).map(tuple), TEXTS),
 )
 
 

@@ -42,6 +42,7 @@ def effect(tree: Tree) -> Effect:
         handlers,
         text(runtime, "default_runtime", SOURCE),
         cdi=bool(cdi_dirs) if isinstance(cdi_dirs, list) else None,
+        cdi_dirs=tuple(PurePosixPath(str(each)) for each in cdi_dirs) if isinstance(cdi_dirs, list) else (),
         rest_digest=_digest(tree),
         state=PurePosixPath(run_root, f"{driver}-containers"),
         hook_dirs=tuple(PurePosixPath(str(each)) for each in hook_dirs)

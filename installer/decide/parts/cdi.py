@@ -19,8 +19,9 @@ def install(facts: Facts, options: Options) -> Part:
     """Return how the specification comes to its place, and one that is not wanted any more goes."""
     wanted = options.cdi
     held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
-    going = [row for row in held.values() if wanted is None or row.path != wanted.path]
-    steps: list[Step] = [step for row in going for step in _restored(row, facts)]
+    others = {facts.gpus.path} if facts.gpus else set()  # planned in a part of its own
+    going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
+    steps: list[Step] = [step for row in going for step in restored(row, facts)]
     why = ["no CDI specification is asked for there any more"] * len(steps)
     if wanted is None:
         return Part(OWNER, tuple(steps), tuple(why))
@@ -50,19 +51,19 @@ def install(facts: Facts, options: Options) -> Part:
 def undo(facts: Facts, *, stays: bool) -> Part:
     """Return what restores what stood where the specification is, unless something of ours ``stays``."""
     rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
-    steps = tuple(step for row in rows if not stays for step in _restored(row, facts))
+    steps = tuple(step for row in rows if not stays for step in restored(row, facts))
     originals = (without_us(row.path, facts).file for row in rows)
     return Part(
         OWNER,
         steps,
         ("the CDI specification there is ours",) * len(steps),
-        Record(configs=rows),
+        Record(configs=rows, cdi=facts.held.cdi),
         in_progress=rows,
         backups=tuple(file for file in originals if file is not None),
     )
 
 
-def _restored(row: ConfigRow, facts: Facts) -> Iterable[WriteConfig]:
+def restored(row: ConfigRow, facts: Facts) -> Iterable[WriteConfig]:
     """Yield the step that brings back what was in the specification's place."""
     was, now = without_us(row.path, facts).file, facts.contents[row.path]
     if was != now:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final, assert_never
 
+from installer.decide.artifacts import check_artifacts
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
@@ -13,6 +14,7 @@ from installer.decide.integrity import access_flaw, damage, manifest
 from installer.decide.layout import HOME
 from installer.decide.options import Options
 from installer.decide.part import TRY_AGAIN, Part
+from installer.decide.room import no_room
 from installer.decide.rows import ConfigRow, Record, ToolkitRow
 from installer.decide.steps import (
     InstallVersion,
@@ -25,11 +27,12 @@ from installer.decide.steps import (
 )
 from installer.decide.toolkit import (
     CONFIG,
+    WHOLE,
     Copy,
     PayloadFile,
+    Shipped,
     Symlink,
     Text,
-    check_artifacts,
     payload,
     version_of,
 )
@@ -39,30 +42,29 @@ ID: Final = "toolkit"
 VERSIONS: Final = f"{HOME}/versions/"
 STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
 ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
-ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
 
 
-def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
+def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped: Shipped = WHOLE) -> Part:
     """Return how the payload comes into place; no steps where it is there, unchanged and complete.
 
     The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
     not as it was installed.
     """
-    if unfit := _unfit(facts, options):
+    if unfit := _unfit(facts, options, shipped):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
     toolkit_dir = options.layout.toolkit
-    rendered = render_config(
-        replace(options.toolkit, driver_root=facts.driver_root),
+    rendered = _rendered(facts, options, low_level) if shipped.config else ""
+    files = payload(
+        facts.artifacts,
         toolkit_dir=toolkit_dir,
         low_level=low_level,
-        ldconfig_real=facts.ldconfig_real,
-        suse=facts.suse,
+        config_text=rendered,
+        shipped=shipped,
     )
-    files = payload(facts.artifacts, toolkit_dir=toolkit_dir, low_level=low_level, config_text=rendered)
     version = version_of(files)
     now = standing(facts)
     current = _current(now)
-    config, notes = _edited_config(facts, options, rendered, current)
+    config, notes = _edited_config(facts, options, rendered, current) if shipped.config else ("", ())
     damaged, reason = _flaws(facts, files, version, current)
     steps: list[Step] = []
     if reason:
@@ -76,11 +78,22 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...]) -> Part:
         tuple(reason if isinstance(step, InstallVersion) else _elsewhere(now) for step in steps),
         Record(toolkit=row),
         notes=(*notes, *damaged),
-        obstacles=_no_room(facts, options, files) if steps else (),
+        obstacles=no_room(facts, options, files) if steps else (),
     )
 
 
-def _unfit(facts: Facts, options: Options) -> tuple[InstallerError, ...]:
+def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
+    """Return config.toml as we write it."""
+    return render_config(
+        replace(options.toolkit, driver_root=facts.driver_root),
+        toolkit_dir=options.layout.toolkit,
+        low_level=low_level,
+        ldconfig_real=facts.ldconfig_real,
+        suse=facts.suse,
+    )
+
+
+def _unfit(facts: Facts, options: Options, shipped: Shipped) -> tuple[InstallerError, ...]:
     """Return why nothing can be installed of what lies in the image."""
     try:
         check_artifacts(
@@ -88,6 +101,7 @@ def _unfit(facts: Facts, options: Options) -> tuple[InstallerError, ...]:
             source_root=options.toolkit_source,
             machine=facts.machine,
             absent=facts.absent_interpreters,
+            shipped=shipped,
         )
     except InstallerError as error:
         return (error,)
@@ -266,21 +280,3 @@ def _with_config(files: tuple[PayloadFile, ...], config: str) -> tuple[PayloadFi
         replace(file, content=config) if isinstance(file, Text) and file.path == CONFIG else file
         for file in files
     )
-
-
-def _no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
-    need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
-    if facts.free_bytes is None or facts.free_bytes >= need:
-        return ()
-    return (
-        InstallerError(
-            f"install into {options.install_dir} ({_size(facts.free_bytes)} are free, "
-            f"two payloads take {_size(need)})",
-            remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
-            code="no-space",
-        ),
-    )
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

@@ -1,0 +1,66 @@
+"""GPUs by CDI alone: the specification of the node's GPUs, and engines that have CDI in effect already."""
+
+from typing import Final
+
+from installer.decide.facts import Facts, GpuSpecification
+from installer.decide.inode import File, Meta
+from installer.decide.mode import against_cdi
+from installer.decide.options import GPU_KIND, Mode
+from installer.decide.part import Part
+from installer.decide.parts.cdi import OWNER, restored
+from installer.decide.rows import CdiRow, ConfigRow, Record
+from installer.decide.steps import Step, WriteConfig
+
+ID: Final = "gpus"
+NEW: Final = "it is not there"
+REMOVED: Final = "somebody has removed it"
+CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
+STALE: Final = "it names what is not there any more, and no container could start with it"
+GIVES_WAY: Final = "somebody else has put one of the same kind there"
+# That the driver, devices or specifications of others change is no drift: nobody has touched what is ours.
+FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
+
+
+def install(facts: Facts, why: str) -> Part:
+    """Return how the specification comes to its place, follows the driver, and gives way to another's.
+
+    ``why`` is the reason for the mode, where somebody wants to know it. Engines drop both of two of a kind in
+    one directory, and one in another directory would be hidden: so there is one owner per kind.
+    """
+    spec = facts.gpus
+    if spec is None:
+        return Part(ID, notes=(f"mode {Mode.RUNTIME}: {why}",) if why else ())
+    steps, reason, row, lacking = _specification(facts, spec)
+    names = tuple(engine.name for engine in facts.engines)
+    return Part(
+        ID,
+        steps,
+        (reason,) * len(steps),
+        Record(configs=(row,) if row else (), cdi=CdiRow(names, lacking)),
+        notes=(
+            *([f"mode {Mode.CDI}: {why}"] if why else ()),
+            *([f"no CDI specification of the GPUs: {lacking}"] if lacking else ()),
+            *([f"kept the CDI specification of the GPUs: {spec.lacking}"] if row and spec.lacking else ()),
+        ),
+        obstacles=tuple(against_cdi(facts.engines, facts.held)),
+    )
+
+
+def _specification(
+    facts: Facts, spec: GpuSpecification
+) -> tuple[tuple[Step, ...], str, ConfigRow | None, str]:
+    """Return the steps with their reason, the row that is held then, and why there is no specification."""
+    held, now = facts.held.config(spec.path), facts.contents[spec.path]
+    going = tuple(restored(held, facts)) if held and now else ()
+    if spec.others:
+        return going, GIVES_WAY, None, f"{' and '.join(map(str, spec.others))} has devices of {GPU_KIND}"
+    if not spec.text:
+        if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
+            return (), "", held, ""
+        return going, STALE, None, spec.lacking
+    after = File(spec.text.encode(), now.meta if now else Meta())
+    row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
+    if held and now is not None and now.content == after.content:
+        return (), "", held, ""
+    reason = CHANGED if now else REMOVED if held else NEW
+    return (WriteConfig(OWNER, spec.path, now, after),), reason, row, ""

@@ -1,0 +1,111 @@
+"""The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.decide.data import replace
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts, GpuSpecification
+from installer.decide.layout import DRIVER_LIBRARY_DIRS
+from installer.decide.mode import SPEC_DIR, Version, highest_read
+from installer.decide.options import GPU_KIND, ROOT, Options
+from installer.decide.rows import Record
+from installer.decide.specification import named, specification
+from installer.host.files import Host
+from installer.record.cdi import run_tool
+from installer.record.hints import driver_root
+from installer.record.texts import text
+
+PATH: Final = SPEC_DIR / f"{GPU_KIND.replace('/', '-')}.json"
+SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
+OF_KIND: Final = re.compile(
+    rf"""(?:^|[\s{{,"'])kind["']?\s*:\s*["']?{re.escape(GPU_KIND)}(?=["'\s,}}]|$)""", re.MULTILINE
+)
+DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
+
+
+def gpu_specification(
+    host: Host, options: Options, engines: Collection[EngineFacts], held: Record
+) -> GpuSpecification:
+    """Return what the specification of the GPUs is to be, and what is there of it and beside it."""
+    hook, now = str(options.layout.toolkit / "nvidia-cdi-hook"), text(host, PATH)
+    row, file = held.config(PATH), host.read(PATH)
+    # Without its ledger it is known by its hook: that of our toolkit.
+    ours = file is not None and ((row is not None and file.digest in row.ours) or f'"{hook}"' in now)
+    found = GpuSpecification(
+        PATH,
+        ours=ours,
+        stale=tuple(path for path in named(now) if ours and not _is_there(host, path)),
+        others=(*((PATH,) if file and not ours else ()), *_others(host, engines)),
+    )
+    try:
+        return replace(found, text=_generated(host, options, hook, highest_read(engines)))
+    except InstallerError as error:
+        return replace(found, lacking=f"cannot {error.problem}; {error.remedy}")
+
+
+def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
+    """Return the real directories of the host below which the driver and its device nodes are.
+
+    A driver's root that is a link loses every library (engine-facts.md#gpu-specification).
+    """
+    driver = host.resolve(PurePosixPath(driver_root(host, options)[0] or "/"))
+    return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
+
+
+def _generated(host: Host, options: Options, hook: str, highest: Version | None) -> str:
+    driver, dev = roots(host, options)
+    moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
+    vendor, _, kind = GPU_KIND.partition("/")
+    said = run_tool(
+        options.toolkit_source,
+        "generate the CDI specification of the GPUs",
+        (
+            *("cdi", "generate", "--format=json"),
+            *(f"--driver-root={moves[0][0]}", f"--dev-root={moves[1][0]}"),
+            *(f"--vendor={vendor}", f"--class={kind}", f"--nvidia-cdi-hook-path={hook}"),
+        ),
+    )
+    return specification(said, GPU_KIND, moves, highest)
+
+
+def _others(host: Host, engines: Iterable[EngineFacts]) -> Iterator[PurePosixPath]:
+    """Yield the files beside our own that have devices of our kind, each once."""
+    own = host.resolve(PATH)
+    said = (path for engine in engines if engine.serving for path in engine.serving.cdi_dirs)
+    for directory in dict.fromkeys(host.resolve(path) for path in (SPEC_DIR, *said)):
+        for name in host.names(directory):
+            path = directory / name
+            if path.suffix in SUFFIXES and path != own and OF_KIND.search(text(host, path)):
+                yield path
+
+
+def _is_there(host: Host, path: str) -> bool:
+    with suppress(InstallerError):
+        return host.local_path(PurePosixPath(path)).exists()
+    return False
+
+
+def watched(host: Host, options: Options, held: Record) -> Iterator[str]:
+    """Yield the places, as the waiter has them, whose change makes another specification."""
+    if held.cdi is not None:
+        with suppress(InstallerError):  # a root that cannot be looked at is told by the look itself
+            yield from _watched(host, options)
+
+
+def _watched(host: Host, options: Options) -> Iterator[str]:
+    driver, dev = roots(host, options)
+    devices = f"{host.local_path(dev / 'dev')}/"
+    yield from (f"{devices}{name}*" for name in DEVICES)
+    for each in named(text(host, PATH)):
+        local = str(host.local_path(PurePosixPath(each), last=False))
+        if not local.startswith(devices):
+            yield local
+    # A driver beside the one that is named, and one that was not there at all.
+    yield from (str(host.local_path(driver / path.relative_to("/"))) for path in DRIVER_LIBRARY_DIRS)
+    yield str(host.local_path(driver))
+    yield "/proc/driver/nvidia/version"
+    yield from (f"{host.local_path(path)}/" for path in (SPEC_DIR, PurePosixPath("/etc/cdi")))

@@ -1,0 +1,173 @@
+"""GPUs by CDI alone among the steps of a plan: the specification follows the driver, and no engine is changed."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.drift import Drifted
+from installer.decide.effect import Effect
+from installer.decide.facts import Facts, GpuSpecification
+from installer.decide.inode import File
+from installer.decide.options import Mode, Options
+from installer.decide.parts.cdi import OWNER
+from installer.decide.parts.gpus import CHANGED, GIVES_WAY, ID, NEW, REMOVED, STALE
+from installer.decide.plan import Plan, plan_install
+from installer.decide.rows import CdiRow, ConfigRow, Record
+from installer.decide.steps import FindRuntimes, InstallVersion, Reload, WriteConfig
+from installer.decide.undo import plan_undo
+from tests.decide.golden import Case, cases
+
+CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+OPTIONS: Options = replace(CASE.options, mode=Mode.CDI, set_as_default=False, runtime_name="nvidia")
+PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
+THEIRS = PurePosixPath("/var/run/cdi/nvidia.yaml")
+NEW_FILE, OLD_FILE = File(b"new\n"), File(b"old\n")
+IN_EFFECT = Effect({}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),))
+MADE = GpuSpecification(PATH, "new\n")
+LACKING = GpuSpecification(PATH, lacking="no driver")
+
+
+def row(file: File = OLD_FILE) -> ConfigRow:
+    return ConfigRow(OWNER, PATH, None, None, (file.digest,), ())
+
+
+def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -> Facts:
+    found = CASE.facts(CASE.before, Record(configs=rows, cdi=CdiRow(("containerd",))), {})
+    engines = tuple(replace(engine, serving=IN_EFFECT) for engine in found.engines)
+    originals = {each.path: None for each in rows}
+    contents = {**found.contents, PATH: there}
+    return replace(found, engines=engines, contents=contents, originals=originals, gpus=spec)
+
+
+def done(plan: Plan) -> list[tuple[bytes | None, str]]:
+    part = next(part for part in plan.parts if part.id == ID)
+    assert all(isinstance(step, WriteConfig) and step.path == PATH for step in part.steps)
+    texts = [
+        step.after.content if step.after else None for step in part.steps if isinstance(step, WriteConfig)
+    ]
+    return list(zip(texts, part.why, strict=True))
+
+
+def held(plan: Plan) -> tuple[tuple[ConfigRow, ...], CdiRow | None]:
+    assert plan.final is not None
+    return plan.final.configs, plan.final.cdi
+
+
+THEY_HAVE = f"{THEIRS} has devices of nvidia.com/gpu"
+GONE = replace(LACKING, stale=("/lib/a",))
+BESIDE = replace(MADE, others=(THEIRS,))
+IN_PLACE = replace(MADE, others=(PATH,))
+WRITTEN = (row(NEW_FILE),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "there", "rows", "does", "after"),
+    [
+        pytest.param(MADE, None, (), [(b"new\n", NEW)], (WRITTEN, ""), id="written"),
+        pytest.param(MADE, NEW_FILE, WRITTEN, [], (WRITTEN, ""), id="as it should be"),
+        pytest.param(MADE, OLD_FILE, (row(),), [(b"new\n", CHANGED)], (WRITTEN, ""), id="another driver"),
+        pytest.param(MADE, None, (row(),), [(b"new\n", REMOVED)], (WRITTEN, ""), id="removed by somebody"),
+        pytest.param(
+            *(replace(MADE, ours=True), OLD_FILE, (), [(b"new\n", CHANGED)], (WRITTEN, "")),
+            id="its ledger lost",
+        ),
+        pytest.param(LACKING, None, (), [], ((), "no driver"), id="no driver"),
+        pytest.param(GONE, OLD_FILE, (row(),), [(None, STALE)], ((), "no driver"), id="driver gone"),
+        pytest.param(LACKING, OLD_FILE, (row(),), [], ((row(),), ""), id="no answer, and all files there"),
+        pytest.param(LACKING, None, (row(),), [], ((), "no driver"), id="gone with its driver"),
+        pytest.param(
+            BESIDE, OLD_FILE, (row(),), [(None, GIVES_WAY)], ((), THEY_HAVE), id="another's beside it"
+        ),
+        pytest.param(BESIDE, None, (), [], ((), THEY_HAVE), id="another's ahead of it"),
+        pytest.param(
+            *(IN_PLACE, NEW_FILE, (row(),), [], ((), f"{PATH} has devices of nvidia.com/gpu")),
+            id="another's in its place",
+        ),
+    ],
+)
+def test_the_specification_follows_what_there_is_and_gives_way(
+    spec: GpuSpecification,
+    there: File | None,
+    rows: tuple[ConfigRow, ...],
+    does: list[tuple[bytes | None, str]],
+    after: tuple[tuple[ConfigRow, ...], str],
+) -> None:
+    plan = plan_install(facts(spec, there, *rows), OPTIONS)
+
+    left, lacking = after
+    assert done(plan) == does
+    assert held(plan) == (left, CdiRow(("containerd",), lacking))
+    assert plan.obstacles == ()
+    assert (f"no CDI specification of the GPUs: {lacking}" in plan.notes) is bool(lacking)
+
+
+def test_no_engine_is_written_to_or_reloaded_and_two_programs_are_enough() -> None:
+    plan = plan_install(facts(MADE, None), OPTIONS)
+
+    assert not [step for step in plan.steps if isinstance(step, Reload | FindRuntimes)]
+    assert [step.path for step in plan.steps if isinstance(step, WriteConfig)] == [PATH]
+    installed = next(step for step in plan.steps if isinstance(step, InstallVersion))
+    assert sorted(str(file.path) for file in installed.files) == [
+        "nvidia-cdi-hook",
+        "nvidia-ctk",
+        "nvidia-ctk.real",
+    ]
+    assert plan.unproven == ()
+    assert plan.steps.index(installed) < len(plan.steps) - 1, "the hook is there before what names it"
+
+
+def test_a_source_that_has_but_the_two_programs_is_enough() -> None:
+    found = facts(MADE, None)
+    few = tuple(each for each in found.artifacts if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
+
+    assert plan_install(replace(found, artifacts=few), OPTIONS).obstacles == ()
+    assert plan_install(replace(found, artifacts=few[:1]), OPTIONS).obstacles
+
+
+def test_one_that_is_kept_without_an_answer_is_told() -> None:
+    plan = plan_install(facts(LACKING, OLD_FILE, row()), OPTIONS)
+
+    assert "kept the CDI specification of the GPUs: no driver" in plan.notes
+
+
+@pytest.mark.parametrize(
+    ("spec", "there", "drifts"),
+    [
+        pytest.param(MADE, OLD_FILE, False, id="another driver"),
+        pytest.param(replace(LACKING, stale=("/lib/a",)), OLD_FILE, False, id="driver gone"),
+        pytest.param(replace(MADE, others=(THEIRS,)), OLD_FILE, False, id="somebody else's beside it"),
+        pytest.param(MADE, None, True, id="removed by somebody"),
+    ],
+)
+def test_only_what_somebody_does_to_it_is_drift(
+    *, spec: GpuSpecification, there: File | None, drifts: bool
+) -> None:
+    plan = plan_install(facts(spec, there, row()), OPTIONS)
+
+    assert done(plan)
+    assert (str(PATH) in Drifted.of(plan).things) is drifts
+
+
+def test_it_goes_where_runtimes_are_asked_for_and_at_an_undo() -> None:
+    found = facts(None, OLD_FILE, row())
+
+    runtimes = plan_install(found, CASE.options)
+    undo = plan_undo(found, OPTIONS)
+
+    for plan in (runtimes, undo):
+        assert [step.after for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH] == [
+            None
+        ]
+    assert runtimes.final is not None
+    assert runtimes.final.cdi is None
+    assert undo.final is None
+
+
+def test_an_engine_without_cdi_stops_the_plan() -> None:
+    found = facts(MADE, None)
+    off = tuple(replace(engine, serving=replace(IN_EFFECT, cdi=False)) for engine in found.engines)
+
+    plan = plan_install(replace(found, engines=off), OPTIONS)
+
+    assert [error.code for error in plan.obstacles] == ["mode-unusable"]

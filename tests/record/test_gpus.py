@@ -1,0 +1,182 @@
+"""The specification of the GPUs as it is found: whose it is, who else has one, and what tells of another."""
+
+import json
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.effect import Effect
+from installer.decide.facts import EngineFacts, GpuSpecification
+from installer.decide.inode import File
+from installer.decide.options import Options
+from installer.decide.rows import CdiRow, ConfigRow, Record
+from installer.host.files import Host
+from installer.record.gpus import gpu_specification, roots, watched
+
+HOOK = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+OWN = "run/cdi/nvidia.com-gpu.json"
+PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
+DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
+ENGINE = EngineFacts(
+    "containerd",
+    *(PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "u"),
+    serving=Effect({}, "runc", cdi=True, cdi_dirs=DIRS),
+)
+# What v1.20.0 says with --format=json, less what is not looked at.
+TOOL = """#!/bin/sh
+for word; do case "$word" in --driver-root=*) root="${word#*=}";; --dev-root=*) dev="${word#*=}";; esac; done
+test -e "$root/usr/lib64/libcuda.so.1" || { echo "level=error msg=no driver" >&2; exit 1; }
+printf '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"deviceNodes":['
+printf '{"path":"/dev/nvidia0","hostPath":"%s/dev/nvidia0"}]}}],"containerEdits":{"mounts":[{"hostPath":' "$dev"
+printf '"%s/usr/lib64/libcuda.so.1","containerPath":"/usr/lib64/libcuda.so.1"}]}}' "$root"
+"""
+
+
+class Node:
+    """A host below a directory, with a driver, and a toolkit whose nvidia-ctk is a script."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root, self.source = directory / "node", directory / "artifacts"
+        self.write("driver/usr/lib64/libcuda.so.1")
+        self.write("dev/nvidia0")
+        (self.root / "var").mkdir()
+        (self.root / "var/run").symlink_to("../run")
+        self.host = Host.under(PurePosixPath(self.root))
+        tool = self.source / "usr/bin/nvidia-ctk"
+        tool.parent.mkdir(parents=True)
+        tool.write_text(TOOL)
+        tool.chmod(0o755)
+
+    def write(self, path: str, text: str = "") -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def options(self, driver_root: str = "/driver") -> Options:
+        return Options(
+            toolkit_source=PurePosixPath(self.source),
+            host_root=PurePosixPath(self.root),
+            driver_root=driver_root,
+        )
+
+    def found(self, held: Record | None = None, driver_root: str = "/driver") -> GpuSpecification:
+        return gpu_specification(self.host, self.options(driver_root), (ENGINE,), held or Record())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def held(text: str) -> Record:
+    row = ConfigRow("cdi", PATH, None, None, (File(text.encode()).digest,), ())
+    return Record(configs=(row,), cdi=CdiRow(("containerd",)))
+
+
+def paths(found: GpuSpecification) -> list[str]:
+    said = json.loads(found.text)
+    node = said["devices"][0]["containerEdits"]["deviceNodes"][0]
+    return [node.get("hostPath", node["path"]), said["containerEdits"]["mounts"][0]["hostPath"]]
+
+
+@pytest.mark.parametrize(
+    ("link", "driver_root"), [("", "/driver"), ("", "/driver/"), ("link", "/link"), ("link", "/link/")]
+)
+def test_the_hosts_paths_are_named_however_the_drivers_root_is_given(
+    node: Node, link: str, driver_root: str
+) -> None:
+    (node.root / (link or "unused")).symlink_to("driver")
+
+    found = node.found(driver_root=driver_root)
+
+    assert paths(found) == ["/dev/nvidia0", "/driver/usr/lib64/libcuda.so.1"]
+    assert found.lacking == ""
+
+
+def test_devices_are_those_of_the_drivers_root_where_it_has_its_own(node: Node) -> None:
+    node.write("driver/dev/nvidiactl")
+    node.write("driver/dev/nvidia0")
+
+    assert paths(node.found())[0] == "/driver/dev/nvidia0"
+    assert roots(node.host, node.options()) == (PurePosixPath("/driver"), PurePosixPath("/driver"))
+
+
+def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node) -> None:
+    found = node.found(driver_root="/nowhere")
+
+    assert found.text == ""
+    assert found.lacking.startswith("cannot generate the CDI specification of the GPUs (")
+    assert "no driver" in found.lacking
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "theirs"),
+    [
+        pytest.param("nvidia.yaml", "---\nkind: nvidia.com/gpu\n", True, id="YAML"),
+        pytest.param("nvidia.yaml", "---\nkind: 'nvidia.com/gpu'\n", True, id="in quotes"),
+        pytest.param(
+            "a.json", '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[]}', True, id="JSON"
+        ),
+        pytest.param("a.json", '{\n  "kind" : "nvidia.com/gpu"\n}', True, id="JSON with blanks"),
+        pytest.param("nvidia.yml", "---\nkind: nvidia.com/gpu\n", False, id="an ending that no engine reads"),
+        pytest.param("nvidia.yaml", "---\nkind: nvidia.com/gpu.coherent\n", False, id="a longer kind"),
+        pytest.param("nvidia.yaml", "---\nkind: management.nvidia.com/gpu\n", False, id="management's"),
+        pytest.param(
+            "nvidia.yaml", "---\nkind: k8s.device-plugin.nvidia.com/gpu\n", False, id="the device plugin's"
+        ),
+        pytest.param("nvidia.yaml", "---\n# not kind: nvidia.com/gpus\n", False, id="a comment"),
+    ],
+)
+@pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])
+def test_a_file_of_somebody_else_with_the_same_kind_is_seen(
+    node: Node, directory: str, name: str, text: str, *, theirs: bool
+) -> None:
+    node.write(f"{directory}/{name}", text)
+
+    others = node.found().others
+
+    assert [str(path) for path in others] == ([f"/{directory}/{name}"] if theirs else [])
+
+
+@pytest.mark.parametrize(
+    ("there", "record", "ours"),
+    [
+        pytest.param("ours", held("ours"), True, id="as we wrote it"),
+        pytest.param(f'{{"path": "{HOOK}"}}', Record(), True, id="the ledger is lost, but it names our hook"),
+        pytest.param("theirs", held("ours"), False, id="somebody has replaced it"),
+        pytest.param("theirs", Record(), False, id="somebody has put it there before us"),
+    ],
+)
+def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
+    node: Node, there: str, record: Record, *, ours: bool
+) -> None:
+    node.write(OWN, there)
+
+    found = node.found(record)
+
+    assert found.ours is ours
+    assert found.others == (() if ours else (PATH,))
+
+
+def test_one_that_names_what_is_gone_is_stale(node: Node) -> None:
+    text = node.found().text
+    node.write(OWN, text)
+    assert node.found(held(text)).stale == ()
+
+    (node.root / "driver/usr/lib64/libcuda.so.1").unlink()
+    (node.root / "dev/nvidia0").unlink()
+
+    assert node.found(held(text)).stale == ("/dev/nvidia0", "/driver/usr/lib64/libcuda.so.1")
+
+
+def test_whatever_makes_another_specification_is_watched(node: Node) -> None:
+    text = node.found().text
+    node.write(OWN, text)
+
+    places = {place.removeprefix(str(node.root)) for place in watched(node.host, node.options(), held(text))}
+
+    assert places >= {
+        *("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/dri/*", "/proc/driver/nvidia/version"),
+        *("/driver/usr/lib64/libcuda.so.1", "/driver/usr/lib64", "/driver", "/run/cdi/", "/etc/cdi/"),
+    }
+    assert "/dev/nvidia0" not in places, "a device is written to all the time"
+    assert [*watched(node.host, node.options(), Record())] == []
