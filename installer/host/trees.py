@@ -113,6 +113,9 @@ def _locked_unless_there(staged: str, name: str, directory: int, check: Callable
             continue
         try:
             if _lock(fd, staged, directory):
+                if _status(name, directory) is not None:  # finished between our look and our lock
+                    _remove(staged, directory)
+                    break
                 os.fchmod(fd, PRIVATE)
                 for left in os.listdir(fd):  # noqa: PTH208 - a Path has no descriptor
                     _remove(left, fd)

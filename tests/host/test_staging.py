@@ -1,11 +1,15 @@
-"""Where the next text of a config is written: beside it, under a name that no engine reads."""
+"""What is staged: texts of configs under names that no engine reads, and whole directories."""
 
+import os
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.toolkit import Text
+from installer.host.files import Host
 from installer.host.inodes import staged_name
+from installer.host.trees import create_tree
 
 READ = ("*.toml", "*.conf", "*.json", "*")  # what imports, CRI-O's walk and shells take for a config
 
@@ -34,3 +38,22 @@ def test_two_drop_ins_of_one_name_are_staged_apart(tmp_path: Path) -> None:
         place.mkdir()
 
     assert len({staged_name(place / "99-nvidia.toml") for place in (tmp_path, *places)}) == 4
+
+
+def test_who_stages_after_another_one_has_finished_leaves_it_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.mkdir
+
+    def late(name: str, mode: int, *, dir_fd: int) -> None:
+        real(tmp_path / "new")
+        (tmp_path / "new/ledger").write_text("the other one's")
+        real(name, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", late)
+    text = Text(PurePosixPath("ledger"), "ours", 0o600)
+
+    create_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [text], lambda: None)
+
+    assert (tmp_path / "new/ledger").read_text() == "the other one's"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
