@@ -100,6 +100,8 @@ def either(http: bytes, other: Path) -> Callable[[socket.socket], None]:
             back = threading.Thread(target=pass_on, args=(onward, connection))
             back.start()
             pass_on(connection, onward)
+            with suppress(OSError):  # who asked has gone, and a server may hold half of a connection for long
+                onward.shutdown(socket.SHUT_RDWR)
             back.join()
 
     return behave
