@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Api
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Container
 from installer.decide.verify import MARK
@@ -15,7 +17,7 @@ from installer.host.files import Host
 # For all engines. A busy containerd was seen to take more than 15 s; a pod's grace has no more.
 SWEEP_S: Final = 60.0
 HURRIED_S: Final = 15.0
-SWEEPS: Final = {"docker": docker_containers.sweep}
+SWEEPS: Final = {Api.DOCKER: docker_containers.sweep, Api.CRI: cri_pods.sweep}
 
 
 def any_among(running: Collection[Container], idle: Iterable[str]) -> bool:
@@ -34,4 +36,4 @@ def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath]], *, hurried: 
         if host.exists(socket):
             left_s = max(1.0, deadline - time.monotonic())
             with suppress(InstallerError):
-                SWEEPS.get(engine, cri_pods.sweep)(host.local_path(socket), timeout_s=left_s)
+                SWEEPS[ENGINES[engine].api](host.local_path(socket), timeout_s=left_s)

@@ -13,6 +13,7 @@ import click
 from installer import leftovers
 from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Api
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options
@@ -33,7 +34,7 @@ SCHEMA: Final = 1
 GPU: Final = re.compile(r"/dev/nvidia\d+")
 PATIENCE_S: Final = 60.0  # for one container: nobody's grace runs out here, and a node may be busy
 RETRY_S: Final = 0.2
-CONTAINERS: Final = {"docker": docker_containers.container}
+CONTAINERS: Final = {Api.DOCKER: docker_containers.container, Api.CRI: cri_pods.container}
 
 
 def verify(options: Options, *, as_json: bool) -> Exit:
@@ -82,7 +83,7 @@ class Trial:
         host, binary = self.host, wanted.binary
         wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
         environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
-        run = CONTAINERS.get(row.name, cri_pods.container)
+        run = CONTAINERS[ENGINES[row.name].api]
         seen: Observed | None = None
         timeout_s = max(PATIENCE_S, self.options.timeout_s)
         try:

@@ -1,6 +1,7 @@
 """Four floors: a module imports its own floor and those below, never above."""
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ FLOORS = {"decide": 0, "host": 1, "record": 2}
 TOP = 3
 EFFECTS = frozenset({"os", "shutil", "subprocess", "tempfile", "socket", "time", "datetime", "fcntl"})
 
+MAP = (PACKAGE.parent / "CONTRIBUTING.md").read_text().partition("```text")[2].partition("```")[0]
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -55,6 +57,17 @@ def test_record_reaches_the_host_through_installer_host_only(path: Path) -> None
     roots = {name.split(".")[0] for name in _imports(path)}
 
     assert roots & {"os", "shutil", "subprocess", "tempfile", "socket", "fcntl"} == set()
+
+
+# Packages whose modules are told apart by what they hold, as their line says.
+WHOLE = {"edits", "doctor", "examine"}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if path.parent.name not in WHOLE and path.stem[0] != "_"], ids=_name
+)
+def test_a_module_stands_in_the_map_of_the_house(path: Path) -> None:
+    assert re.search(rf"(?<![\w.]){path.name}", MAP)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
 from installer.decide.engines.containerd_effect import said_of
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
@@ -26,8 +27,8 @@ _VERBOSE = b"\x08\x01"  # StatusRequest{verbose: true}
 _CREATED = b"\x0a\x02\x12\x00"  # ListContainersRequest{filter{state{CONTAINER_CREATED = 0}}}
 
 # The plugins that make up CRI: containerd 1.x has the first only; in 2.x it serves what the others hold.
-_CRI_SERVICE = "io.containerd.grpc.v1.cri"
-_CRI_PARTS = ("io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", _CRI_SERVICE)
+_CRI_SERVICE = V2_PLUGIN
+_CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")

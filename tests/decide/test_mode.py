@@ -1,5 +1,6 @@
 """Which way GPUs come to containers: what engines say decides, and what was asked for."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -8,10 +9,11 @@ import pytest
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts
-from installer.decide.mode import against_cdi, highest_read, lacking, mode_of
+from installer.decide.mode import READS, WITH_CDI, against_cdi, highest_read, lacking, mode_of
 from installer.decide.options import Mode, Options
 from installer.decide.rows import EngineRow, Record
 
+PROGRAMS = {row.process for row in ENGINES.values()}
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 IN_EFFECT = Effect({}, "runc", cdi=True, cdi_dirs=DIRS)
 AUTO = Options(mode=Mode.AUTO)
@@ -151,3 +153,8 @@ def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> N
         "Docker",
         "CRI-O",
     }
+
+
+@pytest.mark.parametrize("table", [READS, WITH_CDI], ids=["what it reads", "since when it has CDI"])
+def test_each_program_that_is_an_engine_has_its_row(table: Mapping[str, object]) -> None:
+    assert set(table) == PROGRAMS

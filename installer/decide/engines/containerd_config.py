@@ -8,8 +8,11 @@ from installer.decide.data import dataclass
 from installer.decide.edits import Key, Tree
 from installer.decide.engines.model import ConfigFiles, table, text, wrong_type
 
-V2_PLUGIN: Final = "io.containerd.grpc.v1.cri"
-V3_PLUGIN: Final = "io.containerd.cri.v1.runtime"
+# By schema: the plugin that has the runtimes, which later schemas keep.
+PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+V2_PLUGIN: Final = PLUGINS[2]
+V3_PLUGIN: Final = PLUGINS[3]
+PLUGIN_IDS: Final = tuple(PLUGINS.values())
 DEFAULT: Final = "default_runtime_name"
 OLD_DEFAULT: Final = "default"  # what a full one of these is called:
 OLD_TABLE: Final = "default_runtime"
@@ -61,7 +64,7 @@ def understood(files: ConfigFiles, *, plugin: str = "", without_version: int = 1
     plugins = table(tree, ("plugins",), path)
     # containerd 2.x takes the ids of a version 2 file as they are (engine-facts.md#containerd-schemas).
     new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(files) != 1
-    plugin = plugin or (V3_PLUGIN if new_id else {1: "cri", 2: V2_PLUGIN}.get(schema, V3_PLUGIN))
+    plugin = plugin or (V3_PLUGIN if new_id else PLUGINS.get(schema, V3_PLUGIN))
     key = ("plugins", plugin, "containerd")
     imported = _imported(files, tree, merges=merges)
     if not merges:

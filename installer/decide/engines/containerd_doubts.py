@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from installer.decide.engines.containerd_config import DEFAULT, Config, major, schema_of
-from installer.decide.engines.containerd_effect import BUILT_IN, PLUGIN_IDS
+from installer.decide.engines.containerd_config import DEFAULT, PLUGIN_IDS, Config, major, schema_of
+from installer.decide.engines.containerd_effect import BUILT_IN
 from installer.decide.engines.model import ConfigFiles, RuntimeEntry, table
 from installer.decide.errors import InstallerError, Option, Remedy
 

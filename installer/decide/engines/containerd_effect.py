@@ -14,6 +14,7 @@ from installer.decide.engines.containerd_config import (
     OLD_DEFAULT,
     OLD_TABLE,
     OLD_UNTRUSTED,
+    PLUGIN_IDS,
     UNTRUSTED,
     V2_PLUGIN,
     V3_PLUGIN,
@@ -28,7 +29,6 @@ CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
 WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
 RUNC_TYPE: Final = "io.containerd.runc.v2"
-PLUGIN_IDS: Final = ("cri", V2_PLUGIN, V3_PLUGIN)
 RUNTIMES: Final = "runtimes"
 # What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.doctor.facts import Process, Version
+from installer.decide.engines import ENGINES
 from installer.host.files import Host
 from installer.host.process_table import Seen, holds, root_wrote
 from installer.host.programs import run_in
@@ -22,9 +23,7 @@ NIL_POINTER: Final = (
 # By the name of the process, which the kernel cuts after 15 letters: names of the program, and how to ask it.
 ASKED: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     SHIM: (frozenset({SHIM, f"{SHIM}-runc-v1", f"{SHIM}-runc-v2"}), "-v"),
-    "containerd": (frozenset({"containerd"}), "--version"),
-    "dockerd": (frozenset({"dockerd"}), "--version"),
-    "crio": (frozenset({"crio"}), "--version"),
+    **{engine.process: (frozenset({engine.process}), "--version") for engine in ENGINES.values()},
     "nv-fabricmanage": (frozenset({"nv-fabricmanager"}), "--version"),
 }
 _SAYS: Final = re.compile(r"(?<![\w.])v?((\d{1,5}(?:\.\d{1,5}){1,3})[^\s,]{0,40})")
