@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def facts(host: Host, pid: int | None = None) -> EngineFacts:
+def facts(host: Host) -> EngineFacts:
     program = host.local_path(PurePosixPath("/usr/bin/containerd"))
     return EngineFacts(
         "containerd",
@@ -39,7 +39,6 @@ def facts(host: Host, pid: int | None = None) -> EngineFacts:
         (),
         ROW.socket,
         "containerd.service",
-        pid,
         exe=PurePosixPath(program),
     )
 
