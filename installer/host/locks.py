@@ -286,7 +286,7 @@ def _refuse(local: Path, path: PurePosixPath, error: OSError) -> NoReturn:
 
 
 def _holder(local: Path) -> str:
-    """Return who holds a lock as part of a sentence; "" where nobody can tell, as of a file that has just gone."""
+    """Return who holds a lock, as part of a sentence; "" where nobody can tell, as of what has just gone."""
     try:
         holder = lock_holder(local)
     except InstallerError:
