@@ -206,6 +206,29 @@ def test_the_directory_of_another_installer_comes_back_without_the_ledger(site: 
     assert _named(site) == []
 
 
+def test_a_first_install_has_lost_nothing_and_says_nothing_of_it(site: Site) -> None:
+    done = site.call("install")
+
+    assert done.returncode == 0, done.stderr
+    assert "ledger lost" not in done.stderr
+
+
+def test_a_directory_set_aside_is_nobodys_but_its_owners_where_another_stands_in_its_place(
+    site: Site,
+) -> None:
+    for name in (f"{HOME}/replaced", "usr/local/nvidia/toolkit"):
+        (site.root / name).mkdir(parents=True)
+        (site.root / name / "nvidia-container-runtime").write_text("theirs")
+    before = site.tree()
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 4, done.stderr
+    assert "it still holds replaced" in sentence(done)
+    assert "ledger lost" not in done.stderr
+    assert before.items() <= site.tree().items()
+
+
 def test_what_another_install_dir_has_lost_its_ledger_is_found_by_what_engines_name(site: Site) -> None:
     assert site.call("install", "--install-dir", PLACE).returncode == 0
     (site.root / PLACE[1:] / ".toolkit-installer/ledger").unlink()

@@ -86,6 +86,8 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
                 lock = Lock(file, directory)
                 _flock(file, local / LOCK, path)
             still = _has_name(directory, local) and (file is None or _has_name(file, local / LOCK))
+        except FileNotFoundError:  # who held it has just removed it
+            still = False
         except BaseException:
             lock.release()
             raise
@@ -284,7 +286,11 @@ def _refuse(local: Path, path: PurePosixPath, error: OSError) -> NoReturn:
 
 
 def _holder(local: Path) -> str:
-    holder = lock_holder(local)
+    """Return who holds a lock, as part of a sentence; "" where nobody can tell, as of what has just gone."""
+    try:
+        holder = lock_holder(local)
+    except InstallerError:
+        return ""
     if holder is None:
         return ""
     pid, started = holder

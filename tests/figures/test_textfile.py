@@ -6,10 +6,16 @@ import signal
 import stat
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.options import Options
+from installer.decide.plan import Plan
+from installer.decide.rows import Record
+from installer.host.files import Host
+from installer.record import monitoring
+from installer.record.ledger import Ledger
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
 from tests.support.version import VERSION
 from tests.support.waiting import until_it_sleeps
@@ -104,6 +110,25 @@ def test_a_repair_is_counted_and_a_look_that_changes_nothing_is_not(site: Site) 
         assert child.wait(30) == 0
 
     assert (told["installs_total"], told["repairs_total"]) == (1, 1)
+
+
+def test_an_engine_that_was_restarted_is_counted_and_one_that_got_a_signal_is_not(tmp_path: Path) -> None:
+    textfile = PurePosixPath(f"/{DIRECTORY}/toolkit.prom")
+    (tmp_path / DIRECTORY).mkdir(parents=True)
+    host = Host.under(PurePosixPath(tmp_path))
+    options = Options(host_root=PurePosixPath(tmp_path), metrics_textfile=textfile)
+    ledger = Ledger.open(host, options.layout)
+    monitoring.claim(host, options, ledger)
+
+    for _ in range(2):
+        ledger.reloaded += ["docker", "containerd"]
+        monitoring.installed(host, options, ledger, Plan((), Record(), Record(), {}), repair=False)
+    told = (tmp_path / DIRECTORY / textfile.name).read_text().splitlines()
+    ledger.remove()
+
+    assert [line for line in told if line.startswith("toolkit_installer_engine_restarts_total{")] == [
+        'toolkit_installer_engine_restarts_total{engine="containerd"} 2'
+    ]
 
 
 def test_a_repair_that_fails_tells_so_and_the_next_good_one_takes_it_back(site: Site) -> None:

@@ -171,8 +171,8 @@ class FakeSystemd:
 
     Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it. Behind a bus each message
     comes with the sender that dbus-daemon writes into it (seen with 1.14.10); ``strangers`` are signals that a
-    local user sends us alone, between a question and its answer. ``changed`` are properties that are not as they
-    should be, and ``tells`` says whether the end of a job is told at all. ``prepared`` is what logind says of a
+    local user sends us alone, between a question and its answer. ``changed`` are properties that are more, or not
+    as they should be, and ``tells`` says whether the end of a job is told at all. ``prepared`` is what logind says of a
     shutdown, None where it does not run.
     """
 
@@ -280,7 +280,11 @@ class FakeSystemd:
         if names:
             return new_method_return(request, "v", (self._property(request, names[0]),))
         assert not interface, "an empty name is all interfaces"
-        told = ["LoadState", "ActiveState", "SubState", "CanReload", "Job", "InvocationID"]
+        told = [
+            *dict.fromkeys(
+                ["LoadState", "ActiveState", "SubState", "CanReload", "Job", "InvocationID", *self.changed]
+            )
+        ]
         path = request.header.fields[HeaderFields.path]
         told += ["MainPID", "Result"] if path.endswith("_2eservice") else []
         return new_method_return(request, "a{sv}", ({name: self._property(request, name) for name in told},))

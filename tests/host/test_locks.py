@@ -1,5 +1,6 @@
 import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -39,6 +40,36 @@ def test_a_lock_on_a_directory_that_has_lost_its_name_is_none(host: Host, tmp_pa
     assert lock is not None
     assert os.path.samestat(os.fstat(lock.fd), (tmp_path / "home/lock").stat())
     lock.release()
+
+
+def _gone_at_the_lock(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """Have the directory's holder remove it, as an uninstall ends, in the moment that somebody locks it."""
+    real = fcntl.flock
+
+    def late(fd: int, operation: int) -> None:
+        shutil.rmtree(home, ignore_errors=True)
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+
+
+def test_a_lock_on_a_directory_that_is_removed_in_that_moment_is_none(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _gone_at_the_lock(monkeypatch, tmp_path / "home")
+
+    assert lock_directory(host, HOME) is None
+
+
+def test_who_meets_an_instance_that_is_just_leaving_is_kept_out_and_told_so(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = lock_pidfile(host, HOME / "lock")
+    _gone_at_the_lock(monkeypatch, tmp_path / "home")
+
+    with pytest.raises(LockedError, match=r"start \(another instance holds /home/lock\)"):
+        lock_pidfile(host, HOME / "lock")
+    held.release()
 
 
 def test_a_lock_is_given_to_one_only_and_outlives_an_exec(host: Host) -> None:

@@ -3,6 +3,10 @@
 Say ``python -m tests.mutants.sample [--count N] [--seed N]``. Cosmic Ray makes the mutants; what it finds to do is
 drawn from with a seed, which is printed. Left out is what no test should see: the number of seconds that something
 is waited for, decorators, and ``|`` between types.
+
+All fast tests run once without any mutant, and what each executes is noted line by line. A mutant is judged by the
+tests that execute its line, then by the files that name its module or are called like it; what lives there by all
+of them, for what the real program executes as a child of a test is noted for no test.
 """
 
 import argparse
@@ -16,15 +20,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import unified_diff
+from difflib import SequenceMatcher, unified_diff
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.mutants.__main__ import FAILED, PROJECT, first_red
 
-# It ships no types, and is there for the torture alone.
+# They are there for the torture alone, and one of them ships no types.
 ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
+coverage = import_module("coverage")
 
 FLOORS = ("decide", "record")
 OPERATORS = re.compile(
@@ -35,6 +40,7 @@ OPERATORS = re.compile(
 )
 SEEN = 0.9
 NOT_COPIED = (".git", ".venv", ".cache", "build", "__pycache__", ".*_cache")
+AT_MOST = 300  # tests of those that execute a line; all of them come in the end
 # A mutant may wait for ever; the whole takes some minutes.
 LIMIT_S = 1800
 INTERRUPTED = 2  # as pytest says it
@@ -57,6 +63,14 @@ class Mutant:
         assert changed is not None
         return changed
 
+    def lines(self) -> set[int]:
+        """Return the numbers of the lines that it changes."""
+        before = (PROJECT / self.module).read_text().splitlines()
+        changes = SequenceMatcher(None, before, self.text().splitlines(), autojunk=False).get_opcodes()
+        return {
+            line + 1 for kind, first, end, _, _ in changes if kind != "equal" for line in range(first, end)
+        }
+
     def diff(self) -> str:
         """Return the two lines that tell it."""
         before = (PROJECT / self.module).read_text().splitlines()
@@ -76,20 +90,37 @@ def mutants() -> Iterator[Mutant]:
                 yield from (Mutant(module.relative_to(PROJECT), name, index) for index in range(count))
 
 
+def executing(mutant: Mutant, noted: Path) -> list[str]:
+    """Return the tests that execute what is changed, the quick ones of its own floor first."""
+    data = coverage.CoverageData(str(noted))
+    data.read()
+    # As the copy of the project that they ran in has it.
+    file = next((path for path in data.measured_files() if path.endswith(f"/{mutant.module}")), "")
+    by_line = data.contexts_by_lineno(file) if file else {}
+    tests = {test.partition("|")[0] for line in mutant.lines() for test in by_line.get(line, ())} - {""}
+    floor = f"tests/{mutant.module.parts[1]}/"
+    return sorted(tests, key=lambda test: (not test.startswith(floor), test))[:AT_MOST]
+
+
 def nearest(module: Path) -> list[str]:
-    """Return the test files that name a module: most likely they see what is wrong with it."""
+    """Return the test files that name a module, or are called like it: they see it through the real program."""
     named = re.compile(rf"\b{re.escape('.'.join(module.with_suffix('').parts))}\b")
     files = (PROJECT / "tests").rglob("test_*.py")
-    found = [file for file in files if "engines" not in file.parts and named.search(file.read_text())]
+    found = [
+        file
+        for file in files
+        if "engines" not in file.parts
+        and (named.search(file.read_text()) or file.stem.startswith(f"test_{module.stem}"))
+    ]
     return sorted(str(file.relative_to(PROJECT)) for file in found)
 
 
-def red_with(mutant: Mutant) -> str | None:
-    """Return the fast test that sees a mutant, None where it lives."""
+def red_with(mutant: Mutant, noted: Path) -> str | None:
+    """Return the fast test that sees a mutant, None where it lives; ``noted`` has what each test executes."""
     with _copy() as directory:
         (directory / mutant.module).write_text(mutant.text())
-        floor = f"tests/{mutant.module.parts[1]}"
-        return _red(directory, *nearest(mutant.module), floor) or _red(directory, "tests")
+        stages = (executing(mutant, noted), nearest(mutant.module), ["tests"])
+        return next((red for tests in stages if tests and (red := _red(directory, tests))), None)
 
 
 @contextmanager
@@ -100,14 +131,20 @@ def _copy() -> Iterator[Path]:
         yield tree
 
 
-def _red(directory: Path, *tests: str) -> str | None:
+def _red(directory: Path, tests: list[str], noted: Path | None = None) -> str | None:
     words = ["-q", "-x", "-p", "no:cacheprovider", "--numprocesses", "2", "--ignore=tests/engines"]
     cache = os.environ.get("TEST_CACHE") or str(PROJECT / ".cache/engines")
+    environment = os.environ | {"PYTHONPATH": str(directory), "TEST_CACHE": cache}
+    if noted is not None:
+        words += ["--cov=installer", "--cov-context=test", "--cov-report="]
+        environment |= {"COVERAGE_FILE": str(noted)}
+    chosen = directory / "chosen"
+    chosen.write_text("\n".join(tests))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *tests],
+            [sys.executable, "-m", "pytest", *words, f"@{chosen}"],
             cwd=directory,
-            env=os.environ | {"PYTHONPATH": str(directory), "TEST_CACHE": cache},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -119,6 +156,16 @@ def _red(directory: Path, *tests: str) -> str | None:
     return first_red(done.stdout) or "not loaded" if done.returncode in {FAILED, INTERRUPTED} else None
 
 
+def _told(mutant: Mutant, noted: Path) -> bool:
+    """Print the verdict on a mutant; tell whether it was seen."""
+    began, red = time.monotonic(), red_with(mutant, noted)
+    seconds = time.monotonic() - began
+    print(f"{seconds:>4.0f} s  {mutant.module}  {mutant.operator}  {red or 'LIVES'}", flush=True)
+    if not red:
+        print(mutant.diff(), flush=True)
+    return red is not None
+
+
 def main() -> int:
     """Print each mutant that lives; return 1 where they are too many."""
     parser = argparse.ArgumentParser()
@@ -128,18 +175,12 @@ def main() -> int:
     chance = random.Random(given.seed)  # noqa: S311 - to be repeated
     drawn = chance.sample(list(mutants()), given.count)
     print(f"seed {given.seed}", flush=True)
-    with _copy() as directory:
-        if red := _red(directory, "tests"):
+    with TemporaryDirectory(prefix="mutants-") as name, _copy() as directory:
+        noted = Path(name) / "noted"
+        if red := _red(directory, ["tests"], noted):
             print(f"no mutant can be judged: {red} is red without any")
             return 1
-    lives = 0
-    for mutant in drawn:
-        began, red = time.monotonic(), red_with(mutant)
-        lives += not red
-        seconds = time.monotonic() - began
-        print(f"{seconds:>4.0f} s  {mutant.module}  {mutant.operator}  {red or 'LIVES'}", flush=True)
-        if not red:
-            print(mutant.diff(), flush=True)
+        lives = sum(not _told(mutant, noted) for mutant in drawn)
     print(f"the fast tests see {given.count - lives} of {given.count} mutants, seed {given.seed}")
     return int(given.count - lives < SEEN * given.count)
 

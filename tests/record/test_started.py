@@ -1,0 +1,95 @@
+"""How an engine was started, and will be: by its process, by systemd's words, by the host's own /proc."""
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts
+from installer.host.files import Host
+from installer.record.started import Started, started, with_flags
+from tests.host.servers import FakeSystemd, FakeUnit, serving
+
+ROW = ENGINES["containerd"]
+PID = 61
+# As GetAll of systemd 252 has it, of a unit that starts its service as it is.
+UNIT: dict[str, tuple[str, Any]] = {
+    "ExecStart": ("a(sasbttttuii)", []),
+    "Environment": ("as", []),
+    "EnvironmentFiles": ("a(sb)", []),
+    "RootDirectory": ("s", ""),
+    "NeedDaemonReload": ("b", False),
+}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    return Host.under(PurePosixPath(tmp_path))
+
+
+def facts(host: Host) -> EngineFacts:
+    program = host.local_path(PurePosixPath("/usr/bin/containerd"))
+    return EngineFacts(
+        "containerd",
+        ROW.config,
+        None,
+        None,
+        (),
+        ROW.socket,
+        "containerd.service",
+        exe=PurePosixPath(program),
+    )
+
+
+def process(host: Host, name: str, *words: str) -> None:
+    """Make the process that systemd tells as the unit's own, as the host's /proc has it."""
+    directory = host.local_path(PurePosixPath(f"/proc/{PID}"))
+    directory.mkdir(parents=True)
+    (directory / "comm").write_text(f"{name}\n")
+    (directory / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+    (directory / "environ").write_bytes(b"PATH=/opt/bin\0NOTIFY_SOCKET=/run/systemd/notify\0")
+
+
+def systemd(host: Host, **said: tuple[str, Any]) -> Any:
+    bus = host.local_path(PurePosixPath("/run/dbus/system_bus_socket"))
+    return serving(bus, FakeSystemd({"containerd.service": FakeUnit(main_pid=PID)}, changed=UNIT | said))
+
+
+def command(*words: str) -> tuple[str, Any]:
+    return "a(sasbttttuii)", [(words[0], [*words], False, 0, 0, 0, 0, 0, 0, 0)]
+
+
+def test_a_process_that_is_not_seen_from_here_is_found_in_the_hosts_proc(host: Host) -> None:
+    process(host, "containerd", "/usr/bin/containerd", "--config", "/opt/c.toml")
+
+    with systemd(host):
+        found = started(host, facts(host))
+
+    assert found == Started(("--config", "/opt/c.toml"), {"PATH": "/opt/bin"})
+
+
+def test_another_process_under_that_number_tells_nothing_of_the_engine(host: Host) -> None:
+    process(host, "sleep", "/bin/sleep", "--config", "/opt/c.toml")
+
+    with systemd(host):
+        found = started(host, facts(host))
+
+    assert found is None
+
+
+def test_a_word_of_an_environment_file_is_part_of_the_next_start(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/default").write_text("# of the site\nWORDS='--root /srv/c'\n")
+    process(host, "containerd", "/usr/bin/containerd")
+
+    with systemd(
+        host,
+        ExecStart=command("/usr/bin/containerd", "$WORDS", "--log-level=${LEVEL}"),
+        Environment=("as", ["LEVEL=warn"]),
+        EnvironmentFiles=("a(sb)", [("/etc/default", False)]),
+    ):
+        found = with_flags(host, facts(host))
+
+    assert found.next_words == ("--root", "/srv/c", "--log-level=warn")
