@@ -1,8 +1,6 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from pathlib import PurePosixPath
+from collections.abc import Callable
 from typing import Final
 
 from installer import signals
@@ -17,10 +15,7 @@ from installer.decide.drift import (
     retry_s,
     with_repair,
 )
-from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, StoppedError
-from installer.decide.facts import EngineFacts
-from installer.decide.layout import Layout
 from installer.decide.options import Drift, Options
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
@@ -28,7 +23,7 @@ from installer.decide.steps import Reload, describe
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.waiting import Watch, signature
-from installer.record import gpus, seen, units
+from installer.record import seen, watching
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
 
@@ -202,8 +197,8 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
     moment = seen.now_s()
     now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment))
-    places = _places(work)
-    as_found = as_found or _as_written(work, places)
+    watched = _places(work)
+    as_found = as_found or _as_written(work, watched)
     try:
         seen.publish(work.host, work.options.state_file, now)
     except InstallerError as error:
@@ -213,14 +208,14 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     if work.options.drift is Drift.IGNORE:
         return Watch()
     due = max(1.0, now.until_s - moment) if now.until_s else 0.0
-    return Watch((*places, *_processes(now)), as_found, due, rest_s(looks, moment))
+    return Watch((*watched, *watching.processes(now)), as_found, due, rest_s(looks, moment))
 
 
-def _as_written(work: Work, places: tuple[str, ...]) -> str:
+def _as_written(work: Work, watched: tuple[str, ...]) -> str:
     """Return how the node is after a write of ours, or what it never is where somebody has written since."""
     from installer.status import told
 
-    found = signature(places)
+    found = signature(watched)
     return found if all(line.good for line in told(work.host, work.options)) else ELSEWISE
 
 
@@ -229,14 +224,15 @@ def _engines(work: Work, plan: Plan, before: Seen, *, proven: bool) -> tuple[Eng
     reasons = {
         step.engine: why
         for step, why in zip(plan.steps, plan.why, strict=True)
-        if isinstance(step, Reload) and not proven
+        # One that serves may have to read what its owner has changed all the same.
+        if isinstance(step, Reload) and not proven and not _serves(step, plan)
     }
     found = (
         EngineSeen(
             each.name,
             None if each.name in plan.unproven else each.name not in reasons,
             differs=reasons.get(each.name, ""),
-            process=_process(work.host, each),
+            process=watching.process_of(work.host, each),
         )
         for each in plan.engines.values()
     )
@@ -244,59 +240,14 @@ def _engines(work: Work, plan: Plan, before: Seen, *, proven: bool) -> tuple[Eng
     return seen.with_since((*found, *silent), before.engines)
 
 
-def _process(host: Host, engine: EngineFacts) -> str:
-    """Return where the process of an engine is found below /proc; "" where it is not seen."""
-    if engine.pid:
-        return f"/proc/{engine.pid}"
-    with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
-        if pid := units.state(host, engine.unit).main_pid:
-            return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
-    return ""
+def _serves(reload: Reload, plan: Plan) -> bool:
+    engine = plan.engines.get(reload.engine)
+    return engine is not None and engine.serving is not None and reload.satisfied_by(engine.serving)
 
 
 def _places(work: Work) -> tuple[str, ...]:
-    """Return what is watched: all that a plan is made from, as far as a change of it can be seen cheaply.
-
-    Processes are watched beside it. A look that finds one that runs expects nothing but that of it, however
-    it was before: one that ends again while we look must not be taken for one that had ended then.
-    """
-    host, options = work.host, work.options
-    found: list[str] = []
-    for path, whole in watched(options.layout, work.held()):
-        for last in (False, True):
-            local = str(host.local_path(path, last=last))
-            found.append(f"{local}/" if whole else local)
-    found += gpus.watched(host, options, work.held())
-    return tuple(dict.fromkeys((*found, *_sockets(work))))
+    return watching.places(work.host, work.options, work.held())
 
 
-def _engine_places(work: Work, now: Seen) -> tuple[str, ...]:
-    """Return what is not the same any more once an engine was restarted."""
-    return (*_sockets(work), *_processes(now))
-
-
-def _processes(now: Seen) -> tuple[str, ...]:
-    return tuple(each.process for each in now.engines if each.process)
-
-
-def _sockets(work: Work) -> tuple[str, ...]:
-    return tuple(str(work.host.local_path(row.socket)) for row in work.held().engines)
-
-
-def watched(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:
-    """Yield what the rows of the ledger tell to be watched, and whether all that is in it."""
-    for row in held.configs:
-        yield row.path, False
-    for engine in held.engines:
-        for directory in _config_directories(engine.name, engine.config):
-            yield directory, True
-    yield from ((path, False) for path in (layout.toolkit, layout.config, layout.ledger))
-    if held.toolkit is not None:
-        yield layout.version(held.toolkit.version), True
-
-
-def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
-    engine = ENGINES[name]
-    own = config or engine.config
-    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
-    return dict.fromkeys(each for each in directories if each is not None)
+def _engine_places(work: Work, before: Seen) -> tuple[str, ...]:
+    return watching.engine_places(work.host, work.held(), before)

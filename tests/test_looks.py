@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from installer import looks
+from installer.decide.effect import Effect, Handler
+from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
 from installer.decide.options import Drift, Options
 from installer.decide.part import Part
 from installer.decide.plan import Plan
 from installer.decide.rows import EngineRow, Record
-from installer.decide.steps import WriteConfig
+from installer.decide.steps import Reload, WriteConfig
 from installer.host.files import Host
 from installer.record import seen
 from installer.record.seen import EngineSeen, Seen
@@ -147,6 +150,28 @@ def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Pat
     assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
     assert node.done == ["withdrawn"]
     assert 0 < watch.due_s <= 2
+
+
+def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:
+    entry = RuntimeEntry("nvidia", PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime"))
+    serving = Effect({"nvidia": Handler(str(entry.binary))}, "runc")
+    engine = EngineFacts(
+        "docker",
+        STEP.path,
+        None,
+        None,
+        (STEP.path,),
+        PurePosixPath("/run/docker.sock"),
+        "docker.service",
+        serving=serving,
+    )
+    reload = Part("docker", (Reload("docker", (entry,)),), ("its config changes",))
+    node = Node(tmp_path, Plan((reload,), Record(), Record(), {"docker": engine}))
+
+    looks.look(node.work(), asked=False)
+
+    assert "docker would have to be reloaded" in node.said["problem"]
+    assert [(each["serves"], each["differs"]) for each in node.said["engines"]] == [(True, "")]
 
 
 def _refuse(_: Plan) -> None:

@@ -138,7 +138,7 @@ def choose(
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
         way = _way(engine, decision, entries, facts)
         after = ask(engine, {**now, **way.texts})
-        wrong = [*_unserved(engine, decision, after, entries), *disturbed(before, after, _names(entries))]
+        wrong = [*_unserved(engine, way.decision, after, entries), *disturbed(before, after, _names(entries))]
         if not (wrong or lived.broken or lived.undefined):
             wrong += disturbed(lived, after, ours)
         told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
@@ -194,6 +194,8 @@ class _Way:
 def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts) -> _Way:
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
+    if any(row.edits and not row.ours for row in _configs(engine, facts)):
+        decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
     held = [row for row in _configs(engine, facts) if row.path not in wanted]
     # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
     changes += [withdrawn(row, facts) for row in held if row.written]

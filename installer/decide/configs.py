@@ -17,6 +17,7 @@ from installer.decide.rows import ConfigRow, Saved
 from installer.decide.steps import WriteConfig
 from installer.decide.undone import runtime_of, undone
 
+EMPTY: Final = "{}"  # what an edit has made that made a table, or an object
 DEFAULT: Final = "the default"  # the key that names the default runtime, whatever the engine calls it
 
 
@@ -147,7 +148,7 @@ def group_of(key: Key, engine: str) -> str:
 
 def _goes(edit: Edit, engine: str, kept: Collection[str]) -> bool:
     """Tell whether an edit is to be undone while ``kept`` stay: the tables that hold these stay with them."""
-    holds = not runtime_of(edit.key) and edit.after == "{}"
+    holds = not runtime_of(edit.key) and edit.after == EMPTY
     return group_of(edit.key, engine) not in kept and not (kept and holds)
 
 
@@ -161,9 +162,11 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     now, row = facts.contents[path], facts.held.config(path)
     original = without_us(path, facts).file
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
-    stale = _stale(relocated(row, now) if row else (), total)
+    stale = _stale(row, now, total, wanted)
+    # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
+    taken_back = any(edit.after != EMPTY for edit in stale)
     text = text_of(now, path)
-    if not stale and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
+    if not taken_back and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
         if row is None and wanted.wants and not _is_copy(engine, facts):
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _as_found(engine, path, now, facts), original)
@@ -183,7 +186,7 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         WriteConfig(engine, path, now, after),
         ConfigRow(engine, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
-        taken_back=bool(stale),
+        taken_back=taken_back,
     )
 
 
@@ -229,10 +232,19 @@ def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
     return ConfigChange(step, None, was, taken_back=step is not None)
 
 
-def _stale(held: Sequence[Edit], total: Sequence[Edit]) -> tuple[Edit, ...]:
-    """Return the edits of an earlier run that this one does not make."""
+def _stale(
+    row: ConfigRow | None, now: File | None, total: Sequence[Edit], wanted: FileWants
+) -> tuple[Edit, ...]:
+    """Return the edits of an earlier run that this one does not make.
+
+    Where the ledger was lost, nobody knows what an earlier run made of a runtime that is wanted still.
+    """
     kept = {_asked(edit) for edit in total}
-    return tuple(edit for edit in held if _asked(edit) not in kept)
+    found = tuple(edit for edit in relocated(row, now) if _asked(edit) not in kept) if row else ()
+    if row is None or row.ours:
+        return found
+    names = {runtime_of(want.key) for want in wanted.wants} - {""}
+    return tuple(edit for edit in found if runtime_of(edit.key) not in names)
 
 
 def _asked(edit: Edit) -> tuple[Key, str | None]:

@@ -104,15 +104,29 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
     assert served(node) == names
 
 
+def _with_a_key_of_its_owner(node: Node) -> None:
+    now = node.read(config_of(node))
+    if node.engine == "docker":
+        node.write(DOCKER, json.dumps(json.loads(now) | {"max-concurrent-downloads": 4}))
+    else:
+        node.write(CONTAINERD, f"{now}\n# its owner was here\n")
+
+
 def test_the_same_bytes_and_others_keys_are_no_drift(node: Node) -> None:
+    if node.engine == "docker":  # then the file is made by us, and its owner's key is the first of his
+        node.run(["rm", "-f", DOCKER])
+        node.restart("docker.service")
     with running(node) as process:
         starts, number, said = Starts(node), look(node)["number"], process.log
         bootstrap(node, node.read(config_of(node)))
         until(lambda: look(node)["number"] > number, lambda: process.log)
         node.write(f"{config_of(node)}.bak", "somebody's copy")
         until(lambda: look(node)["number"] > number + 1, lambda: process.log)
+        number = look(node)["number"]
+        _with_a_key_of_its_owner(node)
+        until(lambda: look(node)["number"] > number, lambda: process.log)
 
-        assert ready(node)
+        assert ready(node), why(node)
         assert process.log == said, "not a word"
         assert (starts.ours(), look(node)["repairs"]) == (0, {})
 

@@ -1,0 +1,73 @@
+"""What is watched while ``run`` waits: all that a plan is made from, as far as that can be seen cheaply."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.layout import Layout
+from installer.decide.options import Options
+from installer.decide.rows import Record
+from installer.host.files import Host
+from installer.record import gpus, units
+from installer.record.seen import Seen
+
+
+def places(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+    """Return what is watched but for the processes of engines.
+
+    A look that finds one that runs expects nothing but that of it, however it was before: one that ends again
+    while we look must not be taken for one that had ended then.
+    """
+    found: list[str] = []
+    for path, whole in _of_rows(options.layout, held):
+        for last in (False, True):
+            local = str(host.local_path(path, last=last))
+            found.append(f"{local}/" if whole else local)
+    found += gpus.watched(host, options, held)
+    return tuple(dict.fromkeys((*found, *_sockets(host, held))))
+
+
+def engine_places(host: Host, held: Record, seen: Seen) -> tuple[str, ...]:
+    """Return what is not the same any more once an engine was restarted."""
+    return (*_sockets(host, held), *processes(seen))
+
+
+def processes(seen: Seen) -> tuple[str, ...]:
+    """Return the processes of the engines that were seen."""
+    return tuple(each.process for each in seen.engines if each.process)
+
+
+def process_of(host: Host, engine: EngineFacts) -> str:
+    """Return where the process of an engine is found below /proc; "" where it is not seen."""
+    if engine.pid:
+        return f"/proc/{engine.pid}"
+    with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
+        if pid := units.state(host, engine.unit).main_pid:
+            return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
+    return ""
+
+
+def _sockets(host: Host, held: Record) -> tuple[str, ...]:
+    return tuple(str(host.local_path(row.socket)) for row in held.engines)
+
+
+def _of_rows(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:
+    """Yield what the rows of the ledger tell to be watched, and whether all that is in it."""
+    for row in held.configs:
+        yield row.path, False
+    for engine in held.engines:
+        for directory in _config_directories(engine.name, engine.config):
+            yield directory, True
+    yield from ((path, False) for path in (layout.toolkit, layout.config, layout.ledger))
+    if held.toolkit is not None:
+        yield layout.version(held.toolkit.version), True
+
+
+def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
+    engine = ENGINES[name]
+    own = config or engine.config
+    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
+    return dict.fromkeys(each for each in directories if each is not None)
