@@ -1,5 +1,6 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
+import time
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import PurePosixPath
@@ -23,7 +24,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
-from installer.record import ready, successor
+from installer.record import next_run, ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.context import Context
 from installer.record.internal import internal_errors
@@ -34,7 +35,7 @@ from installer.record.probe import probe_install
 from installer.record.transaction import apply, never_stop, refuse_obstacles
 from installer.record.trial import Trials
 from installer.record.units import buses
-from installer.uninstall import remove_readiness, undo, undoing
+from installer.uninstall import UNDO_S, remove_readiness, undo, undoing
 
 NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")
@@ -80,7 +81,10 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)
     opening = partial(Ledger.open, host, options.layout, inherited, check)
-    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
+    with (
+        opened(partial(next_run.ledger_for_run, host, options, opening)) as ledger,
+        figures.failures_told(host, options, ledger),
+    ):
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
         if woken is None:
@@ -226,17 +230,26 @@ def _wait(work: looks.Work, watch: Watch, locks: tuple[int, ...], woken: Woken |
 
 def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
     """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
+    until_s = time.monotonic() + UNDO_S
     if _node_stops(host):
         log.info("everything kept", reason="the node is going down")
     elif not options.on_exit.undoes:
         remove_readiness(host, options, ledger)
         log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
+    elif _replaced(host, options, ledger):
+        log.info("everything kept", reason="the next run takes over")
     elif successor.handed_over(host, options, ledger.held):
         remove_readiness(host, options, ledger)
         return True
     else:
-        undo(host, options, ledger, hurried=True)
+        undo(host, options, ledger, within_s=until_s - time.monotonic())
     return False
+
+
+def _replaced(host: Host, options: Options, ledger: Ledger) -> bool:
+    """Tell whether another ``run`` is about to take our place; without a pidfile it waits for the ledger."""
+    remove_readiness(host, options, ledger)
+    return next_run.await_next_run(host, ledger.lock)
 
 
 def _node_stops(host: Host) -> bool:

@@ -82,13 +82,13 @@ def _undo_adopted(host: Host, options: Options) -> None:
         undo(host, options, ledger)
 
 
-def undo(host: Host, options: Options, ledger: Ledger, *, hurried: bool = False) -> None:
-    """Undo what the ledger holds, and what configs show to be ours; ``hurried`` ends within a pod's grace.
+def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf) -> None:
+    """Undo what the ledger holds, and what configs show to be ours, ``within_s`` where a pod's grace ends.
 
     Raises:
         UndoIncompleteError: something of ours is left, and the ledger is kept.
     """
-    until_s = time.monotonic() + UNDO_S if hurried else inf
+    until_s, hurried = time.monotonic() + within_s, within_s < inf
     with undoing():
         remove_readiness(host, options, ledger)
         figures.withdraw(host, options, ledger)

@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tests.deploy.rendered import Manifest
@@ -11,6 +11,7 @@ from tests.engines.cri import NODE, Container, Cri, CriError, Executed, Mount, P
 from tests.engines.nodes import Node
 
 LOGS = "run/podlogs"
+POD_LOGS = "var/log/pods"
 REMOVED_S = 60
 SUFFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
@@ -81,8 +82,22 @@ def wanted(pod: Manifest, tag: str, log: str, drop: str = "") -> Container:
 
 
 def apply(node: Node, name: str, pod: Manifest, tag: str, drop: str = "") -> Running:
-    """Start a pod of deploy/ on a node."""
-    return start(node, name, wanted(pod, tag, f"{name}.log", drop), pod["terminationGracePeriodSeconds"])
+    """Start a pod of deploy/ on a node; its name is that of its host, as of all that have a network of their own."""
+    container = wanted(pod, tag, f"{name}.log", drop)
+    container = replace(container, env={**(container.env or {}), "HOSTNAME": name})
+    return start(node, name, container, pod["terminationGracePeriodSeconds"])
+
+
+def announce(node: Node, name: str) -> None:
+    """Make the directory for a pod's logs, as the kubelet does right before it asks for the pod's sandbox."""
+    (node.root / POD_LOGS / f"node-toolkit-installer_{name}_uid-{name}").mkdir(parents=True)
+
+
+def forget(node: Node) -> None:
+    """Remove these directories, as the kubelet does some time after the pods."""
+    for directory in (node.root / POD_LOGS).iterdir():
+        directory.rmdir()
+    (node.root / POD_LOGS).rmdir()
 
 
 def start(node: Node, name: str, container: Container, grace_s: int) -> Running:

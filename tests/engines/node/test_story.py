@@ -9,8 +9,9 @@ import pytest
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.going_down import held_back
 from tests.engines.live import start
-from tests.engines.node.kubelet import Running, apply, probe
+from tests.engines.node.kubelet import Running, announce, apply, forget, probe
 from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
@@ -20,6 +21,7 @@ from tests.engines.told import served
 from tests.support.waiting import command_line
 
 NEXT = "next"
+FIRST, SECOND = "toolkit-aaaaa", "toolkit-bbbbb"
 READY = "run/nvidia/toolkit/ready"
 PSS_MB = 6.0
 CPU_S = 3.6  # a millicore
@@ -221,9 +223,11 @@ def test_a_config_that_a_bootstrap_script_rewrites_is_mended(
     assert snapshot(node) == files
 
 
-def test_what_a_wait_costs(newest_node: Node, tell: Callable[[Node], Story]) -> None:
+def test_what_a_wait_costs_and_what_becomes_of_it(newest_node: Node, tell: Callable[[Node], Story]) -> None:
     story, manifest = tell(newest_node), daemon_set("undo")
-    pod = apply(newest_node, "toolkit", manifest, TAG)
+    files, before = snapshot(newest_node), served(newest_node)
+    announce(newest_node, FIRST)
+    pod = apply(newest_node, FIRST, manifest, TAG)
     becomes_ready(pod, manifest)
     until(lambda: waits(newest_node), pod.log)
     process = waiter_of(newest_node)
@@ -241,4 +245,74 @@ def test_what_a_wait_costs(newest_node: Node, tell: Callable[[Node], Story]) -> 
     story.tell(f"and {an_hour_s:.2f} s of CPU in an hour (limit {CPU_S})")
     assert memory <= PSS_MB
     assert an_hour_s <= CPU_S
+
+    pod = deleted_by_force(newest_node, pod, manifest, story)
+    drained(newest_node, pod, manifest, story)
+    assert pod.delete() == 0
+    forget(newest_node)
+    story.tell("its label was taken away, so its pod went: all is undone")
+    assert snapshot(newest_node) == files
+    assert served(newest_node) == before
+
+    pod = apply(newest_node, "toolkit-again", manifest, TAG)
+    becomes_ready(pod, manifest)
+    story.tell("it has the label again: the pod is ready")
+    goes_down(newest_node, pod, manifest, story)
+
+
+def deleted_by_force(node: Node, pod: Running, manifest: Manifest, story: Story) -> Running:
+    """Delete the first pod by force, and return the next one: the DaemonSet makes it before the first has ended."""
+    restarts, codes = story.restarts, list[int]()
+    announce(node, SECOND)
+    ends = threading.Thread(target=lambda: codes.append(pod.delete()))
+    ends.start()
+    until(lambda: "waiting for the next pod" in pod.log(), pod.log)
+
+    following = apply(node, SECOND, manifest, TAG)
+
+    becomes_ready(following, manifest)
+    ends.join()
+    story.tell("the pod was deleted by force: the next one is ready, and nothing was undone")
+    assert codes == [0]
+    assert "the next run takes over" in pod.log()
+    assert "nothing changed" in following.log()
+    assert story.restarts == restarts
+    assert served(node)[0] >= OURS
+    return following
+
+
+def drained(node: Node, pod: Running, manifest: Manifest, story: Story) -> None:
+    """Let all pods but those of DaemonSets be evicted."""
+    restarts = story.restarts
+    live = start(node)
+    assert live.exec() == "alive\n"
+
+    live.stop()
+    live.remove()
+
+    becomes_ready(pod, manifest)
+    story.tell("the node was drained: the pod of the DaemonSet stays, and so does the toolkit")
+    assert served(node)[0] >= OURS
+    assert story.restarts == restarts
+
+
+def goes_down(node: Node, pod: Running, manifest: Manifest, story: Story) -> None:
+    """Shut the node down and boot it; its kubelet has a grace for that, and ends the pod first."""
+    restarts, installed, serving = story.restarts, on_disk(snapshot(node)), served(node)
+
+    with held_back(node):
+        assert pod.delete() == 0
+        story.tell("the kubelet ended the pod, for the node goes down: all is kept")
+        assert "the node is going down" in pod.log()
+        assert story.restarts == restarts
+    node.shut_down_and_boot()
+    node.cri.wait()
+    story.tell("the node has booted: it serves as before")
+    assert served(node) == serving
+    restarts = story.restarts
+    pod = apply(node, "toolkit-booted", manifest, TAG)
+    becomes_ready(pod, manifest)
+    story.tell("the pod found it as it should be")
+    assert story.restarts == restarts
+    assert installed.items() <= on_disk(snapshot(node)).items()
     assert pod.delete() == 0

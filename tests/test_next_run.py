@@ -1,0 +1,136 @@
+"""A pod that is deleted by force: the next one is there while it stops, and takes over what it was about to undo."""
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.host.claims import is_claimed
+from installer.host.locks import Lock
+from tests.support.site import LEDGER, PIDFILE, PROJECT, Site, waits
+
+OWN, NEXT, ANOTHERS = "toolkit-aaaaa", "toolkit-bbbbb", "toolkit-other-ccccc"
+LOCK = "usr/local/nvidia/.toolkit-installer/lock"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def kubelet_makes(site: Site, pod: str, namespace: str = "gpu") -> None:
+    """Make the directory for a pod's logs, as the kubelet does right before the sandbox of the pod."""
+    (site.root / f"var/log/pods/{namespace}_{pod}_0c5d-{pod}").mkdir(parents=True)
+
+
+@contextmanager
+def started(site: Site, pod: str) -> Iterator["subprocess.Popen[str]"]:
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), "HOSTNAME": pod}
+    with subprocess.Popen(site.command("run"), stderr=subprocess.PIPE, text=True, env=environment) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def said_by(child: "subprocess.Popen[str]") -> str:
+    assert child.stderr is not None
+    return child.stderr.read()
+
+
+def says(child: "subprocess.Popen[str]", words: str) -> None:
+    assert child.stderr is not None
+    assert any(words in line for line in child.stderr), child.wait(10)
+
+
+def installed(site: Site) -> dict[str, str]:
+    """Return what an install leaves on the disk, inodes and times included, but for what each run makes anew."""
+    anew = ("run", "var", LEDGER.rpartition("/")[0])
+    return {path: what for path, what in site.tree(times=True).items() if not path.startswith(anew)}
+
+
+def test_the_next_pod_takes_over_and_nothing_is_undone(site: Site) -> None:
+    before = site.tree()
+    kubelet_makes(site, OWN)
+    with started(site, OWN) as own:
+        waits(own)
+        serving = installed(site)
+
+        kubelet_makes(site, NEXT)
+        own.terminate()
+        says(own, "waiting for the next pod")
+        with started(site, NEXT) as following:
+            assert own.wait(60) == 0
+            assert "the next run takes over" in said_by(own)
+            waits(following)
+
+            assert installed(site) == serving
+            assert (site.root / PIDFILE).read_text() == f"{following.pid}\n"
+            following.terminate()
+            assert following.wait(60) == 0
+    left = {path: what for path, what in site.tree().items() if not path.startswith("var")}
+    assert left == {path: what for path, what in before.items() if not path.startswith("var")}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param((ANOTHERS, "gpu"), id="another DaemonSet's"),
+        pytest.param((NEXT, "elsewhere"), id="another namespace's"),
+    ],
+)
+def test_a_pod_that_is_not_the_next_is_not_waited_for(site: Site, other: tuple[str, str]) -> None:
+    kubelet_makes(site, OWN)
+    with started(site, OWN) as own:
+        waits(own)
+        kubelet_makes(site, *other)
+
+        own.terminate()
+
+        assert own.wait(60) == 0
+        assert "waiting for the next pod" not in said_by(own)
+        assert not (site.root / LEDGER).exists()
+
+
+def test_where_the_next_pod_does_not_come_all_is_undone(site: Site) -> None:
+    kubelet_makes(site, OWN)
+    with started(site, OWN) as own:
+        waits(own)
+        kubelet_makes(site, NEXT)
+
+        own.terminate()
+
+        assert own.wait(60) == 0
+        said = said_by(own)
+        assert "waiting for the next pod" in said
+        assert "undo complete" in said
+        assert not (site.root / LEDGER).exists()
+
+
+def test_a_run_that_waits_for_an_undo_tells_that_and_undoes_what_was_left_to_it_when_it_is_stopped(
+    site: Site,
+) -> None:
+    before = site.tree()
+    assert site.call("install").returncode == 0
+    holder = os.open(site.root / LOCK, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    assert not is_claimed(Lock(holder))
+
+    with started(site, NEXT) as following:
+        says(following, "waiting for another instance")
+        deadline = time.monotonic() + 60
+        while not is_claimed(Lock(holder)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert is_claimed(Lock(holder))
+        following.terminate()
+        time.sleep(0.5)
+        assert following.poll() is None, "whoever saw that it waits may have left everything to it"
+        os.close(holder)
+
+        assert following.wait(60) == 0
+    assert site.tree() == before
