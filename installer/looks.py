@@ -1,6 +1,6 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -17,10 +17,8 @@ from installer.decide.drift import (
     retry_s,
     with_repair,
 )
-from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, StoppedError
 from installer.decide.facts import EngineFacts
-from installer.decide.layout import Layout
 from installer.decide.options import Drift, Options
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
@@ -28,7 +26,7 @@ from installer.decide.steps import Reload, describe
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.waiting import Watch, signature
-from installer.record import gpus, seen, units
+from installer.record import gpus, seen, units, watch
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
 
@@ -262,7 +260,7 @@ def _places(work: Work) -> tuple[str, ...]:
     """
     host, options = work.host, work.options
     found: list[str] = []
-    for path, whole in watched(options.layout, work.held()):
+    for path, whole in watch.watched(options.layout, work.held()):
         for last in (False, True):
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
@@ -281,22 +279,3 @@ def _processes(now: Seen) -> tuple[str, ...]:
 
 def _sockets(work: Work) -> tuple[str, ...]:
     return tuple(str(work.host.local_path(row.socket)) for row in work.held().engines)
-
-
-def watched(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:
-    """Yield what the rows of the ledger tell to be watched, and whether all that is in it."""
-    for row in held.configs:
-        yield row.path, False
-    for engine in held.engines:
-        for directory in _config_directories(engine.name, engine.config):
-            yield directory, True
-    yield from ((path, False) for path in (layout.toolkit, layout.config, layout.ledger))
-    if held.toolkit is not None:
-        yield layout.version(held.toolkit.version), True
-
-
-def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
-    engine = ENGINES[name]
-    own = config or engine.config
-    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
-    return dict.fromkeys(each for each in directories if each is not None)
