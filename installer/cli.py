@@ -223,7 +223,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
 
 
 def _serving(verb: Callable[..., Any]) -> Callable[..., Any]:
-    return _with_some_flags(verb, frozenset({*NRI, "host_root", "mount", "log_format"}))
+    return _with_some_flags(verb, frozenset({*NRI, "host_root", "mount", "log_format"} - {"nri"}))
 
 
 @program.command(cls=Verb)

@@ -11,7 +11,8 @@ from installer.decide.data import dataclass
 from installer.decide.engines import ENGINES, generating
 from installer.decide.engines.model import Extras
 from installer.decide.engines.row import DropIns
-from installer.decide.errors import InstallerError, UsageError
+from installer.decide.errors import UsageError
+from installer.decide.nri.wishes import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import (
@@ -49,7 +50,7 @@ def options_from(asked: Asked) -> Options:
     # Each of these may tell of a mount, so the mounts are known after them.
     install_dir = view.directory(asked["toolkit-install-dir"])
     pid_file, hook = view.file(asked["pid-file"]), _hook(asked, view)
-    places, cdi = _places(asked, view), _cdi(asked, view)
+    places, cdi, nri = _places(asked, view), _cdi(asked, view), _nri(asked, view)
     return Options(
         engines=() if files_only else tuple(places),
         toolkit_source=_source(asked, view.root),
@@ -74,6 +75,7 @@ def options_from(asked: Asked) -> Options:
         pid_file=pid_file,
         timeout_s=float(asked["timeout"]),
         retry=asked["retry"],
+        nri=nri,
     )
 
 
@@ -162,16 +164,21 @@ def _check(asked: Asked) -> None:
 def _check_nri(asked: Asked) -> None:
     if asked["nri-plugin-index"] > HIGHEST_NRI_INDEX:
         raise UsageError(f"use {asked['nri-plugin-index']} as --nri-plugin-index", remedy="give 0 to 99")
-    if not asked["enable-nri-plugin"]:
-        return
-    if not asked["nri-namespace"]:
+    if asked["enable-nri-plugin"] and not asked["nri-namespace"]:
         raise UsageError("enable the NRI plugin without a namespace", remedy="name it with --nri-namespace")
-    if not asked["no-daemon"]:
-        raise InstallerError(
-            "run the NRI plugin (it is not supported yet)",
-            remedy="install the files alone with --no-daemon, or leave NRI off",
-            code="not-supported",
-        )
+
+
+def _nri(asked: Asked, view: "_View") -> Nri:
+    """Return what the plugin is asked for, which ends with the daemon: without one there is none."""
+    if not asked["enable-nri-plugin"] or asked["no-daemon"]:
+        return Nri()
+    namespaces = dict.fromkeys((asked["nri-namespace"], *asked["nri-management-cdi-device-namespaces"]))
+    return Nri(
+        view.file(asked["nri-socket"], DEFAULT_SOCKET),
+        Identity(index=f"{asked['nri-plugin-index']:02}"),
+        tuple(Allowed.of(f"{namespace}={asked['cdi-kind']}") for namespace in namespaces),
+        beside=True,
+    )
 
 
 def _source(asked: Asked, root: PurePosixPath) -> PurePosixPath:

@@ -6,15 +6,16 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer import figures, looks, signals
+from installer import figures, looks, nri, signals
 from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
     InstallerError,
     StoppedError,
     UndoIncompleteError,
+    UsageError,
 )
-from installer.decide.options import Options
+from installer.decide.options import Mode, Options
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
@@ -43,6 +44,11 @@ INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
+    if options.mode is Mode.NRI:
+        raise UsageError(
+            "install in mode nri (the plugin runs as long as run does)",
+            remedy="use run, or install with --mode cdi and start toolkit-installer nri beside it",
+        )
     host = Host.under(options.host_root, options.mounts)
     _refuse_strangers(host, options)
     opening = partial(Ledger.open, host, options.layout, check=signals.check)
@@ -80,6 +86,8 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     if woken is None:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)
+        if options.serves_nri:
+            nri.refuse_absent(host, options.nri)
     opening = partial(Ledger.open, host, options.layout, inherited, check)
     with (
         opened(partial(next_run.ledger_for_run, host, options, opening)) as ledger,
@@ -95,7 +103,10 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
         pidfile = lock_pidfile(host, options.pid_file, inherited)
         _serve(host, options, ledger, pidfile, woken)
         with undoing():
-            return _stop(host, options, ledger)
+            try:
+                return _stop(host, options, ledger)
+            finally:
+                waiting.stop_plugin()  # as long as it runs, a wish for what has gone is refused, not missed
 
 
 def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
@@ -115,6 +126,8 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
                 plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
                 watch = looks.installed(work, plan)
+                if options.serves_nri:
+                    nri.attend(host, options.nri)
             figures.listen(host, options, ledger, inherited=woken is not None)
             _wait(work, watch, inheritable(ledger.lock, pidfile), woken)
     except StoppedError:

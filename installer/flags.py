@@ -10,13 +10,13 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR
+from installer.decide.listen import Listen
 from installer.decide.nri.wishes import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.decide.options import (
     AUTO,
     DEFAULT_SOURCE,
     Drift,
     InUse,
-    Listen,
     Mode,
     OnExit,
     Options,
@@ -68,7 +68,7 @@ FLAGS: Final = (
     Flag("--runtime", "Engine to configure; auto takes every one that runs here.", (AUTO,), (AUTO, *ENGINES)),
     Flag(
         "--mode",
-        "How containers get GPUs: by runtimes of ours, or by CDI, for which no engine is changed.",
+        "How containers get GPUs: by runtimes of ours, or, with no engine changed, by CDI or CDI and NRI.",
         "runtime",
         tuple(map(str, Mode)),
     ),
@@ -133,6 +133,7 @@ FLAGS: Final = (
         "",
         metavar="WHERE",
     ),
+    Flag("--nri", "Let run have the NRI plugin run beside itself; --mode nri does as well.", default=False),
     Flag("--nri-socket", "NRI's socket of the engine, as this process sees it.", str(DEFAULT_SOCKET)),
     Flag(
         "--nri-allow",
@@ -202,6 +203,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             or DEFAULT_SOCKET,
             Identity(values["nri_name"], values["nri_index"]),
             tuple(Allowed.of(text) for text in values["nri_allow"]),
+            beside=values["nri"],
         ),
     )
 

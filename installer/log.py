@@ -97,6 +97,11 @@ def _spelt(fields: Mapping[str, Any]) -> dict[str, Any]:
     return event
 
 
+def chosen() -> LogFormat:
+    """Return how events look by now, for a program that writes to the same place."""
+    return LogFormat.TEXT if _readable else LogFormat.JSON
+
+
 def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
     """Choose how events look from here on; ``spoken`` and ``spelling`` give them and options other words."""
     global _readable, _spelling  # noqa: PLW0603 - a process has one stderr

@@ -1,13 +1,17 @@
-"""``nri``: checks what it is asked for, takes the lock, and becomes the plugin, in the same process."""
+"""``nri``: checks what it is asked for, locks, and becomes the plugin; ``run`` has it run beside itself."""
 
 import sys
 
-from installer.decide.errors import Exit, InstallerError, UsageError
+from installer import log as logging
+from installer import nri_verb
+from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind
+from installer.decide.nri.wishes import Nri
 from installer.decide.options import Options
+from installer.host import nri_image, waiting
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import lock_pidfile, write_pid
-from installer.host.nri_image import become_plugin
 
 
 def serve(options: Options, log_format: str) -> Exit:
@@ -16,13 +20,34 @@ def serve(options: Options, log_format: str) -> Exit:
     Raises:
         InstallerError: another instance serves this engine, or NRI is not there.
     """
-    nri = options.nri
-    if not nri.allowed:
-        raise UsageError(
-            "serve pods over NRI (none is allowed to ask for anything)",
-            remedy="give --nri-allow NAMESPACE=VENDOR/CLASS, such as gpu-operator=management.nvidia.com/gpu",
-        )
+    nri, parent = options.nri, nri_image.parent()
+    nri.refuse_idle()
+    if parent is not None:
+        if not nri_image.ends_with(parent):
+            return Exit.OK  # nobody is left to serve for
+        if parent.ended:
+            log.warning("plugin started again", ended=parent.ended)
     host = Host.under(options.host_root, options.mounts)
+    refuse_absent(host, nri)
+    lock = lock_pidfile(host, nri.lock)
+    try:
+        write_pid(lock, nri.lock)
+        places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
+        allowed = [str(each) for each in nri.allowed]
+        nri_image.become_plugin([*places, log_format, nri.identity.name, nri.identity.index, *allowed])
+    finally:
+        lock.release()
+    raise InstallerError(
+        f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
+    )
+
+
+def refuse_absent(host: Host, nri: Nri) -> None:
+    """Return where an engine may listen for plugins.
+
+    Raises:
+        InstallerError: the directory of its socket is not there.
+    """
     directory = nri.socket.parent
     if host.kind(directory) is not Kind.DIRECTORY:
         raise InstallerError(
@@ -30,14 +55,14 @@ def serve(options: Options, log_format: str) -> Exit:
             remedy="switch NRI on in the engine, and mount that directory, not the socket, where this runs",
             code="nri-unusable",
         )
-    lock = lock_pidfile(host, nri.lock)
-    try:
-        write_pid(lock, nri.lock)
-        places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
-        allowed = [str(each) for each in nri.allowed]
-        become_plugin([*places, log_format, nri.identity.name, nri.identity.index, *allowed])
-    finally:
-        lock.release()
-    raise InstallerError(
-        f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
+
+
+def attend(host: Host, nri: Nri) -> None:
+    """Have the plugin run as a process of its own whenever this one waits."""
+    words = (
+        *("--host-root", "/", "--nri-socket", str(host.local_path(nri.socket))),
+        *("--nri-name", nri.identity.name, "--nri-index", nri.identity.index),
+        *("--log-format", logging.chosen()),
+        *(word for each in nri.allowed for word in ("--nri-allow", str(each))),
     )
+    waiting.attend_plugin(nri_verb.__file__, words)

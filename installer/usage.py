@@ -15,7 +15,7 @@ WHAT: Final = (
 PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
 HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "drift", "retry", "adopt")
 TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
-NRI: Final = ("nri_socket", "nri_allow", "nri_name", "nri_index")
+NRI: Final = ("nri", "nri_socket", "nri_allow", "nri_name", "nri_index")
 OUTPUT: Final = ("json", "show_secrets", "log_format", "help")
 GROUPS: Final = {
     "What to install": WHAT,
@@ -27,9 +27,9 @@ GROUPS: Final = {
 }
 # What a verb takes and does not heed, so that one environment can serve all verbs.
 UNHEEDED: Final = {
-    "run": frozenset({*NRI, "adopt"}),
+    "run": frozenset({"adopt"}),
     "install": frozenset({*NRI, "on_exit", "in_use", "drift", "adopt", "metrics_listen"}),
-    "plan": frozenset({*NRI, "on_exit", "in_use", "drift", "adopt", "pid_file"}),
+    "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
     "uninstall": frozenset({*WHAT, *NRI, "on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
 }
 

@@ -11,6 +11,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.model import Extras
 from installer.decide.errors import UsageError
 from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
+from installer.decide.listen import Listen
 from installer.decide.nri.wishes import Nri
 from installer.decide.toolkit_config import ToolkitConfig
 
@@ -26,12 +27,19 @@ class Mode(StrEnum):
     """How containers on this node get their GPUs.
 
     ``runtime``: engines serve runtimes of ours. ``cdi``: engines take devices of a CDI specification, which
-    needs no runtime, no config and no restart. ``auto`` takes what costs the node least (``decide.mode``).
+    needs no runtime, no config and no restart. ``nri``: the same, and pods that no device plugin serves ask
+    by annotation. ``auto`` takes what costs the node least (``decide.mode``).
     """
 
     AUTO = "auto"
     RUNTIME = "runtime"
     CDI = "cdi"
+    NRI = "nri"
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether no engine gets a runtime of ours."""
+        return self in {Mode.CDI, Mode.NRI}
 
 
 class RestartMode(StrEnum):
@@ -152,18 +160,6 @@ class Cdi:
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port."""
-
-    path: PurePosixPath | None = None
-    address: str = ""
-    port: int = 0
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}" if self.path else f"{self.address}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
@@ -224,7 +220,9 @@ class Options:
             )
         if AUTO in self.engines and len(self.engines) > 1:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
-        if self.mode is Mode.CDI and self.asks_for_runtime:
+        if self.serves_nri:
+            self.nri.refuse_idle()
+        if self.mode.by_cdi and self.asks_for_runtime:
             raise UsageError(
                 "leave engines to CDI alone with --set-as-default, --runtime-name or --crio-hook",
                 remedy="leave those out, or use --mode runtime",
@@ -258,6 +256,11 @@ class Options:
     def asks_for_runtime(self) -> bool:
         """Whether something was said that only a runtime of ours has."""
         return self.set_as_default or self.runtime_name != RUNTIME_NAME or self.crio_hook is not None
+
+    @property
+    def serves_nri(self) -> bool:
+        """Whether ``run`` has the NRI plugin run beside itself."""
+        return self.nri.beside or self.mode is Mode.NRI
 
     @property
     def layout(self) -> Layout:

@@ -17,9 +17,9 @@ from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.former import after_install
 from installer.decide.inode import File
 from installer.decide.mode import mode_of
-from installer.decide.options import Drift, Mode, Options, RestartMode
+from installer.decide.options import Drift, Options, RestartMode
 from installer.decide.part import Part, attempted, id_of, rows_of
-from installer.decide.parts import cdi, device_nodes, directories, engine, gpus, node, toolkit
+from installer.decide.parts import cdi, device_nodes, directories, engine, gpus, node, nri, toolkit
 from installer.decide.parts.cdi import OWNER
 from installer.decide.reloading import in_progress
 from installer.decide.rows import Record, ToolkitRow
@@ -106,7 +106,7 @@ def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
 def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     """Return the steps that make the host serve our runtimes, or our devices by CDI; none where it does."""
     mode, reason = mode_of(facts.engines, facts.held, options)
-    by_cdi = mode is Mode.CDI
+    by_cdi = mode.by_cdi
     entries = () if by_cdi else entries_for(options)
     chosen, refused = engine.choices(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine.install(choice, entries, facts, options) for choice in chosen]
@@ -123,6 +123,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         directories.install(facts, (specification, of_gpus, *engines)),
         specification,
         of_gpus,
+        nri.install(facts, options),
         *map(engine.find_runtimes, chosen),
         *engines,
         toolkit.sweep(facts, payload),

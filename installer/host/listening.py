@@ -9,7 +9,7 @@ from typing import Final
 
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
-from installer.decide.options import Listen
+from installer.decide.listen import Listen
 from installer.host.files import Host
 from installer.host.sockets import connectable
 from installer.host.waiting import LISTENS

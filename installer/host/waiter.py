@@ -10,6 +10,7 @@ import sys
 from _signal import (  # type: ignore[import-not-found]  # signal itself loads enum and more: half a megabyte to wait with
     SIG_BLOCK,
     SIG_UNBLOCK,
+    SIGCHLD,
     SIGURG,
     SIGWINCH,
     pthread_sigmask,
@@ -24,14 +25,17 @@ if TYPE_CHECKING:  # typing is not loaded to wait
     from collections.abc import Callable
     from typing import TypeAlias
 
-    Answering: TypeAlias = Callable[[list[int]], None]
+    # What is done beside the wait whenever a signal comes: which, and what, in how many seconds again.
+    Aside: TypeAlias = tuple[int, Callable[[list[int]], float | None]]
 
 WOKEN_BY = b"_TOOLKIT_INSTALLER_WOKEN_BY"
 LISTENS = b"_TOOLKIT_INSTALLER_LISTENS"
+PLUGIN = b"_TOOLKIT_INSTALLER_NRI"  # as in nri_child.py
 UNDO_INCOMPLETE = 4  # as decide.errors.Exit
 # One tells of a change, one of somebody who asks for metrics. A process that expects neither ignores both,
 # so one that comes late harms nobody.
 CHANGED, ASKED = int(SIGURG), int(SIGWINCH)
+ENDED = int(SIGCHLD)
 CHECK_S = 60.0  # what is watched is compared as often: not every kernel or file system tells of changes
 SOON_S = 2.0  # as often where a place is a pattern: what comes and goes with a driver tells of nothing
 QUIET_S = 1.0  # editors and scripts write several times
@@ -45,7 +49,7 @@ def main(arguments: list[str]) -> int:
     words = iter(arguments)
     numbers, watched, command = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
     woken_by = wait([int(word) for word in numbers], watched)
-    pthread_sigmask(SIG_UNBLOCK, [CHANGED, ASKED])
+    pthread_sigmask(SIG_UNBLOCK, [CHANGED, ASKED, ENDED])
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
     script = next((word for word in command[1:] if not word.startswith("-")), "")
     try:
@@ -60,9 +64,9 @@ def main(arguments: list[str]) -> int:
 
 def wait(numbers: list[int], watched: list[str]) -> int:
     """Return the signal that came, or ``CHANGED`` where a place is not as it was, or the time has come."""
-    answering = _answering()
+    asides = _asides()
     if not watched:
-        return _until(numbers, answering, None)
+        return _until(numbers, asides, None)
     before, due_s, rest_s, *places = watched
     began = monotonic()
     due = began + float(due_s) if float(due_s) else float("inf")
@@ -74,26 +78,26 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     check_s = SOON_S if any(place[-1] == "*" for place in places) else CHECK_S
     while monotonic() < due:
         if signature(places) != before:
-            came = _settled(numbers, answering, places, before, began + float(rest_s))
+            came = _settled(numbers, asides, places, before, began + float(rest_s))
             if came:
                 return came
             continue
-        came = _until([*numbers, CHANGED], answering, max(0.0, min(check_s, due - monotonic())))
+        came = _until([*numbers, CHANGED], asides, max(0.0, min(check_s, due - monotonic())))
         if came == CHANGED and signature(places) == before:
             # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
-            came = _until(numbers, answering, QUIET_S)
+            came = _until(numbers, asides, QUIET_S)
         if came not in {0, CHANGED}:
             return came
     return CHANGED
 
 
 def _settled(
-    numbers: list[int], answering: "Answering | None", places: list[str], before: str, not_before: float
+    numbers: list[int], asides: "list[Aside]", places: list[str], before: str, not_before: float
 ) -> int:
     """Wait until nobody writes any more; return what to wake for, 0 where all is as it was ``before``."""
     found = signature(places)
     for _ in range(NEVER_QUIET):
-        came = _until(numbers, answering, max(QUIET_S, not_before - monotonic()))
+        came = _until(numbers, asides, max(QUIET_S, not_before - monotonic()))
         if came:
             return came
         last, found = found, signature(places)
@@ -104,36 +108,53 @@ def _settled(
     return CHANGED
 
 
-def _answering() -> "Answering | None":
-    """Return what answers those who ask for metrics; None where nobody is to be answered."""
-    told = posix.environ.get(LISTENS)
-    if not told:
-        return None
+def _asides() -> "list[Aside]":
+    """Return what is done beside the wait: metrics are told, and the NRI plugin is kept running."""
+    if not (posix.environ.get(LISTENS) or posix.environ.get(PLUGIN)):
+        return []
     # There is nothing else to import from; and this may be the compiled file, in a directory below.
     sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
+    return [*_answering(), *_plugin()]
+
+
+def _answering() -> "list[Aside]":
+    told = posix.environ.get(LISTENS)
+    if not told:
+        return []
     fd, _, path = told.partition(b":")
     pthread_sigmask(SIG_BLOCK, [ASKED])
     try:
         answering = __import__("answering")
         answering.arm(int(fd), ASKED)
     except (ImportError, OSError, ValueError):
-        return None  # the wait is what counts
-    return lambda numbers: answering.answer(int(fd), path, numbers)
+        return []  # the wait is what counts
+    return [(ASKED, lambda numbers: answering.answer(int(fd), path, numbers))]
 
 
-def _until(numbers: list[int], answering: "Answering | None", seconds: float | None) -> int:
+def _plugin() -> "list[Aside]":
+    if not posix.environ.get(PLUGIN):
+        return []
+    pthread_sigmask(SIG_BLOCK, [ENDED])
+    try:
+        return [(ENDED, __import__("nri_child").Child().keep)]
+    except (ImportError, ValueError):
+        return []
+
+
+def _until(numbers: list[int], asides: "list[Aside]", seconds: float | None) -> int:
     """Return the signal that comes within some ``seconds``, None for ever; 0 where none does."""
     due = None if seconds is None else monotonic() + seconds
+    own = [number for number, _ in asides]
     while True:
-        if answering is not None:
-            answering(numbers)
-        awaited = [*numbers, ASKED] if answering is not None else numbers
-        if due is None:
-            came = int(sigwait(awaited))
-        else:
-            told = sigtimedwait(awaited, max(0.0, due - monotonic()))
+        again = [after for _, act in asides if (after := act(numbers)) is not None]
+        if due is not None:
+            again.append(due - monotonic())
+        if again:
+            told = sigtimedwait([*numbers, *own], max(0.0, min(again)))
             came = told.si_signo if told else 0
-        if came != ASKED:
+        else:
+            came = int(sigwait([*numbers, *own]))
+        if came in numbers or (not came and due is not None and monotonic() >= due):
             return came
 
 

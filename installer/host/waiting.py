@@ -11,12 +11,13 @@ from typing import Final
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
-from installer.host import successor, waiter
+from installer.host import nri_child, successor, waiter
 
 SUCCEEDS: Final = successor.SUCCEEDS.decode()
 SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
 LISTENS: Final = waiter.LISTENS.decode()
+PLUGIN: Final = nri_child.PLUGIN.decode()
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 SCRIPT: Final = Path(waiter.__file__)
 _HEADER = struct.Struct("<4xIII")  # of a compiled module (PEP 552): its kind, time and size of its source
@@ -66,7 +67,8 @@ def woken() -> Woken | None:
     """
     number, fds = os.environ.pop(WOKEN_BY, ""), os.environ.pop(LOCKS, "")
     if not number:
-        os.environ.pop(LISTENS, None)  # whoever has set it
+        for name in (LISTENS, PLUGIN):
+            os.environ.pop(name, None)  # whoever has set it
         return None
     try:
         return Woken(signal.Signals(int(number)), tuple(int(fd) for fd in fds.split(",")))
@@ -76,6 +78,21 @@ def woken() -> Woken | None:
             remedy="unset both, then run again",
             code="usage",
         ) from error
+
+
+def attend_plugin(script: str, words: Sequence[str]) -> None:
+    """Have a plugin run during each wait from here on: a script with words."""
+    program = (sys.executable, str(Path(script).resolve()))
+    separator = nri_child.SEPARATOR.decode()
+    os.environ[PLUGIN] = separator.join((nri_child.NEW.decode(), *program, *words))
+
+
+def stop_plugin() -> None:
+    """End the plugin that was attended, if there is one."""
+    if PLUGIN in os.environ:
+        with suppress(ValueError):
+            nri_child.Child().stop()
+        del os.environ[PLUGIN]
 
 
 def succeeds() -> bool:

@@ -13,7 +13,7 @@ from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.former import holds_ours
 from installer.decide.inode import Kind
 from installer.decide.mode import mode_of
-from installer.decide.options import Cdi, Mode, Options, Places, RestartMode
+from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import Known, digests_below
@@ -148,7 +148,7 @@ def _with_specifications(host: Host, options: Options, facts: Facts) -> Facts:
     """Return the facts with all that the CDI specifications depend on which are asked for."""
     if options.cdi is not None:
         facts = _with_cdi(host, options, options.cdi, facts)
-    if mode_of(facts.engines, facts.held, options)[0] is not Mode.CDI:
+    if not mode_of(facts.engines, facts.held, options)[0].by_cdi:
         return facts
     found = gpu_specification(host, options, facts.engines, facts.held)
     return replace(facts, contents={**facts.contents, found.path: host.read(found.path)}, gpus=found)

@@ -108,12 +108,9 @@ def test_the_files_alone_are_installed_without_an_engine(docker: Nvidia) -> None
     assert docker.tree() == before
 
 
-def test_with_nri_the_files_are_installed_and_the_plugin_is_refused(docker: Nvidia) -> None:
-    before = docker.tree()
+def test_with_nri_and_no_daemon_the_files_alone_are_installed(docker: Nvidia) -> None:
     nri = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator"}
 
-    assert docker.install(NO_DAEMON="false", **nri) == 1
-    assert docker.tree() == before
     assert docker.install(**nri) == 0
     assert not docker.config.exists()
     assert (docker.root / CONFIG_TOML).exists()
@@ -206,7 +203,7 @@ def test_names_and_default_are_as_nvidia_has_them(docker: Nvidia, name: str, def
         ({"CDI_KIND": "nvidia.com/g"}, "use 'nvidia.com/g' as --cdi-kind"),
         ({"NRI_PLUGIN_INDEX": "100"}, "use 100 as --nri-plugin-index"),
         ({"ENABLE_NRI_PLUGIN": "1"}, "enable the NRI plugin without a namespace"),
-        ({"ENABLE_NRI_PLUGIN": "1", "NRI_NAMESPACE": "x"}, "run the NRI plugin (it is not supported yet)"),
+        ({"ENABLE_NRI_PLUGIN": "1", "NRI_NAMESPACE": "A b"}, "allow 'A b=management.nvidia.com/gpu'"),
         ({"RUNTIME_CONFIG_OVERRIDE": "["}, "read --runtime-config-override"),
         ({"RUNTIME_CONFIG": "daemon.json"}, "use the path daemon.json"),
     ],
@@ -243,6 +240,24 @@ def test_the_operators_places_are_the_hosts_where_no_root_is_mounted() -> None:
         "/etc/k/conf.d": "/runtime/config-dir.d",
         "/run/containerd": "/runtime/sock-dir",
     }
+
+
+def test_with_nri_the_namespaces_get_the_kind_of_the_specification_and_nothing_else() -> None:
+    more = {"NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES": "dra, gpu-operator", "NRI_PLUGIN_INDEX": "7"}
+    switched_on = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator", **more}
+    socket = {"NRI_SOCKET": "/runtime/nri-sock-dir/nri.sock"}
+
+    options = _options(RUNTIME="containerd", **switched_on, **socket)
+
+    assert options.engines == ()
+    assert options.serves_nri
+    assert str(options.nri.socket) == "/var/run/nri/nri.sock"
+    assert options.nri.identity.index == "07"
+    assert [*map(str, options.nri.allowed)] == [
+        "gpu-operator=management.nvidia.com/gpu",
+        "dra=management.nvidia.com/gpu",
+    ]
+    assert not _options(NO_DAEMON="true", **switched_on).serves_nri
 
 
 @pytest.mark.parametrize(

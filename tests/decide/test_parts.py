@@ -27,6 +27,7 @@ IDS = {f"engine-{name}" for name in ENGINES} | {
     "failed-before",
     "gpus",
     "node",
+    "nri",
     "references",
     "roll-back",
     "toolkit",

@@ -1,47 +1,24 @@
 """GPUs by CDI alone on real engines: nobody is restarted, edited or unreachable, and a stale one is replaced."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Self
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.host import http
+from tests.engines.by_cdi import GPU, LIBRARIES, MODE, SPECIFICATION, TELLS, Client, answers, driver
 from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
 from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
-from tests.engines.payload import ARTIFACTS
 from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 from tests.engines.versions import EngineSet
 
-MODE = ("--toolkit-source", ARTIFACTS, "--mode", "cdi", "--driver-root", "/opt/driver")
-SPECIFICATION = "/run/cdi/nvidia.com-gpu.json"
-LIBRARIES = "/opt/driver/usr/lib/x86_64-linux-gnu"
-GPU = "nvidia.com/gpu=0"
-EVERY_S = 0.005
 REPLACED_S = 5.0
-TELLS = """
-echo "$NVIDIA_VISIBLE_DEVICES"
-ls /usr/lib/x86_64-linux-gnu
-test -c /dev/nvidia0 && echo x > /dev/nvidia0 && echo device
-"""
-
-
-def driver(node: Node, version: str) -> None:
-    """Put a driver of a version in the place of what is there; its one GPU is a device that takes anything."""
-    node.run(["rm", "-rf", LIBRARIES])
-    node.write(f"{LIBRARIES}/libcuda.so.{version}", version)
-    node.run(["ln", "-s", f"libcuda.so.{version}", f"{LIBRARIES}/libcuda.so.1"])
-    if not (node.root / "dev/nvidia0").exists():
-        node.run(["mknod", "-m", "666", "/dev/nvidia0", "c", "1", "3"])
 
 
 def has_cdi(engines: EngineSet) -> bool:
@@ -83,43 +60,6 @@ def seen_in_a_container(node: Node, device: str = GPU) -> str:
         node.cri.remove_pod(pod)
 
 
-def _answers(node: Node) -> bool:
-    if node.engine == "docker":
-        with suppress(InstallerError, OSError):
-            http.get(node.root / "run/docker.sock", "/_ping", deadline=time.monotonic() + 1)
-            return True
-        return False
-    with suppress(CriError):
-        node.cri.version()
-        return True
-    return False
-
-
-class Client:
-    """Asks for the same thing every 5 ms while the block goes on."""
-
-    def __init__(self, ask: Callable[[], bool]) -> None:
-        self.answered = self.refused = 0
-        self._ask, self._over = ask, threading.Event()
-        self._thread = threading.Thread(target=self._asks)
-
-    def _asks(self) -> None:
-        while not self._over.is_set():
-            if self._ask():
-                self.answered += 1
-            else:
-                self.refused += 1
-            time.sleep(EVERY_S)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-
 def _running(node: Node) -> Running:
     process = node.start_installer("run", *MODE)
     process.wait_for("waiting for a signal")
@@ -140,7 +80,7 @@ def test_a_container_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable
     node = with_cdi
     files, before, pid = snapshot(node), served(node), node.pid_of(unit(node))
 
-    with Client(partial(_answers, node)) as client:
+    with Client(partial(answers, node)) as client:
         node.installer("install", *MODE, check=True)
         installed = sorted(snapshot(node).keys() - files.keys())
         said = seen_in_a_container(node)
@@ -219,7 +159,7 @@ def test_a_specification_follows_the_driver_within_seconds_and_goes_with_it(
     node = containerd_2
     files, pid = snapshot(node), node.pid_of(unit(node))
     made: list[str] = []
-    with Client(partial(_answers, node)) as client, Client(partial(_creates, node, made)) as creator:
+    with Client(partial(answers, node)) as client, Client(partial(_creates, node, made)) as creator:
         process = _running(node)
         took = []
         for version in ("560.2", "570.3"):

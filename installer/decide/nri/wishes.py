@@ -87,11 +87,28 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Nri:
-    """What the plugin is asked for: where the engine listens, who we are, and who gets what."""
+    """What the plugin is asked for: where the engine listens, who we are, and who gets what.
+
+    ``beside`` says that ``run`` has it run beside itself.
+    """
 
     socket: PurePosixPath = DEFAULT_SOCKET
     identity: Identity = field(default_factory=Identity)
     allowed: tuple[Allowed, ...] = ()
+    beside: bool = False
+
+    def refuse_idle(self) -> None:
+        """Return where somebody may ask for something.
+
+        Raises:
+            UsageError: nobody may.
+        """
+        if not self.allowed:
+            raise UsageError(
+                "serve pods over NRI (none is allowed to ask for anything)",
+                remedy="give --nri-allow NAMESPACE=VENDOR/CLASS, "
+                "such as gpu-operator=management.nvidia.com/gpu",
+            )
 
     @property
     def lock(self) -> PurePosixPath:

@@ -1,0 +1,167 @@
+"""``run --mode nri`` on a real containerd: devices for pods that ask, and an engine that is never touched."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from tests.engines.by_cdi import GPU, MODE, TELLS, Client, answers, driver
+from tests.engines.cri import NODE, Container, CriError
+from tests.engines.inside import GRACE_S, LOG
+from tests.engines.nodes import PYTHON, Node, boot
+from tests.engines.nri import STATE
+from tests.engines.operator import CDI, COMMON, MOUNTS
+from tests.engines.roots import Roots
+from tests.engines.running import Running, until
+from tests.engines.snapshot import snapshot
+from tests.engines.told import served
+from tests.engines.versions import EngineSet
+
+KIND = GPU.partition("=")[0]
+ALLOW = ("--nri-allow", f"default={KIND}")
+WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
+WORDS = (*MODE[:2], "--mode", "nri", *MODE[4:], *ALLOW)
+SLEEP = ("/bin/sleep", "100000")
+INJECTS = (2, 1)
+# What the operator's switch adds (object_controls.go), beside the directory of the socket.
+SWITCHED_ON = {
+    "RUNTIME": "containerd",
+    "ENABLE_NRI_PLUGIN": "true",
+    "NRI_SOCKET": "/runtime/nri-sock-dir/nri.sock",
+}
+
+
+def _version(engines: EngineSet) -> tuple[int, ...]:
+    return tuple(map(int, engines.containerd.split(".")))
+
+
+@pytest.fixture(scope="module")
+def node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot one node with a driver, whose containerd takes CDI devices from a plugin."""
+    engines = next(row for row in engines_today if row.docker is None and _version(row) >= INJECTS)
+    with boot(roots, engines) as node:
+        driver(node, "550.1")
+        yield node
+
+
+@contextmanager
+def serving(node: Node, *words: str) -> Iterator[Running]:
+    """Run until the plugin is registered, and undo."""
+    process = node.start_installer("run", *(words or WORDS))
+    try:
+        process.wait_for('"event": "registered"')
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0, process.log
+
+
+def _seen(node: Node, annotations: dict[str, str]) -> str:
+    """Return what a container of a pod with annotations says of its GPU."""
+    pod = node.cri.run_pod(annotations=annotations)
+    try:
+        container = node.cri.start(pod, Container(command=SLEEP, name="main"))
+        return node.cri.exec(container, "sh", "-c", TELLS).stdout
+    finally:
+        node.cri.remove_pod(pod)
+
+
+def test_a_container_that_asks_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable(
+    node: Node,
+) -> None:
+    files, before, pid = snapshot(node), served(node), node.pid_of("containerd")
+
+    with Client(partial(answers, node)) as client, serving(node) as process:
+        process.wait_for("waiting for a signal")
+        asked, plain = _seen(node, WISH), _seen(node, {})
+        status = node.installer("status")
+        forbidden = node.cri.run_pod(namespace="kube-system", annotations=WISH)
+        with pytest.raises(CriError, match=f"--nri-allow kube-system={KIND}"):
+            node.cri.create(forbidden, Container(command=SLEEP, name="main"))
+        node.cri.remove_pod(forbidden)
+        process.terminate()
+        assert process.wait(60) == 0, process.log
+
+    assert client.refused == 0
+    assert client.answered > 50
+    assert asked.split() == ["void", "libcuda.so.550.1", "device"]
+    assert "libcuda.so" not in plain
+    assert status.returncode == 0, status.stdout
+    assert "takes devices by CDI" in status.stdout
+    assert "NRI plugin" in status.stdout
+    assert "registered with containerd" in status.stdout
+    assert node.pid_of("containerd") == pid
+    assert served(node) == before
+    assert snapshot(node) == files
+
+
+def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(node: Node) -> None:
+    with serving(node) as process:
+        first = node.read("/run/nri/toolkit-installer.pid").strip()
+        pods = [node.cri.run_pod(name=name, annotations=WISH) for name in ("missed", "later")]
+        node.run(["kill", "-KILL", first])
+        missed = node.cri.start(pods[0], Container(command=SLEEP, name="main"))
+        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+        later = node.cri.start(pods[1], Container(command=SLEEP, name="main"))
+        seen = [node.cri.exec(each, "sh", "-c", TELLS).stdout for each in (missed, later)]
+        said, state = node.installer("status").stdout, json.loads(node.read(STATE))
+        for pod in pods:
+            node.cri.remove_pod(pod)
+
+    assert "plugin started again" in process.log
+    assert '"ended": "signal 9"' in process.log
+    assert seen[1].split() == ["void", "libcuda.so.550.1", "device"]
+    without = "device" not in seen[0]  # it may have been back in time
+    assert [each["pod"] for each in state["missed"]] == ["missed"] * without
+    assert ("1 containers run without the devices that their pods ask for" in said) is without
+
+
+def test_an_engines_restart_costs_nothing_but_the_gap(node: Node) -> None:
+    with serving(node) as process:
+        time.sleep(1.2)  # as long as a session must last, for it to be back without a pause
+        node.restart("containerd")
+        node.cri.wait()
+        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+
+        assert _seen(node, WISH).split() == ["void", "libcuda.so.550.1", "device"]
+
+
+def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(node: Node) -> None:
+    for path in (*MOUNTS.values(), "/run/nvidia/driver/dev"):  # as the kubelet does
+        (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
+    files, before, pid = snapshot(node), served(node), node.pid_of("containerd")
+    log = node.root / f"run/podlogs/{LOG}"
+    wish = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
+
+    with Client(partial(answers, node)) as client:
+        pod = node.cri.run_pod(name="toolkit", pid=NODE)
+        toolkit = node.cri.start_container(
+            pod,
+            *(PYTHON, "-m", "installer.compat"),
+            mounts=MOUNTS | {"/runtime/nri-sock-dir": "/run/nri"},
+            pid=NODE,
+            log=LOG,
+            env=COMMON | CDI | SWITCHED_ON,
+            read_only=["/host"],
+        )
+        until(lambda: '"event": "registered"' in log.read_text(), log.read_text)
+        operand = node.cri.run_pod(name="operand", namespace="gpu-operator", annotations=wish)
+        main = node.cri.start(operand, Container(command=SLEEP, name="main"))
+        seen = node.cri.exec(main, "sh", "-c", "ls /dev").stdout.split()
+        user = node.cri.run_pod(name="user", annotations=wish)
+        with pytest.raises(CriError, match="its namespace may not"):
+            node.cri.create(user, Container(command=SLEEP, name="main"))
+        for each in (operand, user):
+            node.cri.remove_pod(each)
+        node.cri.stop_container(toolkit, GRACE_S)
+
+    assert "nvidiactl" in seen
+    assert node.cri.container_state(toolkit) == (2, 0), log.read_text()
+    assert client.refused == 0
+    assert node.pid_of("containerd") == pid
+    assert served(node) == before
+    node.cri.remove_pod(pod)
+    assert snapshot(node) == files

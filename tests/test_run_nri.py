@@ -1,0 +1,210 @@
+"""``run`` with the NRI plugin beside it: a process of its own that is kept running, and ends with it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.host import nri_child
+from installer.host.nri_child import NEW, PLUGIN, SEPARATOR, Child
+from tests.support.nri import Engine
+from tests.support.nri import until as told
+from tests.support.site import PROJECT, Site, sentence
+from tests.support.waiting import until, until_it_sleeps
+
+KIND = "management.nvidia.com/gpu"
+WISH = {"nvidia.cdi.k8s.io/container.main": f"{KIND}=all"}
+BESIDE = ("--nri", "--nri-allow", f"operator={KIND}")
+PSS_KB = 12 * 1024
+SOON_S = 30
+
+
+class Nri(Site):
+    """A node with a directory for NRI's socket."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.directory = self.root / "var/run/nri"
+        self.directory.mkdir(parents=True)
+        self.socket = self.directory / "nri.sock"
+        self.state = self.directory / "toolkit-installer.json"
+        self.lock = self.directory / "toolkit-installer.pid"
+
+    @contextmanager
+    def served(self) -> Iterator["subprocess.Popen[str]"]:
+        with self.running(*BESIDE) as child:
+            yield child
+
+    def plugin(self) -> int:
+        """Return the pid of the plugin that holds the lock."""
+        return int(self.lock.read_text())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Nri:
+    return Nri(tmp_path)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def _field(pid: int, name: str, file: str = "status") -> str:
+    lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{name}:")).split()[1]
+
+
+def _signal(child: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    until_it_sleeps(child.pid)
+    child.send_signal(number)
+
+
+def test_the_plugin_is_a_small_process_of_its_own_without_capabilities_that_ends_with_an_undo(
+    site: Nri,
+) -> None:
+    before = site.tree()
+    with Engine(site.socket) as engine:
+        with_socket = {path for path in site.tree() if path not in before}
+        with site.served() as child:
+            plugin = engine.plugged()
+            given = plugin.create(WISH)
+            told(site.state, '"registered": true')
+            pid, status = site.plugin(), site.status()
+            memory, parent = int(_field(pid, "Pss", "smaps_rollup")), int(_field(pid, "PPid"))
+            capable, inherits = _field(pid, "CapEff"), _field(pid, "CapInh")
+            files = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
+            _signal(child, signal.SIGTERM)
+
+            assert child.wait(60) == 0
+        assert not _runs(pid)
+    assert given["payload"]
+    assert parent == child.pid
+    assert memory < PSS_KB
+    assert {capable, inherits} == {"0000000000000000"}
+    assert not [path for path in files if "toolkit.pid" in str(path) or path.name == "lock"]
+    assert "NRI plugin" in status.stdout
+    assert "registered with containerd 2.1.9" in status.stdout
+    assert {path: what for path, what in site.tree().items() if path not in with_socket} == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_plugin_that_has_ended_is_started_again_by_the_same_run(site: Nri, number: signal.Signals) -> None:
+    with Engine(site.socket) as engine, site.served() as child:
+        engine.plugged()
+        first = site.plugin()
+        os.kill(first, number)
+        engine.plugged()
+
+        assert site.plugin() != first
+        assert not _runs(first)
+        assert int(_field(site.plugin(), "PPid")) == child.pid
+        assert child.stderr is not None
+        said = next(line for line in child.stderr if "plugin started again" in line)
+    assert json.loads(said)["ended"] == ("signal 9" if number is signal.SIGKILL else "exit code 0")
+
+
+def test_a_look_at_the_node_leaves_the_plugin_alone(site: Nri) -> None:
+    with Engine(site.socket) as engine, site.served() as child:
+        plugin = engine.plugged()
+        first = site.plugin()
+        _signal(child, signal.SIGHUP)
+        assert child.stderr is not None
+        assert any("waiting for a signal" in line for line in child.stderr)
+        until_it_sleeps(child.pid)
+
+        assert plugin.create(WISH)["payload"]
+        assert site.plugin() == first
+
+
+def test_a_plugin_ends_with_a_run_that_is_killed_and_the_next_run_has_its_own(site: Nri) -> None:
+    with Engine(site.socket) as engine:
+        with site.served() as child:
+            engine.plugged()
+            first = site.plugin()
+            until_it_sleeps(child.pid)
+            child.kill()
+            child.wait(SOON_S)
+        until(lambda: not _runs(first), SOON_S)
+        with site.served():
+            assert engine.plugged().create(WISH)["payload"]
+            assert site.plugin() != first
+
+
+def test_a_second_plugin_finds_the_lock_held_and_the_first_one_serves_on(site: Nri) -> None:
+    with Engine(site.socket) as engine, site.served():
+        plugin = engine.plugged()
+        words = ("nri", "--nri-socket", str(site.socket), *BESIDE[1:])
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+
+        second = subprocess.run(
+            [sys.executable, "-m", "installer", *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
+        )
+
+        assert second.returncode == 3
+        assert f"another instance holds {site.lock}" in sentence(second)
+        assert plugin.create(WISH)["payload"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param(("run", "--nri"), 2, "none is allowed to ask for anything", id="nobody allowed"),
+        pytest.param(
+            ("run", "--mode", "nri"), 2, "none is allowed to ask for anything", id="nor in the mode"
+        ),
+        pytest.param(
+            ("run", *BESIDE, "--nri-socket", "/nowhere/nri.sock"), 1, "there is no directory", id="no NRI"
+        ),
+        pytest.param(
+            ("install", "--mode", "nri", *BESIDE[1:]), 2, "the plugin runs as long as run does", id="install"
+        ),
+    ],
+)
+def test_what_cannot_serve_is_refused_before_anything(
+    site: Nri, words: tuple[str, ...], code: int, said: str
+) -> None:
+    before = site.tree()
+    where = [word.replace("/nowhere", f"{site.root}/nowhere") for word in words]
+
+    done = site.call(*where)
+
+    assert said in sentence(done)
+    assert done.returncode == code
+    assert site.tree() == before
+
+
+def test_the_pause_before_the_next_start_grows(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = f"import time; open({str(log)!r}, 'a').write(f'{{time.monotonic()}}\\n')"
+    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", code)))
+    environment = {PLUGIN: SEPARATOR.join(words)}
+    pauses: list[float] = []
+
+    deadline = time.monotonic() + 60
+    while len(pauses) < 4:
+        assert time.monotonic() < deadline
+        # Made anew each time, as by a program image that has come into the place of the last one.
+        again = Child(environment).keep()
+        if again is not None and round(again, 1) not in pauses and again >= nri_child.FIRST_S - 0.01:
+            pauses.append(round(again, 1))
+            time.sleep(again)
+        time.sleep(0.005)
+    Child(environment).stop()
+
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+    assert len(log.read_text().splitlines()) >= 4
