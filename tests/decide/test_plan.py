@@ -9,12 +9,15 @@ import pytest
 from installer.decide.effect import Effect
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import Exit
-from installer.decide.facts import Facts
-from installer.decide.inode import Entry
+from installer.decide.facts import Facts, ToolkitFacts
+from installer.decide.inode import Entry, Kind
 from installer.decide.options import Options, RestartMode
-from installer.decide.plan import entries_for, plan_install
+from installer.decide.parts.toolkit import VERSIONS
+from installer.decide.plan import Plan, entries_for, plan_install
+from installer.decide.room import ROOM_FOR
 from installer.decide.rows import Failure, Record, ToolkitRow
 from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
+from installer.decide.toolkit import CONFIG, Copy, Text
 from installer.decide.toolkit_config import ToolkitConfig
 from tests.decide.golden import Case, cases
 from tests.decide.serving import served
@@ -28,6 +31,10 @@ def _facts(serving: Effect | None = None) -> Facts:
     return replace(facts, engines=engines)
 
 
+def _versions(plan: Plan) -> list[InstallVersion]:
+    return [step for step in plan.steps if isinstance(step, InstallVersion)]
+
+
 def test_too_little_space_for_two_payloads_stands_in_the_way() -> None:
     facts = replace(_facts(), free_bytes=1)
 
@@ -36,6 +43,43 @@ def test_too_little_space_for_two_payloads_stands_in_the_way() -> None:
     (obstacle,) = plan.obstacles
     assert obstacle.problem.startswith("install into /usr/local/nvidia (0 KiB are free")
     assert obstacle.remedy == "free some space there, or choose another --install-dir"
+
+
+def test_just_enough_space_for_two_payloads_is_enough() -> None:
+    facts = _facts()
+    (step,) = _versions(plan_install(facts, CASE.options))
+    need = ROOM_FOR * sum(file.size_bytes for file in step.files if isinstance(file, Copy))
+
+    assert need > 0
+    assert plan_install(replace(facts, free_bytes=need), CASE.options).obstacles == ()
+    assert plan_install(replace(facts, free_bytes=need - 1), CASE.options).obstacles != ()
+
+
+def test_a_plan_counts_as_finished_after_its_last_step_and_not_before() -> None:
+    plan = plan_install(_facts(), CASE.options)
+
+    assert plan.final is not None
+    assert (plan.in_progress.finished, plan.final.finished) == (False, True)
+
+
+def test_an_admins_edit_of_config_toml_is_part_of_the_version_that_takes_its_place() -> None:
+    facts = _facts()
+    (first,) = _versions(plan_install(facts, CASE.options))
+    (config,) = (file for file in first.files if isinstance(file, Text) and file.path == CONFIG)
+    edited = config.content.replace(
+        "supported-driver-capabilities", 'debug = "/var/log/x"\nsupported-driver-capabilities'
+    )
+    held = Record(toolkit=ToolkitRow("old", None, config.content))
+    toolkit = ToolkitFacts(Kind.LINK, f"{VERSIONS}old", config=edited)
+
+    plan = plan_install(replace(facts, held=held, toolkit=toolkit), CASE.options)
+
+    (second,) = _versions(plan)
+    kept = [file.content for file in second.files if isinstance(file, Text) and file.path == CONFIG]
+    assert ['debug = "/var/log/x"' in text for text in kept] == [True]
+    assert "kept an administrator's edit of config.toml: debug" in plan.notes
+    changed = [file.path for file, before in zip(second.files, first.files, strict=True) if file != before]
+    assert changed == [CONFIG]
 
 
 def test_an_engine_that_does_not_answer_stands_in_the_way_unless_nothing_is_to_be_proven() -> None:

@@ -13,12 +13,13 @@ import pytest
 
 from installer.decide.doctor import findings
 from installer.decide.doctor.model import Level
+from installer.decide.options import Options
 from installer.host.devices import listens
 from installer.host.files import Host
 from installer.host.process_table import Seen, holds, of_root, root_wrote
 from installer.host.programs import run_in
 from installer.record.examine.programs import NIL_POINTER, asked_processes, version_in
-from installer.record.examine.toolkits import SAYS_CLI, SAYS_CTK, SAYS_LIBRARY
+from installer.record.examine.toolkits import SAYS_CLI, SAYS_CTK, SAYS_LIBRARY, toolkits
 from tests.doctor import golden
 from tests.host.servers import hang, serving
 
@@ -150,6 +151,25 @@ def test_nvidia_container_cli_tells_itself_and_its_library_apart(
 
     assert [version_in(each[1])[0] if each else () for each in found] == [cli, library]
     assert SAYS_CTK.search("NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "library"),
+    [("version: 1.0.0", (1, 0, 0)), ("cli-version: 1.17.4\nlib-version: 1.17.3", (1, 17, 3))],
+)
+def test_a_program_that_tells_one_version_has_a_library_of_that(
+    tmp_path: Path, said: str, library: tuple[int, ...]
+) -> None:
+    root = golden.lay(tmp_path)
+    for program in root.rglob("nvidia-container-cli"):
+        program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+        program.chmod(0o755)
+
+    found = toolkits(
+        Host.under(PurePosixPath("/")), Options(install_dir=PurePosixPath(root, "usr/local/nvidia"))
+    )
+
+    assert found[0].library == library
 
 
 def test_a_dead_socket_is_told_from_one_that_answers(tmp_path: Path) -> None:

@@ -91,15 +91,15 @@ def mutants() -> Iterator[Mutant]:
 
 
 def executing(mutant: Mutant, noted: Path) -> list[str]:
-    """Return the tests that execute what is changed, the quick ones of its own floor first."""
+    """Return the tests that execute what is changed, first those called like it, then those of its floor."""
     data = coverage.CoverageData(str(noted))
     data.read()
     # As the copy of the project that they ran in has it.
     file = next((path for path in data.measured_files() if path.endswith(f"/{mutant.module}")), "")
     by_line = data.contexts_by_lineno(file) if file else {}
     tests = {test.partition("|")[0] for line in mutant.lines() for test in by_line.get(line, ())} - {""}
-    floor = f"tests/{mutant.module.parts[1]}/"
-    return sorted(tests, key=lambda test: (not test.startswith(floor), test))[:AT_MOST]
+    floor, called = f"tests/{mutant.module.parts[1]}/", f"test_{mutant.module.stem}"
+    return sorted(tests, key=lambda test: (called not in test, not test.startswith(floor), test))[:AT_MOST]
 
 
 def nearest(module: Path) -> list[str]:

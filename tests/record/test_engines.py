@@ -1,13 +1,22 @@
 """How long an engine is waited for, and which row stands for a process."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from installer.decide.engines import ENGINES
-from installer.record.engines import ask, limit_s
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.options import Options
+from installer.decide.rows import Record
+from installer.host.files import Host
+from installer.record.engines import Answer, ask, limit_s
+from installer.record.found import running_engines
+from installer.record.located import awaited
 from installer.record.other_engines import ROWS
+from installer.record.reads import outdated
 from installer.record.units import Patience
+from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 SLOW = ENGINES["microk8s"]
 
@@ -39,7 +48,53 @@ def test_a_socket_that_we_may_not_connect_to_is_no_engine_that_does_not_run(tmp_
 
     assert answer.silence == f"connect to {socket} (Too many levels of symbolic links)"
     assert answer.remedy == "check the path and run as root with that socket mounted"
-    assert not answer.stopped
+    assert (answer.stopped, answer.failed, answer.disabled) == (False, False, False)
+
+
+@pytest.mark.parametrize(("name", "waits"), [("k0s", True), ("k3s", False), ("containerd", False)])
+def test_a_silent_engine_is_asked_again_where_it_restarts_itself(
+    tmp_path: Path, name: str, *, waits: bool
+) -> None:
+    host, row = Host.under(PurePosixPath(tmp_path)), ENGINES[name]
+    for path in (row.socket, PurePosixPath("/run/dbus/x")):
+        (tmp_path / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / row.socket.relative_to("/")).touch()
+    facts = EngineFacts(name, row.config, None, None, (), row.socket, row.unit)
+    silent = Answer(silence="between two lives")
+    running = FakeSystemd({unit: FakeUnit() for unit in (row.unit, *row.units)})
+
+    with serving(tmp_path / "run/dbus/system_bus_socket", running):
+        answer = awaited(host, facts, silent, 0.3)
+
+    assert (answer is not silent) == waits
+
+
+def test_where_nobody_listens_all_sockets_that_were_tried_are_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        InstallerError, match=r"^cannot find a running engine \(nobody listens on /"
+    ) as caught:
+        running_engines(Host.under(PurePosixPath(tmp_path)), Options(), Record())
+
+    tried = dict.fromkeys(str(engine.socket) for engine in ENGINES.values())
+    assert f"nobody listens on {', '.join(tried)})" in str(caught.value)
+
+
+def test_an_engine_that_misreports_is_outdated_where_its_config_changed_after_its_start(
+    tmp_path: Path,
+) -> None:
+    host, row = Host.under(PurePosixPath(tmp_path)), ENGINES["crio"]
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/ours").touch()
+    paths = [PurePosixPath("/conf.d/ours")]
+    now = (tmp_path / "conf.d/ours").stat().st_ctime
+    gone = [PurePosixPath("/conf.d/gone/ours")]
+    (tmp_path / "conf.d/gone").mkdir()
+
+    assert outdated(host, row, now - 1, paths)
+    assert outdated(host, row, now - 1, gone)
+    assert not outdated(host, row, now + 60, [*paths, *gone])
+    assert not outdated(host, row, None, paths)
+    assert not outdated(host, ENGINES["containerd"], now - 1, paths)
 
 
 def test_a_process_beside_those_of_the_ledger_is_read_as_the_engine_that_has_that_name() -> None:

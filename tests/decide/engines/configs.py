@@ -49,6 +49,15 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     return _certain(next(iter(decisions)))
 
 
+def ways_of(engine: str, text: str, *, version: str) -> list[Decision]:
+    """Return all decisions over the text of a root file, plainest first."""
+    row = ENGINES[engine]
+    tree = parse(text, Syntax.TOML, name=str(row.config))
+    numbers = tuple(int(part) for part in version.split("."))
+    files = ConfigFiles(row.config, row.drop_in, {row.config: tree}, numbers)
+    return [*row.edits(files, entries(), NOTHING_ELSE)]
+
+
 def _certain(decision: Decision) -> Decision:
     """Return a decision that the texts alone do not doubt."""
     if decision.doubt is not None:

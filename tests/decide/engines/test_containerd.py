@@ -4,7 +4,7 @@ import pytest
 
 from installer.decide.edits import Value
 from installer.decide.errors import InstallerError
-from tests.decide.engines.configs import NVIDIA, at, decided, result
+from tests.decide.engines.configs import NVIDIA, at, decided, result, ways_of
 
 ROOT = "/etc/containerd/config.toml"
 V2, V3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
@@ -34,6 +34,18 @@ def test_the_table_is_the_one_of_the_files_schema(text: str, version: str, plugi
     tree = result(decided("containerd", text, version=version), ROOT, text)
 
     assert at(tree, "plugins", plugin, "containerd", "runtimes", "nvidia", "options", "BinaryName") == NVIDIA
+
+
+def test_where_both_tables_are_there_the_other_one_is_the_next_way() -> None:
+    text = f"version = 2\n[{CRI2}]\n[{CRI3}]\n"
+
+    ways = [result(each, ROOT, text) for each in ways_of("containerd", text, version="2.1.9")]
+
+    found = [
+        [plugin for plugin in (V2, V3) if at(way, "plugins", plugin, "containerd", "runtimes")]
+        for way in ways
+    ]
+    assert found == [[V2], [V3]]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from installer.decide.edits import Syntax, Value, apply, parse
 from installer.decide.effect import Effect, Handler
-from installer.decide.engines.docker_reload import Refused, effect, intermediate, reloaded, route
+from installer.decide.engines.docker_reload import Refused, effect, forgotten, intermediate, reloaded, route
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
 
@@ -98,3 +98,11 @@ def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None
 
     with pytest.raises(InstallerError, match="dockerd would die of it"):
         route(has("io.containerd.runc.v2"), target, PATH, OLD)
+
+
+def test_dockerd_20_10_forgets_its_own_shims_in_a_reload_and_a_later_one_has_none_to_forget() -> None:
+    shim = "io.containerd.runc.v2"
+
+    assert forgotten(has("runc", shim, "kata"), OLD) == (shim,)
+    assert forgotten(has("runc", "kata"), OLD) == ()
+    assert forgotten(has("runc", shim, "kata"), NEW) == ()

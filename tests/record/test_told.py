@@ -1,0 +1,27 @@
+"""The event that a step is in the log when it is done."""
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.inode import File
+from installer.decide.steps import ConcreteStep, MakeDirectory, Reload, RemoveDirectory, WriteConfig
+from installer.record.told import past
+
+PATH = PurePosixPath("/etc/docker/daemon.json")
+
+
+@pytest.mark.parametrize(
+    ("step", "event"),
+    [
+        (MakeDirectory(PATH), "directory made"),
+        (RemoveDirectory(PATH), "directory removed"),
+        (WriteConfig("docker", PATH, None, File(b"{}")), "config written"),
+        (WriteConfig("docker", PATH, File(b"{}"), None), "config removed"),
+        (Reload("docker", ()), "engine reloaded"),
+        (Reload("microk8s", ()), "engine reloaded"),
+        (Reload("k0s", ()), "engine restarted by itself"),
+    ],
+)
+def test_a_step_that_is_done_is_told_in_the_past(step: ConcreteStep, event: str) -> None:
+    assert past(step) == event
