@@ -263,6 +263,11 @@ class Options:
         return self.nri.beside or self.mode is Mode.NRI
 
     @property
+    def in_place(self) -> bool:
+        """Whether the toolkit is the host's own, and used where its package manager keeps it."""
+        return self.toolkit_source == self.host_root
+
+    @property
     def layout(self) -> Layout:
         """The paths below the install-dir."""
         return Layout(self.install_dir)
