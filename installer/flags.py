@@ -72,7 +72,11 @@ FLAGS: Final = (
         "runtime",
         tuple(map(str, Mode)),
     ),
-    Flag("--toolkit-source", "Root of the toolkit to install, as this process sees it.", str(DEFAULT_SOURCE)),
+    Flag(
+        "--toolkit-source",
+        "Root of the toolkit to install, as this process sees it; the host's own root is used in place.",
+        str(DEFAULT_SOURCE),
+    ),
     Flag("--install-dir", "Directory on the host that gets toolkit/.", str(DEFAULT_INSTALL_DIR)),
     Flag("--host-root", "Where this process finds the host's root.", "/"),
     Flag("--mount", "Where this process finds one more directory of the host.", (), metavar="HOST=HERE"),

@@ -68,7 +68,8 @@ def not_proven(host: Host, pid_file: PurePosixPath, held: Record | None, seen: S
         return "nothing is installed: wait for run to finish, or see its log"
     if not is_held_pidfile(str(host.local_path(pid_file))):
         return (
-            f"no run waits on this node (nobody holds {pid_file}): start run, or see the log of the last one"
+            f"no run waits on this node (nobody holds {pid_file}): install alone needs none; else start run, "
+            "or see the log of the last one"
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:

@@ -13,18 +13,16 @@ from installer.decide.data import dataclass, replace
 from installer.decide.edits import unheld
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind
-from installer.decide.integrity import damage
 from installer.decide.layout import Layout
 from installer.decide.nri.wishes import DEFAULT_SOCKET
 from installer.decide.options import GPU_KIND, Options
 from installer.decide.parts.toolkit import VERSIONS
-from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
+from installer.decide.rows import ConfigRow, EngineRow, Record
 from installer.decide.toolkit_config import edited_keys
 from installer.flags import FLAGS, PID_FILE, options_from
-from installer.host.digests import digests_below
 from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
-from installer.host.trees import entries
+from installer.record import own_toolkit
 from installer.record.access import exposed
 from installer.record.configs import with_put_back
 from installer.record.in_force import lacking
@@ -110,7 +108,8 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
         runtime = layout.toolkit / ("nvidia-cdi-hook" if held.cdi else "nvidia-container-runtime")
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
-        for name, flaw in _damage(host, layout, held.toolkit, deep=deep):
+        yield from (Line(*each) for each in own_toolkit.lines(host, held.toolkit))
+        for name, flaw in own_toolkit.damaged(host, layout, held.toolkit, deep=deep):
             yield Line(str(layout.toolkit / name), f"{flaw}: {REPAIR}", good=False)
         file = host.read(layout.config)
         if file is not None:
@@ -165,15 +164,6 @@ def _without(host: Host, options: Options) -> Iterator[Line]:
                 f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
             )
             yield Line(str(path), state, good=False)
-
-
-def _damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
-    """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
-    if toolkit.files:
-        version = layout.version(toolkit.version)
-        with digests_below(host, version if deep else None) as digests:
-            found = entries(host, version)
-            yield from damage(dict(toolkit.files), found, digests() if deep else None)
 
 
 def _config_lines(host: Host, layout: Layout, held: Record) -> Iterator[Line]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from installer import signals
 from installer.decide.errors import Exit, InstallerError
-from installer.decide.taint import node_made_ready, without_taint
+from installer.decide.taint import node_made_ready, uid_of, without_taint
 from installer.host.events import log
 from installer.host.kubernetes import Api, RefusedError
 
@@ -40,7 +40,7 @@ def _watch(api: Api, name: str, seen: set[str]) -> None:
     selector = quote(f"app.kubernetes.io/name={name}")
     path = f"/api/v1/namespaces/{api.namespace}/pods?labelSelector={selector}"
     for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
-        uid, node = pod["metadata"]["uid"], node_made_ready(pod)
+        uid, node = uid_of(pod), node_made_ready(pod)
         if node and uid not in seen and _freed(api, node):
             seen.add(uid)
 

@@ -49,6 +49,15 @@ def _identity(file: PayloadFile) -> str:
             assert_never(file)
 
 
+def programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
+    """Return the programs of the host's that a version leads to; () for one that has its own."""
+    return tuple(
+        PurePosixPath(target)
+        for identity in wanted.values()
+        if identity.startswith(LINK) and (target := identity.removeprefix(LINK)).startswith("/")
+    )
+
+
 def damage(
     wanted: Manifest,
     found: Mapping[PurePosixPath, Entry],

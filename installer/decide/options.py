@@ -248,9 +248,7 @@ class Options:
                 remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
             )
         if self.metrics_listen and self.metrics_listen.path and self.metrics_listen.path.suffix != ".sock":
-            raise UsageError(
-                f"listen on {self.metrics_listen}", remedy="give a socket whose name ends in .sock"
-            )
+            raise UsageError(f"listen on {self.metrics_listen}", remedy="give a socket that is named *.sock")
 
     @property
     def asks_for_runtime(self) -> bool:
@@ -261,6 +259,11 @@ class Options:
     def serves_nri(self) -> bool:
         """Whether ``run`` has the NRI plugin run beside itself."""
         return self.nri.beside or self.mode is Mode.NRI
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the toolkit is the host's own, and used where its package manager keeps it."""
+        return self.toolkit_source == self.host_root
 
     @property
     def layout(self) -> Layout:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
@@ -52,7 +53,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Symlink:
-    """A relative link to a neighbour."""
+    """A relative link to a neighbour, or one to a program of the host's."""
 
     path: PurePosixPath
     target: str
@@ -76,12 +77,17 @@ LINKS: Final = (Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-conta
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """As much of the table as is installed; without a runtime nobody reads a ``config``."""
+    """As much of the table as is installed; without a runtime nobody reads a ``config``.
+
+    Programs that are used ``in_place`` are the host's own: links lead to them, so that an update by their
+    package manager changes nothing of ours.
+    """
 
     executables: tuple[Executable, ...]
     libraries: tuple[str, ...] = ()
     links: tuple[Symlink, ...] = ()
     config: bool = False
+    in_place: bool = False
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -105,7 +111,7 @@ class Artifact:
     ``source`` is the path as the process sees it and ``file_name`` its base name with symlinks
     resolved, such as libnvidia-container.so.1.17.4 for the name libnvidia-container.so.1. ``digest`` is
     the content's sha256 in hex, ``head`` its first ``HEAD_BYTES``, where the ELF header is, or the line
-    that names a script's interpreter.
+    that names a script's interpreter. ``place`` is the path below the source's root by which it was found.
     """
 
     name: str
@@ -115,6 +121,12 @@ class Artifact:
     mode: int
     digest: str
     head: bytes
+    place: PurePosixPath = PurePosixPath()
+
+    @property
+    def own_path(self) -> PurePosixPath:
+        """The path on the host where the source is the host itself."""
+        return PurePosixPath("/") / self.place
 
     @property
     def interpreter(self) -> PurePosixPath | None:
@@ -153,8 +165,8 @@ def payload(
         *shipped.links,
     ]
     for executable in shipped.executables:
-        files += _installed(executable, found[executable.name], toolkit_dir, low_level[0])
-    for soname in shipped.libraries:
+        files += _installed(executable, found[executable.name], toolkit_dir, low_level[0], shipped)
+    for soname in () if shipped.in_place else shipped.libraries:
         others = [found[other] for other in shipped.required if other != soname]
         files += _library(found[soname], others)
     return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
@@ -191,20 +203,21 @@ def _identity(file: PayloadFile) -> tuple[str, str, int, str]:
 
 
 def _installed(
-    executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str
+    executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, shipped: Shipped
 ) -> list[PayloadFile]:
     # 0755 whatever the source has: engines and user-namespaced pods run it, nobody else writes it,
     # and a setuid bit has no business on a program that a container engine starts.
     mode, name = 0o755, executable.name
+    put = _link if shipped.in_place else partial(_copy, mode=mode)
     if not executable.variables:
-        return [_copy(artifact, name, mode)]
+        return [put(artifact, name)]
     script = wrapper_script(
         name,
         executable.variables,
         toolkit_dir=toolkit_dir,
         fallback=low_level if executable.runtime else None,
     )
-    return [Text(PurePosixPath(name), script, mode), _copy(artifact, real_name(name), mode)]
+    return [Text(PurePosixPath(name), script, mode), put(artifact, real_name(name))]
 
 
 def _library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
@@ -223,3 +236,7 @@ def _library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile
 
 def _copy(artifact: Artifact, name: str, mode: int) -> Copy:
     return Copy(PurePosixPath(name), artifact.source, artifact.size_bytes, artifact.digest, mode)
+
+
+def _link(artifact: Artifact, name: str) -> Symlink:
+    return Symlink(PurePosixPath(name), str(artifact.own_path))

@@ -56,27 +56,29 @@ def found_artifacts(root: PurePosixPath, known: Known) -> Iterator[Callable[[], 
     What is yielded returns them, and raises InstallerError where one cannot be read. What is ``known`` is not
     read as a whole.
     """
-    found = [(name, path) for name in REQUIRED if (path := _find(Path(root), name)) is not None]
+    found = [(name, place) for name in REQUIRED if (place := _find(Path(root), name)) is not None]
     with ThreadPoolExecutor() as pool:
-        reads = [begun(pool, partial(_read, name, path, known)) for name, path in found]
+        reads = [begun(pool, partial(_read, name, Path(root), place, known)) for name, place in found]
         yield lambda: tuple(read() for read in reads)
 
 
 def find_artifact(root: PurePosixPath, name: str) -> PurePosixPath | None:
     """Return where one file of the toolkit is below ``root``."""
-    found = _find(Path(root), name)
-    return PurePosixPath(found) if found else None
+    place = _find(Path(root), name)
+    return PurePosixPath((Path(root) / place).resolve()) if place else None
 
 
-def _find(root: Path, name: str) -> Path | None:
+def _find(root: Path, name: str) -> PurePosixPath | None:
     executable = name not in LIBRARIES
-    for path in (root / place for place in search_paths(name)):
+    for place in search_paths(name):
+        path = root / place
         if path.is_file() and (not executable or path.stat().st_mode & 0o111):
-            return path.resolve()
+            return place
     return None
 
 
-def _read(name: str, path: Path, known: Known) -> Artifact:
+def _read(name: str, root: Path, place: PurePosixPath, known: Known) -> Artifact:
+    path = (root / place).resolve()
     with translated("read", PurePosixPath(path)), path.open("rb") as file:
         status = os.fstat(file.fileno())
         head = file.read(HEAD_BYTES)
@@ -89,4 +91,5 @@ def _read(name: str, path: Path, known: Known) -> Artifact:
         status.st_mode & 0o7777,
         digest,
         head,
+        place,
     )

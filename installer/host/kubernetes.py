@@ -3,7 +3,7 @@
 import json
 import os
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -83,12 +83,7 @@ class Api:
             InstallerError: the API does not answer, refuses, or falls silent.
         """
         with self._asked("GET", path) as answer:
-            for line in answer:
-                event = _object(line)
-                if event["type"] in {"ADDED", "MODIFIED"}:
-                    yield event["object"]
-                elif event["type"] == "ERROR":  # such as 410: what we have seen is too long ago
-                    return
+            yield from events(answer)
 
     @contextmanager
     def _asked(self, method: str, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
@@ -98,19 +93,38 @@ class Api:
         trusted = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
         connection = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
         try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            if answer.status != OK:
-                raise _refused(method, path, answer)
-            yield answer
-        except (OSError, HTTPException, ValueError, KeyError) as error:
-            raise InstallerError(
-                f"{method} {path} (the Kubernetes API does not answer: {error})",
-                remedy="see whether the API server is well, and no network policy keeps this pod from it",
-                code="kubernetes-api",
-            ) from error
+            with understood(f"{method} {path}"):
+                connection.request(method, path, body, headers)
+                answer = connection.getresponse()
+                if answer.status != OK:
+                    raise _refused(method, path, answer)
+                yield answer
         finally:
             connection.close()
+
+
+@contextmanager
+def understood(asked: str) -> Iterator[None]:
+    """Let what is wrong with an answer be told as the answer to what was ``asked``."""
+    try:
+        yield
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
+        raise InstallerError(
+            f"{asked} (the Kubernetes API does not answer: {error})",
+            remedy="see whether the API server is well, and no network policy keeps this pod from it",
+            code="kubernetes-api",
+        ) from error
+
+
+def events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield each object that a watch tells was there, made or changed, until it tells that it is over."""
+    for line in lines:
+        event = _object(line)
+        told = event.get("object")
+        if event.get("type") == "ERROR":  # such as 410: what we have seen is too long ago
+            return
+        if event.get("type") in ("ADDED", "MODIFIED") and isinstance(told, dict):
+            yield told
 
 
 def _refused(method: str, path: str, answer: HTTPResponse) -> RefusedError:

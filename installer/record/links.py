@@ -8,11 +8,13 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts
 from installer.decide.inode import Kind
 from installer.decide.layout import Layout
+from installer.decide.options import Options
 from installer.decide.references import programs_named
+from installer.decide.toolkit import Artifact
 from installer.host.files import Host
 from installer.host.identity import Identity, identities_below, identity, script
 from installer.record.started import PATH
@@ -148,3 +150,15 @@ def paths_in(said: str, layout: Layout) -> list[str]:
     ours = re.escape(str(layout.install_dir))  # which may hold what ends a word
     words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours}|/)[^\s\0"',:;\[\](){{}}<|>]*"""
     return re.findall(words, COMMENT.sub("", said).replace("\\/", "/"))
+
+
+def loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
+    """Yield which program of the host's is not its own but leads to our toolkit, and so to itself."""
+    ours = Ours(host, options.layout)
+    for artifact in artifacts if options.in_place else ():
+        if ours.behind(host, artifact.own_path) is not None:
+            yield InstallerError(
+                f"use {artifact.own_path} where it is (it leads into {options.layout.toolkit}: to itself)",
+                remedy=Remedy("install the package again, or choose another ", Option("toolkit-source")),
+                code="payload-unusable",
+            )

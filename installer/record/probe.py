@@ -45,7 +45,7 @@ from installer.record.hints import (
 )
 from installer.record.hooks import hook_files
 from installer.record.ledger import is_lost, original_of
-from installer.record.links import links_named
+from installer.record.links import links_named, loops
 from installer.record.located import located
 from installer.record.other_engines import with_other_engines
 from installer.record.reloadable import unit_obstacles
@@ -86,7 +86,8 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         payload = artifacts()
         scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
         absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
-        return replace(facts, artifacts=payload, absent_interpreters=absent)
+        obstacles = (*facts.obstacles, *loops(host, options, payload))
+        return replace(facts, artifacts=payload, absent_interpreters=absent, obstacles=obstacles)
 
 
 def _with_targets(host: Host, facts: Facts, targets: Collection[PurePosixPath]) -> Facts:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -35,11 +36,12 @@ from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.plan import plan_install
 from installer.decide.rows import Record
 from installer.decide.specification import named, specification
+from installer.decide.taint import KEY, node_made_ready, uid_of, without_taint
 from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
-from installer.host import cri, dockerd, systemd, unary
+from installer.host import cri, dockerd, kubernetes, systemd, unary
 from installer.host.boot import boot_id
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
@@ -351,6 +353,25 @@ def _nri(content: bytes) -> object:
     return heard
 
 
+def _kubernetes(content: bytes) -> object:
+    """Take what a watch of pods tells, and what the API has of a node."""
+    with kubernetes.understood("GET /x"):
+        told = list(kubernetes.events(content.splitlines(keepends=True)))
+    return [(uid_of(each), quote(node_made_ready(each)), without_taint(each)) for each in told]
+
+
+WATCHED = (
+    {
+        "type": "ADDED",
+        "object": {
+            "metadata": {"uid": "0c5d", "deletionTimestamp": None},
+            "spec": {"nodeName": "gpu-7", "taints": [{"key": KEY, "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        },
+    },
+    {"type": "BOOKMARK", "object": {"kind": "Pod"}},
+    {"type": "ERROR", "object": {"code": 410}},
+)
 STATUS = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": {"BinaryName": ""}}}}}
 VERSION = message((1, "0.1.0"), (2, "containerd"), (3, "1.7.2"), (4, "v1"))
 READY = message((1, message((1, "RuntimeReady"), (2, 1))))
@@ -464,6 +485,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             b"1:33261:0:1048576:1700000000000000000 0123\n" * 2,
             _known(directory / "known"),
         ),
+        "Kubernetes' API": (b"".join(json.dumps(event).encode() + b"\n" for event in WATCHED), _kubernetes),
     }  # fmt: skip
 
 
@@ -471,7 +493,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "CRI by hand", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests",
+    "CRI by hand", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
 )  # fmt: skip
 
 

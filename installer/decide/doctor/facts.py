@@ -89,6 +89,7 @@ class Toolkit:
 
     ``library`` is libnvidia-container's version, ``cli`` that of nvidia-container-cli, ``ctk`` of nvidia-ctk;
     () where a program does not say. ``config`` is its config.toml, None without one that can be read.
+    ``starts`` is where its programs are, for one that leads to those of another.
     """
 
     directory: PurePosixPath
@@ -97,6 +98,7 @@ class Toolkit:
     ctk: Version = ()
     config: Tree | None = None
     config_path: PurePosixPath = ROOT
+    starts: PurePosixPath | None = None
 
 
 @dataclass(frozen=True, slots=True)

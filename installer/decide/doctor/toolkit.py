@@ -128,13 +128,15 @@ def _list(value: object) -> list[object]:
 def several(node: Node) -> Verdict:
     """Judge whether it is plain which toolkit starts containers."""
     serving = sorted(set(_directories(node)))
-    there = sorted(str(toolkit.directory) for toolkit in node.toolkits)
+    started = {str(each.starts): str(each.directory) for each in node.toolkits if each.starts}
+    there = sorted(str(each.directory) for each in node.toolkits if str(each.directory) not in started)
     if len(serving) > 1:
         return warn(f"engines start runtimes out of {listed(serving)}")
     if len(there) > 1:
         used = f"; engines start that in {serving[0]}" if serving else ""
         return warn(f"there are toolkits in {listed(there)}{used}")
-    return ok(there[0]) if there else NO_TOOLKIT
+    by = next((f", which starts the programs in {place}" for place in started), "")
+    return ok(f"{there[0]}{by}") if there else NO_TOOLKIT
 
 
 def _directories(node: Node) -> Iterator[str]:

@@ -10,7 +10,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts, names_of
 from installer.decide.inode import Entry, Kind
-from installer.decide.integrity import access_flaw, damage, manifest
+from installer.decide.integrity import access_flaw, damage, manifest, programs_in_place
 from installer.decide.layout import HOME
 from installer.decide.options import Options
 from installer.decide.part import TRY_AGAIN, Part
@@ -50,6 +50,7 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
     not as it was installed.
     """
+    shipped = replace(shipped, in_place=options.in_place)
     if unfit := _unfit(facts, options, shipped):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
     toolkit_dir = options.layout.toolkit
@@ -77,9 +78,15 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
         tuple(steps),
         tuple(reason if isinstance(step, InstallVersion) else _elsewhere(now) for step in steps),
         Record(toolkit=row),
-        notes=(*notes, *damaged),
+        notes=(*_used_in_place(files), *notes, *damaged),
         obstacles=no_room(facts, options, files) if steps else (),
     )
+
+
+def _used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
+    """Yield where programs are that are not copied."""
+    for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files))):
+        yield f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
 
 
 def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:

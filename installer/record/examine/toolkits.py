@@ -19,6 +19,7 @@ CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
 RUNTIME: Final = "nvidia-container-runtime"
 CLI: Final = "nvidia-container-cli"
 CTK: Final = "nvidia-ctk"
+HOOK: Final = "nvidia-cdi-hook"
 # 1.0 has one line "version: 1.0.0"; later ones tell themselves and their library apart.
 SAYS_CLI: Final = re.compile(r"^(?:cli-)?version:\s*(\S{1,60})", re.MULTILINE)
 SAYS_LIBRARY: Final = re.compile(r"^lib-version:\s*(\S{1,60})", re.MULTILINE)
@@ -45,7 +46,14 @@ def _toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
             ctk=_version(SAYS_CTK, says(host, directory / CTK, "--version")),
             config=_tree(host, config),
             config_path=config,
+            starts=_starts(host, directory),
         )
+
+
+def _starts(host: Host, directory: PurePosixPath) -> PurePosixPath | None:
+    """Return where the programs are that a toolkit of ours leads to; None for one that has its own."""
+    target = host.link_target(directory / HOOK) or ""
+    return PurePosixPath(target).parent if target.startswith("/") and directory not in PACKAGED else None
 
 
 def _version(pattern: "re.Pattern[str]", said: str) -> Version:

@@ -1,0 +1,145 @@
+"""A toolkit that a package manager keeps on the host is used where it is: nothing copied, changed or removed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from installer.demo import stand_in_payload
+from tests.support.site import DAEMON_JSON, ENGINES, PROJECT, Site
+
+TOOLKIT = "usr/local/nvidia/toolkit"
+RUNTIME = "usr/bin/nvidia-container-runtime"
+PACKAGES_CONFIG = "etc/nvidia-container-runtime/config.toml"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a host on which a package manager has installed the toolkit."""
+    site = Site(tmp_path)
+    stand_in_payload(tmp_path / "packages")
+    for file in sorted((tmp_path / "packages").rglob("*")):
+        path = site.root / "usr" / file.relative_to(tmp_path / "packages/usr")
+        path = path.parents[2] / "bin" / path.name if "local" in path.parts else path
+        if not file.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(path)
+    (site.root / PACKAGES_CONFIG).parent.mkdir(parents=True)
+    (site.root / PACKAGES_CONFIG).write_text("# the package's own\n")
+    return site
+
+
+def call(site: Site, verb: str, *more: str) -> "subprocess.CompletedProcess[str]":
+    """Call a verb that takes the toolkit from the host itself."""
+    where = ["--host-root", str(site.root), "--toolkit-source", str(site.root)]
+    return subprocess.run(
+        [sys.executable, "-m", "installer", verb, *where, *ENGINES, *more],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PATH": os.defpath, "PYTHONPATH": str(PROJECT)},
+    )
+
+
+def test_programs_are_used_where_they_are_and_all_of_them_stay_as_they_were(site: Site) -> None:
+    before = site.tree()
+
+    done = call(site, "install")
+
+    assert done.returncode == 0, done.stderr
+    runtime = json.loads((site.root / DAEMON_JSON).read_text())["runtimes"]["nvidia"]["path"]
+    assert runtime == f"/{TOOLKIT}/nvidia-container-runtime"
+    version = site.root / "usr/local/nvidia" / (site.root / TOOLKIT).readlink()
+    links = {path.name: str(path.readlink()) for path in version.iterdir() if path.is_symlink()}
+    assert links == {
+        "nvidia-cdi-hook": "/usr/bin/nvidia-cdi-hook",
+        "nvidia-container-toolkit": "nvidia-container-runtime-hook",
+        **{
+            f"{name}.real": f"/usr/bin/{name}"
+            for name in (
+                "nvidia-container-cli",
+                "nvidia-container-runtime",
+                "nvidia-container-runtime-hook",
+                "nvidia-container-runtime.cdi",
+                "nvidia-container-runtime.legacy",
+                "nvidia-ctk",
+            )
+        },
+    }
+    files = [path for path in version.iterdir() if path.is_file() and not path.is_symlink()]
+    assert {path.read_bytes()[:2] for path in files} == {b"#!"}, "wrappers, and nothing that was copied"
+    assert (site.root / PACKAGES_CONFIG).read_text() == "# the package's own\n"
+
+    assert call(site, "uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_an_update_by_the_package_manager_is_no_drift(site: Site) -> None:
+    assert call(site, "install").returncode == 0
+    program = (site.root / RUNTIME).read_bytes()
+    (site.root / RUNTIME).unlink()
+    (site.root / RUNTIME).write_bytes(program + b" of the next release")
+    (site.root / RUNTIME).chmod(0o755)
+    before = site.tree(times=True)
+
+    told, again = site.status("--deep"), call(site, "install")
+
+    assert (told.returncode, again.returncode) == (0, 0), told.stdout + again.stderr
+    assert "nothing changed" in again.stderr
+    assert site.tree(times=True) == before
+
+
+def test_plan_and_status_say_where_it_is_and_status_what_is_missing_of_it(site: Site) -> None:
+    planned = call(site, "plan")
+    assert call(site, "install").returncode == 0
+    installed = site.status()
+    (site.root / RUNTIME).unlink()
+    removed = site.status()
+
+    assert "! note: the toolkit in /usr/bin is used where it is, nothing of it is copied" in planned.stdout
+    assert "/usr/bin" in installed.stdout
+    assert "is used where it is" in installed.stdout
+    assert installed.returncode == 0
+    assert removed.returncode == 1
+    assert f"BAD /{RUNTIME}" in removed.stdout
+    assert "missing: install its package again" in removed.stdout
+
+
+def test_a_program_that_leads_to_our_toolkit_is_no_source_of_it(site: Site) -> None:
+    assert call(site, "install").returncode == 0
+    (site.root / RUNTIME).unlink()
+    (site.root / RUNTIME).symlink_to("../local/nvidia/toolkit/nvidia-container-runtime")
+    before = site.tree(times=True)
+
+    done = call(site, "install")
+
+    assert done.returncode == 1
+    assert "it leads into /usr/local/nvidia/toolkit: to itself" in done.stderr
+    assert site.tree(times=True) == before
+
+
+def test_a_copy_of_before_is_replaced_by_what_is_in_place(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    copied = (site.root / TOOLKIT).readlink()
+    assert (site.root / TOOLKIT / "nvidia-ctk.real").is_file()
+    config = (site.root / DAEMON_JSON).read_bytes()
+
+    assert call(site, "install").returncode == 0
+
+    assert (site.root / TOOLKIT).readlink() != copied
+    assert (site.root / DAEMON_JSON).read_bytes() == config
+
+
+def test_doctor_says_where_it_is_and_calls_it_one_toolkit(site: Site) -> None:
+    assert call(site, "install").returncode == 0
+
+    command = [sys.executable, "-m", "installer", "doctor", "--host-root", str(site.root), "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT, timeout=120)
+
+    (found,) = (each for each in json.loads(told.stdout)["checks"] if each["name"] == "toolkits")
+    assert found["level"] == "ok"
+    assert found["found"] == f"/{TOOLKIT}, which starts the programs in /usr/bin"
