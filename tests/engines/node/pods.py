@@ -13,11 +13,12 @@ TAG = VERSION
 POLICY = "TOOLKIT_INSTALLER_ON_EXIT"
 
 
-def daemon_set(policy: str) -> Manifest:
-    """Return the pod of the overlay for mixed clusters; the policy is the one thing that the components change."""
+def daemon_set(policy: str, **more: str) -> Manifest:
+    """Return the pod of the overlay for mixed clusters with a policy, and more of our variables."""
     pod = pod_of(kustomized("overlays/auto"))
     (container,) = pod["containers"]
     env = [{**each, "value": policy} if each["name"] == POLICY else each for each in container["env"]]
+    env += [{"name": f"TOOLKIT_INSTALLER_{name}", "value": value} for name, value in more.items()]
     return {**pod, "containers": [{**container, "env": env}]}
 
 

@@ -3,12 +3,15 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
+from tests.engines.by_cdi import GPU, TELLS, Client, answers, driver
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.cri import Container
 from tests.engines.going_down import held_back
 from tests.engines.live import start
 from tests.engines.node.kubelet import Running, announce, apply, forget, probe
@@ -24,6 +27,8 @@ NEXT = "next"
 FIRST, SECOND = "toolkit-aaaaa", "toolkit-bbbbb"
 READY = "run/nvidia/toolkit/ready"
 PSS_MB = 6.0
+PLUGINS_MB = 12.0
+WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 CPU_S = 3.6  # a millicore
 
 
@@ -223,8 +228,49 @@ def test_a_config_that_a_bootstrap_script_rewrites_is_mended(
     assert snapshot(node) == files
 
 
-def test_what_a_wait_costs_and_what_becomes_of_it(newest_node: Node, tell: Callable[[Node], Story]) -> None:
+def without_runtimes(node: Node, story: Story, mode: str) -> None:
+    """Have a pod give GPUs without a runtime, see one in a container, and delete the pod."""
+    manifest = daemon_set("undo", MODE=mode, DRIVER_ROOT="/opt/driver", NRI_ALLOW="default=nvidia.com/gpu")
+    files, before, restarts = snapshot(node), served(node), story.restarts
+    with Client(partial(answers, node)) as client:
+        pod = apply(node, f"by-{mode}", manifest, TAG)
+        becomes_ready(pod, manifest)
+        if mode == "nri":
+            until(lambda: '"event": "registered"' in pod.log(), pod.log)
+            told = f", beside a plugin of {plugins_mb(node):.1f} MB without capabilities"
+        asks = node.cri.run_pod(annotations=WISH if mode == "nri" else {})
+        container = Container(
+            command=("/bin/sleep", "100000"), name="main", devices=(GPU,) if mode == "cdi" else ()
+        )
+        seen = node.cri.exec(node.cri.start(asks, container), "sh", "-c", TELLS).stdout
+        node.cri.remove_pod(asks)
+        assert pod.delete() == 0
+    assert seen.split() == ["void", "libcuda.so.550.1", "device"]
+    assert (client.refused, story.restarts) == (0, restarts)
+    assert served(node) == before
+    assert snapshot(node) == files
+    story.tell(
+        f"mode {mode}: a container had its GPU{told if mode == 'nri' else ''}, the pod was deleted: all is undone; "
+        f"{client.answered} calls of CRI, none refused"
+    )
+
+
+def plugins_mb(node: Node) -> float:
+    """Return the Pss of the NRI plugin, which has no capability."""
+    (plugin,) = _called(node, "/nri_start.")
+    assert "CapPrm:\t0000000000000000" in (plugin / "status").read_text()
+    memory = pss_mb(plugin)
+    assert memory <= PLUGINS_MB
+    return memory
+
+
+def test_without_runtimes_no_engine_is_touched_and_what_a_wait_costs(
+    newest_node: Node, tell: Callable[[Node], Story]
+) -> None:
     story, manifest = tell(newest_node), daemon_set("undo")
+    driver(newest_node, "550.1")
+    for mode in ("cdi", "nri"):
+        without_runtimes(newest_node, story, mode)
     files, before = snapshot(newest_node), served(newest_node)
     announce(newest_node, FIRST)
     pod = apply(newest_node, FIRST, manifest, TAG)
