@@ -21,7 +21,6 @@ REPEATED = (
     ("README.md", "newTag: "),
     ("README.md", "node-toolkit-installer:"),
     ("docs/gpu-operator.md", 'version: "'),
-    ("docs/gpu-operator.md", "node-toolkit-installer:"),
     ("docs/deploy.md", "node-toolkit-installer:"),
     ("docs/deploy.md", "newTag: "),
     ("docs/host.md", "node-toolkit-installer:"),
