@@ -18,9 +18,12 @@ REPEATED = (
     (CHART, "appVersion: "),
     ("README.md", "It is young: version "),
     ("README.md", 'version: "'),
+    ("README.md", "newTag: "),
+    ("README.md", "node-toolkit-installer:"),
     ("docs/gpu-operator.md", 'version: "'),
-    ("docs/gpu-operator.md", "node-toolkit-installer:"),
     ("docs/deploy.md", "node-toolkit-installer:"),
+    ("docs/deploy.md", "newTag: "),
+    ("docs/host.md", "node-toolkit-installer:"),
 )
 
 

@@ -112,7 +112,7 @@ METRICS: Final = (
     Metric(
         "last_look_timestamp_seconds",
         Type.GAUGE,
-        "When these figures were taken: at the end of an install, a repair, or a failure of either.",
+        "When these figures were taken: at an install, a repair, a failure, or a look after a change.",
         (),
         lambda it: [({}, it.looked_s)],
     ),

@@ -8,7 +8,7 @@ HEAD: Final = """\
 # Metrics, labels, last words
 
 Nothing of this needs a right in the API, and but for `--metrics-listen` nothing runs while `run` waits and no port is opened: files are
-written at the end of an install, a repair, or a failure of either, and removed by the uninstall. What cannot be written is told in the log
+written at the end of an install or a repair, at a failure, and when `run` has looked at the node after a change; the uninstall removes them. What cannot be written is told in the log
 (`figures not written`) and stops nothing.
 
 ## Metrics
@@ -36,8 +36,27 @@ as Prometheus expects of counters; a complete uninstall removes them. `{PREFIX}f
 under [codes for alerts](troubleshooting.md#codes-for-alerts). A failure is counted once the ledger can be opened: wrong options, and a second
 instance that finds it locked, are not.
 
-What the file says holds until the next look: a pod that was killed has changed nothing on its node. With an install that failed the file stays, and says
-so, until `uninstall`. `--on-exit keep` and a shutdown of the node keep it with everything else.
+What the file says holds until the next look: a pod that was killed has changed nothing on its node. With an install that failed the file stays, with
+`{PREFIX}ready` 0, until `uninstall`. `--on-exit keep` and a shutdown of the node keep it with everything else.
+
+| what happens while `run` waits | `{PREFIX}ready` | besides |
+|---|---|---|
+| drift that is repaired | 1 | `{PREFIX}repairs_total` counts it |
+| drift that is not repaired: a restart would be needed, `--drift report`, or five repairs in an hour | 0 until it is repaired | `{PREFIX}failures_total` counts it, with the code `drifted` or `drift-repeats` |
+| an engine does not answer, or does not run | 0 until it serves again | its code in `{PREFIX}failures_total` |
+| nothing | stays as it is, and the file is not written: an old file is no bad sign | |
+| `--drift ignore` | stays as it is | |
+
+Two expressions to begin with. The first has each node that is not ready, for whatever reason; the second each node that node_exporter tells of and
+we do not (nothing was ever installed there, it was uninstalled, or the file is lost):
+
+```promql
+{PREFIX}ready == 0
+node_uname_info unless on (instance) {PREFIX}info
+```
+
+Do not alert on the age of the file or of `{PREFIX}last_look_timestamp_seconds` alone: on a node where nothing changes both are old. The rule
+`ToolkitNotLookedAtSinceBoot` compares with the boot, and so finds a node that no `run` has looked at since.
 
 ### On request
 
@@ -51,6 +70,12 @@ A container has to listen on an address of its pod, such as `0.0.0.0:9400`: `com
 Prometheus Operator runs, `components/pod-monitor`, or `podMonitor=true` besides, has it ask each pod; `instance` is the node's name then. The service of
 `deploy/systemd` has no network, and can listen on a unix socket alone. Where a node_exporter runs anyway the textfile is the simpler way, for it
 also tells of a node whose pod is gone.
+
+The alerts for the Prometheus Operator (its `ruleSelector` may ask for a label: add it below `metadata`):
+
+```console
+sed -e 's/^/  /' -e '1i apiVersion: monitoring.coreos.com/v1\\nkind: PrometheusRule\\nmetadata:\\n  name: toolkit-installer\\nspec:' deploy/monitoring/prometheus-rules.yaml | kubectl --namespace monitoring apply --filename -
+```
 
 In `deploy/monitoring`:
 

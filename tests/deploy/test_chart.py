@@ -149,7 +149,10 @@ def test_the_labels_that_select_pods_are_never_others() -> None:
             [
                 "kubectl label node NODE gpu=yes",
                 "rollout status daemonset/node-toolkit-installer",
+                "--set runtimeClassName=nvidia",
                 "runtimeClassName: nvidia",
+                # Helm's own --wait waits for no pod where all may be unavailable at once.
+                "--set uninstall=true\n  kubectl --namespace node-toolkit-installer rollout status daemonset/",
             ],
         ),
         (("nameOverride=mine", "runtimeName=gpu"), ["daemonset/mine", "runtimeClassName: gpu"]),

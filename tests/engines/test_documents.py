@@ -26,13 +26,17 @@ def _host(node: Node) -> None:
 
 def test_plan_install_a_container_status_uninstall(docker_node: Node) -> None:
     _host(docker_node)
+    for root in ("", "/run/nvidia/driver"):  # which doctor would miss
+        docker_node.write(f"{root}/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "")
     files, before = snapshot(docker_node), served(docker_node)
 
     planned = docker_node.run(_typed("toolkit-installer plan").split(), check=False)
     docker_node.run(_typed("toolkit-installer install").split())
-    container = _typed("docker run").replace("ubuntu nvidia-smi", f"{IMAGE} true")
+    container = _typed("docker run --rm --runtime").replace("ubuntu nvidia-smi", f"{IMAGE} true")
     docker_node.run(container.split())
     docker_node.run(_typed("toolkit-installer status").split())
+    docker_node.run(_typed("toolkit-installer verify").split())
+    docker_node.run(_typed("toolkit-installer doctor").split())
     mark = docker_node.read(MARK)
     docker_node.run(_typed("toolkit-installer uninstall").split())
 
@@ -56,11 +60,12 @@ def test_the_service(docker_node: Node) -> None:
 
 def test_every_command_of_the_document_is_one_of_these() -> None:
     here = ("toolkit-installer", "docker run", "cp deploy/systemd", "systemctl enable")
-    on_a_fresh_machine = ("apt-get", "python3 -m venv", "/opt/toolkit-installer/bin/pip", "ln ")
+    on_a_fresh_machine = ("apt-get", "python3 -m venv", "/opt/toolkit-installer/bin/pip", "ln ", "rm ")
+    with_network = ("python3 -m pip wheel",)
 
     said: list[Command] = [each for each in starting("") if each.document == DOCUMENT]
     assert [
         each.text
         for each in said
-        if not each.text.removeprefix("sudo ").startswith((*here, *on_a_fresh_machine))
+        if not each.text.removeprefix("sudo ").startswith((*here, *on_a_fresh_machine, *with_network))
     ] == []

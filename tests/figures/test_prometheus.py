@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 
 from installer.decide.metrics import METRICS, PREFIX, Counts, EngineFigures, Figures, exposition
 from installer.decide.metrics_document import document
+from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden
 from tests.support.site import PROJECT, Site
@@ -140,6 +142,36 @@ def test_the_dashboard_shows_each_column_that_it_asks_for() -> None:
     rules = [{"record": "a:b", "expr": each["expr"]} for each in panel["targets"]]
     text = yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]})
     assert checked("check", "rules", "/dev/stdin", text=text).returncode == 0
+
+
+def test_prometheus_takes_the_expressions_of_the_page() -> None:
+    (block,) = re.findall(r"^```promql\n(.*?)^```$", document(), re.MULTILINE | re.DOTALL)
+
+    rules = [{"record": "a:b", "expr": line, "labels": {"row": line}} for line in block.splitlines()]
+    text = yaml.safe_dump({"groups": [{"name": "page", "rules": rules}]})
+    done = checked("check", "rules", "/dev/stdin", text=text)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert named_in(block) <= {f"{PREFIX}{each.name}" for each in METRICS}
+
+
+def test_the_rules_are_the_spec_of_a_prometheus_rule_by_the_command_of_the_page() -> None:
+    (command,) = starting("sed -e 's/^/  /'")
+
+    made = subprocess.run(
+        ["sh", "-c", command.text.partition(" | ")[0]],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    rules = yaml.safe_load((MONITORING / "prometheus-rules.yaml").read_text())
+    assert yaml.safe_load(made) == {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "toolkit-installer"},
+        "spec": rules,
+    }
 
 
 def test_the_page_is_what_the_table_says() -> None:

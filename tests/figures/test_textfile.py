@@ -18,7 +18,7 @@ from installer.record import monitoring
 from installer.record.ledger import Ledger
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
 from tests.support.version import VERSION
-from tests.support.waiting import until_it_sleeps
+from tests.support.waiting import until, until_it_sleeps
 
 DIRECTORY = "var/lib/prometheus/node-exporter"
 TEXTFILE = f"/{DIRECTORY}/toolkit-installer.prom"
@@ -145,6 +145,19 @@ def test_a_repair_that_fails_tells_so_and_the_next_good_one_takes_it_back(site: 
     assert [each['failures_total{code="config-unusable"}'] for each in told] == [1, 1]
     assert [each['config_drifted{engine="docker"}'] for each in told] == [1, 0]
     assert [each["repairs_total"] for each in told] == [0, 1]
+
+
+def test_drift_that_is_not_repaired_is_told_as_a_failure(site: Site) -> None:
+    with site.running(*ASKED, "--drift", "report") as child:
+        until_it_sleeps(child.pid)
+        before = samples(site)
+        (site.root / DAEMON_JSON).write_text("{}")
+        until(lambda: 'failures_total{code="drifted"}' in samples(site), timeout_s=60)
+        told = samples(site)
+        child.kill()
+
+    assert (before['config_drifted{engine="docker"}'], told['config_drifted{engine="docker"}']) == (0, 1)
+    assert (told["ready"], told["repairs_total"]) == (0, 0)
 
 
 def test_a_first_install_that_fails_tells_so_until_the_uninstall(site: Site) -> None:

@@ -60,6 +60,8 @@ def _installs(suite: str) -> bool:
     ]
     script += [f"{each.text.removeprefix('sudo ')} || [ $? = 10 ]" for each in use]
     script += ["toolkit-installer status", "toolkit-installer uninstall", "! toolkit-installer status"]
+    script += [each.text.removeprefix("sudo ") for each in starting("rm ")]
+    script += ["! command -v toolkit-installer", "! test -e /opt/toolkit-installer"]
     with tempfile.TemporaryDirectory(dir=cache(), prefix="root-run-") as directory:
         fresh = prepared(suite, Path(directory), PROJECT / "build" / "fresh.log")
         code = fresh.run("sh", "-c", "\n".join(script), environment=HOST)

@@ -259,7 +259,7 @@ CHECKS: Final = (
         "config-schema",
         GROUP,
         "`version` of containerd's root file and of the files that it imports",
-        "they differ: 2.3 does not start, earlier 2.x loses settings without a word",
+        "they differ: 2.3 does not start, earlier 2.x loses settings and tells nobody",
         "give imported files no version, or that of the root file",
         schema,
         seen=("NVIDIA/aicr#1688",),
