@@ -219,7 +219,7 @@ def _work(host: Host, options: Options, ledger: Ledger) -> looks.Work:
         carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
         publish=partial(_publish, host, options, ledger),
         withdraw=partial(ready.remove, host, options.ready_file),
-        looked=partial(figures.installed, host, options, ledger, repair=True),
+        looked=partial(figures.installed, host, options, ledger),
         failed=partial(figures.failed, host, options, ledger),
         node_stops=partial(_node_stops, host),
     )

@@ -1,6 +1,6 @@
 """Metrics and labels, where they are asked for; where not, nothing of this is loaded."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from installer.decide.data import replace
@@ -32,12 +32,17 @@ def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
         monitoring.withdraw(host, options, ledger)
 
 
-def installed(host: Host, options: Options, ledger: Ledger, plan: Plan, *, repair: bool = False) -> None:
-    """Tell the end of an install that went well, or of a look at the node by a ``run`` that has waited."""
+def installed(
+    host: Host, options: Options, ledger: Ledger, plan: Plan, refused: Collection[str] | None = None
+) -> None:
+    """Tell the end of an install that went well, or of a look at the node by a ``run`` that has waited.
+
+    After a look ``refused`` are the engines that would not come up again with the configs that lie there.
+    """
     if ledger.held.published:
         from installer.record import monitoring
 
-        monitoring.installed(host, options, ledger, plan, repair=repair)
+        monitoring.installed(host, options, ledger, plan, refused)
 
 
 def failed(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:

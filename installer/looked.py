@@ -13,8 +13,8 @@ LOOK: Final = "last look"
 RECONCILE: Final = "toolkit-installer reconcile"
 
 
-def lines(seen: Seen | None, *, by_cdi: bool = False) -> Iterator[tuple[str, str, bool]]:
-    """Yield what was seen: about what, how it was, and whether it was good."""
+def lines(seen: Seen | None, *, by_cdi: bool = False) -> Iterator[tuple[str, str, bool, bool]]:
+    """Yield what was seen: about what, how it was, whether it was good, and whether the node is ready so."""
     if seen is None:
         return
     if not seen.current:
@@ -22,15 +22,18 @@ def lines(seen: Seen | None, *, by_cdi: bool = False) -> Iterator[tuple[str, str
             LOOK,
             f"at {seen.time}, by a run that has ended (pid {seen.pid}): nobody watches this node",
             True,
+            True,
         )
         return
     if seen.problem:
-        yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False
+        yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False, False
     for engine in seen.engines:
         if engine.serves is not None:
-            yield engine.name, _engine(engine, by_cdi=by_cdi), engine.serves
+            yield engine.name, _engine(engine, by_cdi=by_cdi), engine.serves, False
+        if engine.refusal is not None:
+            yield engine.name, str(engine.refusal), False, True
     if seen.doing:
-        yield "repair", f"under way since {seen.time}: {', '.join(seen.doing)}", True
+        yield "repair", f"under way since {seen.time}: {', '.join(seen.doing)}", True, True
 
 
 def _engine(engine: EngineSeen, *, by_cdi: bool) -> str:
@@ -56,7 +59,13 @@ def document(seen: Seen | None) -> dict[str, Any] | None:
         "problem": seen.problem,
         "remedy": seen.remedy,
         "engines": [
-            {"name": each.name, "serves": each.serves, "since": each.since, "differs": each.differs}
+            {
+                "name": each.name,
+                "serves": each.serves,
+                "since": each.since,
+                "differs": each.differs,
+                "refused": each.refused,
+            }
             for each in seen.engines
         ],
     }

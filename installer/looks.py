@@ -1,6 +1,6 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from installer import signals
@@ -23,7 +23,7 @@ from installer.decide.steps import Reload, describe
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.waiting import Watch, signature
-from installer.record import seen, watching
+from installer.record import refused, seen, watching
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
 
@@ -38,7 +38,8 @@ class Work:
 
     ``plan`` says what an install would do, and ``carry_out`` does it; ``publish`` says that the engines are
     proven to serve, ``withdraw`` that they are not; ``node_stops`` tells whether the node is going down.
-    ``looked`` and ``failed`` tell monitoring how a look has ended.
+    ``looked``, with the engines that refuse their configs, and ``failed`` tell monitoring how a look has
+    ended.
     """
 
     host: Host
@@ -48,7 +49,7 @@ class Work:
     carry_out: Callable[[Plan], None]
     publish: Callable[[Plan], None]
     withdraw: Callable[[], None]
-    looked: Callable[[Plan], None]
+    looked: Callable[[Plan, Collection[str]], None]
     failed: Callable[[InstallerError], None]
     node_stops: Callable[[], bool]
 
@@ -57,9 +58,12 @@ def installed(work: Work, plan: Plan) -> Watch:
     """Tell what came of an install; return what is watched from here on."""
     before = seen.of_this_boot(work.host, work.options.state_file)
     now = _begun(before, seen.now_s(), asked=False)
-    now = replace(now, plan=plan.digest, engines=_engines(work, plan, before, proven=True), failures=0)
-    # A driver that has changed since nvidia-ctk looked at it shows in no file of ours.
-    return _ended(work, now.with_error(None), ELSEWISE if work.held().cdi else "", plan)
+    engines = _engines(work, plan, before, proven=True, asking=False)
+    now = replace(now, plan=plan.digest, engines=engines, failures=0)
+    # A driver that has changed since nvidia-ctk looked at it shows in no file of ours; and an install that
+    # changes nothing does not ask an engine about what others have written since its start.
+    unread = any(refused.unread(work.host, work.held(), engine) for engine in plan.engines.values())
+    return _ended(work, now.with_error(None), ELSEWISE if work.held().cdi or unread else "", plan)
 
 
 def look(work: Work, *, asked: bool) -> Watch:
@@ -95,8 +99,8 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     if decision.action in {Action.REPAIR, Action.NOTHING}:
         now = _repaired(work, now, plan, drifted)
         _refuse_stopped(work, plan)
-        work.looked(plan)
         engines = _engines(work, plan, before, proven=True)
+        work.looked(plan, tuple(each.name for each in engines if each.refused))
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
         if not drifted.things:
             return _ended(work, now, as_found, plan)
@@ -219,8 +223,14 @@ def _as_written(work: Work, watched: tuple[str, ...]) -> str:
     return found if all(line.good for line in told(work.host, work.options)) else ELSEWISE
 
 
-def _engines(work: Work, plan: Plan, before: Seen, *, proven: bool) -> tuple[EngineSeen, ...]:
-    """Return what each engine serves after a plan was carried out, or, where not ``proven``, without it."""
+def _engines(
+    work: Work, plan: Plan, before: Seen, *, proven: bool, asking: bool = True
+) -> tuple[EngineSeen, ...]:
+    """Return what each engine serves after a plan was carried out, or, where not ``proven``, without it.
+
+    ``asking`` has their own programs say whether they would come up with the configs that lie there.
+    """
+    refusals = refused.refusals(work.host, plan.engines.values()) if asking else {}
     reasons = {
         step.engine: why
         for step, why in zip(plan.steps, plan.why, strict=True)
@@ -233,11 +243,22 @@ def _engines(work: Work, plan: Plan, before: Seen, *, proven: bool) -> tuple[Eng
             None if each.name in plan.unproven else each.name not in reasons,
             differs=reasons.get(each.name, ""),
             process=watching.process_of(work.host, each),
+            refused=refusals.get(each.name, ""),
         )
         for each in plan.engines.values()
     )
     silent = (EngineSeen(name, serves=False, differs="it does not run") for name in _stopped(work, plan))
-    return seen.with_since((*found, *silent), before.engines)
+    engines = seen.with_since((*found, *silent), before.engines)
+    _tell_refusals(engines, before)
+    return engines
+
+
+def _tell_refusals(engines: Iterable[EngineSeen], before: Seen) -> None:
+    known = {each.name: each.refused for each in before.engines}
+    for each in engines:
+        if each.refusal is not None and each.refused != known.get(each.name):
+            error = each.refusal
+            log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
 
 
 def _serves(reload: Reload, plan: Plan) -> bool:

@@ -33,13 +33,17 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     answer = _answer(host, options, pid, sent_s)
     if as_json:
         sys.stdout.write(json.dumps(looked.document(answer), indent=2) + "\n")
-        return Exit.FAILED if answer.problem else Exit.OK
+        refused = any(each.refused for each in answer.engines)
+        return Exit.FAILED if answer.problem or refused else Exit.OK
     if answer.error is not None:
         raise answer.error
     for step in answer.did:
         sys.stdout.write(f"done: {step}\n")
-    for what, state, _ in looked.lines(answer):
+    for what, state, *_ in looked.lines(answer):
         sys.stdout.write(f"{what}: {state}\n")
+    for engine in answer.engines:
+        if engine.refusal is not None:
+            raise engine.refusal
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
     return Exit.OK
 

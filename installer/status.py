@@ -49,6 +49,7 @@ class Line:
     what: str
     state: str
     good: bool = True
+    later: bool = False  # only from an engine's next start on: the node is ready until then
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,11 +65,9 @@ def main(argv: Sequence[str]) -> int:
         held = _held(host, options.layout)
         ready = is_ready(host, options.ready_file)
         seen = read_seen(host, options.state_file)
-        lines = list(
-            _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
-        )
-        lines = [*_seen(seen, held), *(_to_ask(line, seen) for line in lines)] if held else lines
-        why = next((f"{line.what}: {line.state}" for line in lines if not line.good), "")
+        found = _lines(host, options.layout, held, deep=arguments.deep) if held else _without(host, options)
+        lines = [*_seen(seen, held), *(_to_ask(line, seen) for line in found)] if held else [*found]
+        why = next((f"{line.what}: {line.state}" for line in lines if not (line.good or line.later)), "")
         if not (why or ready):
             why = looked.not_proven(host, options.pid_file, held, seen)
         # Beside all that makes a node ready: what the plugin has missed stays missed.
@@ -237,7 +236,7 @@ def _print(lines: Sequence[Line], held: Record | None, seen: Seen | None, why: s
     for line in lines:
         sys.stdout.write(f"{'ok ' if line.good else 'BAD'} {line.what:<{width}}  {line.state}\n")
     sys.stdout.write(f"engines: {', '.join(held.served if held else ()) or 'none'}\n")
-    told = why and all(line.good for line in lines)  # else it stands above
+    told = why and all(line.good or line.later for line in lines)  # else it stands above
     sys.stdout.write(f"ready: {f'no ({why})' if told else 'no' if why else 'yes'}\n")
 
 

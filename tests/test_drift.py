@@ -385,6 +385,33 @@ def test_an_engine_that_does_not_serve_is_never_ok_although_the_files_are(site: 
     assert (document["ready"], document["why"]) == (False, sentence)
 
 
+def test_an_engine_that_serves_and_would_not_start_again_is_ready_and_never_ok(site: Site) -> None:
+    serving = NOT_SERVED | {
+        "serves": True,
+        "differs": "",
+        "refused": "its default runtime nope is not defined",
+    }
+    with site.running("--drift", "ignore") as child:
+        until_it_sleeps(child.pid)
+        _proven(site, child.pid)
+        seeded(site, engines=[serving])
+
+        told, probe = site.status(), site.status("--ready")
+        document = json.loads(site.status("--json").stdout)
+        child.kill()
+    sentence = (
+        "cannot start containerd again with the configs that it has now (its default runtime nope is not "
+        "defined); correct them before its next start: it serves until then"
+    )
+    assert (probe.returncode, probe.stdout) == (0, "")
+    assert told.returncode == 1
+    assert sentence in told.stdout
+    assert told.stdout.endswith("ready: yes\n")
+    jsonschema.validate(document, SCHEMA)
+    assert (document["ready"], document["why"]) == (True, "")
+    assert document["held"][1] == {"what": "containerd", "state": sentence, "good": False}
+
+
 @pytest.mark.parametrize(
     ("act", "words"),
     [

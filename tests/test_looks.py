@@ -94,7 +94,7 @@ class Node:
             carry_out=self._carry_out,
             publish=lambda _: self.done.append("published"),
             withdraw=lambda: self.done.append("withdrawn"),
-            looked=lambda plan: self.told.append(f"looked, {len(plan.steps)} steps"),
+            looked=lambda plan, _: self.told.append(f"looked, {len(plan.steps)} steps"),
             failed=lambda error: self.told.append(error.code),
             node_stops=lambda: self.stops,
         )

@@ -64,6 +64,13 @@ class Effect:
     places: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def fatal(self) -> str:
+        """Why an engine that is started so serves nothing; "" where it serves."""
+        return self.broken or (
+            f"its default runtime {self.undefined} is not defined" if self.undefined else ""
+        )
+
+    @property
     def binaries(self) -> dict[str, str]:
         """The runtimes by name, "" where the engine chooses the program."""
         return {name: handler.binary for name, handler in self.handlers.items()}

@@ -34,11 +34,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """One engine at the last look: whether it was proven to serve, and whether its configs drifted."""
+    """One engine at the last look: whether it was proven to serve, and whether its configs drifted.
+
+    ``refused`` tells that it would not come up at its next start with the configs that lie there.
+    """
 
     name: str
     serves: bool
     drifted: bool
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,13 @@ METRICS: Final = (
         "1 if at the last look the engine's configs did not say any more what was installed, else 0.",
         ("engine",),
         _by_engine(lambda engine: engine.drifted),
+    ),
+    Metric(
+        "config_refused",
+        Type.GAUGE,
+        "1 if at the last look the engine served, and would not come up at its next start, else 0.",
+        ("engine",),
+        _by_engine(lambda engine: engine.refused),
     ),
     Metric(
         "last_look_timestamp_seconds",

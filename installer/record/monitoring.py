@@ -77,20 +77,26 @@ def _removed(host: Host, path: PurePosixPath) -> bool:
 
 
 @warned()
-def installed(host: Host, options: Options, ledger: Ledger, plan: Plan, *, repair: bool) -> None:
-    """Tell the end of an install that went well, or of a look at the node that ``run`` had once it waited."""
+def installed(
+    host: Host, options: Options, ledger: Ledger, plan: Plan, refused: Collection[str] | None
+) -> None:
+    """Tell the end of an install that went well, or of a look at the node that ``run`` had once it waited.
+
+    After a look ``refused`` are the engines that serve, and would not come up with the configs that lie
+    there; None after an install.
+    """
     now = time.time()
     counts = read_counts(host, options.layout)
     counts = replace(
         counts,
-        installs=counts.installs + (not repair),
-        repairs=counts.repairs + (repair and bool(plan.steps)),
+        installs=counts.installs + (refused is None),
+        repairs=counts.repairs + (refused is not None and bool(plan.steps)),
         success_s=now,
         ready_since_s=0 if plan.unproven else counts.ready_since_s or now,
         toolkit=".".join(map(str, plan.release or ())),
     )
     serving = {row.name for row in ledger.held.engines} - {*plan.unproven}
-    _tell(host, options, ledger, counts, serving)
+    _tell(host, options, ledger, counts, {name: name in (refused or ()) for name in serving})
 
 
 @warned()
@@ -103,13 +109,19 @@ def failed(host: Host, options: Options, ledger: Ledger, error: InstallerError) 
 
 
 def _tell(
-    host: Host, options: Options, ledger: Ledger, counts: Counts, serving: Collection[str] = ()
+    host: Host, options: Options, ledger: Ledger, counts: Counts, serving: Mapping[str, bool] | None = None
 ) -> None:
-    """Write counts and files; what cannot be written is told, and stops nothing."""
+    """Write counts and files; what cannot be written is told, and stops nothing.
+
+    ``serving`` says of each engine that serves whether it refuses the configs that lie there.
+    """
+    serving = serving or {}
     counts = replace(counts, restarts=_and_restarts(counts.restarts, ledger))
     since = counts.ready_since_s
     engines = (
-        EngineFigures(row.name, row.name in serving, _drifted(host, row, ledger.held))
+        EngineFigures(
+            row.name, row.name in serving, _drifted(host, row, ledger.held), serving.get(row.name, False)
+        )
         for row in ledger.held.engines
     )
     # A label has no colons.

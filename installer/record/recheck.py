@@ -64,7 +64,5 @@ def _broken(host: Host, engine: EngineFacts, expected: Mapping[PurePosixPath, st
     after = Trials(host, contents)(now, contents)
     if engine.serving is None and after.rest_digest:
         return ""  # its CRI is off, and was before
-    undefined = f"its default runtime {after.undefined} is not defined" if after.undefined else ""
-    moved = "; ".join(error.problem for error in elsewhere(engine, after))
-    reason = after.broken or undefined or moved
+    reason = after.fatal or "; ".join(error.problem for error in elsewhere(engine, after))
     return reason and f"it would not come up again, somebody else has just written {names}: {reason}"

@@ -22,7 +22,7 @@ class EngineSeen:
     """One engine at the last look: whether it served our runtimes, since when, and what it served otherwise.
 
     ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
-    where that is not seen.
+    where that is not seen. ``refused`` is why it would not come up with the configs that lie there now.
     """
 
     name: str
@@ -30,6 +30,18 @@ class EngineSeen:
     since: str = ""
     differs: str = ""
     process: str = ""
+    refused: str = ""
+
+    @property
+    def refusal(self) -> InstallerError | None:
+        """What becomes of that at its next start."""
+        if not self.refused:
+            return None
+        return InstallerError(
+            f"start {self.name} again with the configs that it has now ({self.refused})",
+            remedy="correct them before its next start: it serves until then",
+            code="config-refused",
+        )
 
 
 @dataclass(frozen=True, slots=True)

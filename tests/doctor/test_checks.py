@@ -193,6 +193,7 @@ ACTS: dict[str, list[Act]] = {
     "engine-kind": [Act(facts=engine("docker", another="Podman answers on it"), level=WARN)],
     "config-accepted": [
         Act(facts=engine("containerd", told=Effect({}, "", broken="expected key, found '='"))),
+        Act(facts=engine("containerd", told=replace(SERVING, undefined="gone"))),
         Act(facts=engine("docker", unreadable="read /etc/docker/daemon.json (it is a directory)")),
     ],
     "config-in-force": [

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,6 +130,41 @@ def test_the_same_bytes_and_others_keys_are_no_drift(node: Node) -> None:
         assert ready(node), why(node)
         assert process.log == said, "not a word"
         assert (starts.ours(), look(node)["repairs"]) == (0, {})
+
+
+def _with(text: str, line: str) -> str:
+    """Return a config of containerd with a line in the place of the one for its key, or ahead of all tables."""
+    key = line.partition(" ")[0]
+    there = re.search(rf"^\s*{key} = .*\n", text, re.MULTILINE)
+    assert there or key == "oom_score", text
+    return text.replace(there[0] if there else "version =", line + ("" if there else "version ="), 1)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param('oom_score = "x"\n', id="a value of another type"),
+        pytest.param('default_runtime_name = "nope"\n', id="a default that nobody defines"),
+    ],
+)
+def test_an_edit_that_will_keep_the_engine_from_its_next_start_is_told_and_the_node_stays_ready(
+    containerd_node: Node, broken: str
+) -> None:
+    node = containerd_node
+    with running(node) as process:
+        starts, before = Starts(node), node.read(CONTAINERD)
+        node.write(CONTAINERD, _with(before, broken))
+        until(lambda: node.installer("status").returncode == 1, lambda: process.log)
+        told, asked = node.installer("status").stdout, node.installer("reconcile")
+        doctor = node.installer("doctor").stdout
+
+        assert "cannot start containerd again with the configs that it has now" in told
+        assert ready(node)
+        assert (asked.returncode, "config-refused" in asked.stderr) == (1, True), asked.stdout
+        assert re.search(r"^ +bad +config-accepted", doctor, re.MULTILINE), doctor
+        node.write(CONTAINERD, before)
+        until(lambda: node.installer("status").returncode == 0, lambda: process.log)
+        assert starts.ours() == 0
 
 
 def test_somebody_who_rewrites_at_random_makes_no_restart_and_at_most_five_repairs(node: Node) -> None:

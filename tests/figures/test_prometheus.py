@@ -24,7 +24,7 @@ MONITORING = PROJECT / "deploy/monitoring"
 FIGURES = Figures(
     "0.1.0",
     Counts(3, 2, {"in-use": 1, "locked": 4}, {"containerd": 5}, 1_795_000_000.25, 1.5, "1.17.8"),
-    (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True)),
+    (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True, True)),
     1_795_000_001,
     "20261122T083000Z",
 )

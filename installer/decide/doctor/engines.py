@@ -90,7 +90,7 @@ def accepted(node: Node) -> Verdict:
         if engine.unreadable:
             return engine.unreadable
         # A containerd that serves Docker has CRI switched off on purpose.
-        return engine.told.broken if engine.told and not engine.disabled else ""
+        return engine.told.fatal if engine.told and not engine.disabled else ""
 
     return each_engine(node, refused, "each starts with the configs it has")
 
