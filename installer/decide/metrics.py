@@ -34,11 +34,20 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """One engine at the last look: whether it was proven to serve, and whether its configs drifted."""
+    """One engine at the last look: whether it was proven to serve, and whether its configs drifted.
+
+    ``pending`` tells that it has not read its configs yet, for its restart waits until it is idle.
+    """
 
     name: str
     serves: bool
     drifted: bool
+    pending: bool = False
+
+    @property
+    def told(self) -> str:
+        """Whether it serves, as its label has it."""
+        return "pending" if self.pending else "true" if self.serves else "false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,13 @@ METRICS: Final = (
         "1 if at the last look the engine's configs did not say any more what was installed, else 0.",
         ("engine",),
         _by_engine(lambda engine: engine.drifted),
+    ),
+    Metric(
+        "engine_restart_pending",
+        Type.GAUGE,
+        "1 while the engine has not read its configs, for its restart waits until it is idle, else 0.",
+        ("engine",),
+        _by_engine(lambda engine: engine.pending),
     ),
     Metric(
         "last_look_timestamp_seconds",
@@ -202,7 +218,7 @@ def features(figures: Figures) -> str:
         "version": figures.version,
         "toolkit-version": figures.counts.toolkit,
         "ready-since": figures.since,
-        **{f"engine-{each.name}": "true" if each.serves else "false" for each in figures.engines},
+        **{f"engine-{each.name}": each.told for each in figures.engines},
     }
     lines = [f"{NAMESPACE}/{name}={label(value)}" for name, value in told.items() if value]
     return "\n".join((MARK, *lines)) + "\n"

@@ -84,7 +84,7 @@ def installed(host: Host, options: Options, ledger: Ledger, plan: Plan, *, repai
     counts = replace(
         counts,
         installs=counts.installs + (not repair),
-        repairs=counts.repairs + (repair and bool(plan.steps)),
+        repairs=counts.repairs + (repair and bool(plan.steps) and not plan.due),
         success_s=now,
         ready_since_s=0 if plan.unproven else counts.ready_since_s or now,
         toolkit=".".join(map(str, plan.release or ())),
@@ -109,7 +109,7 @@ def _tell(
     counts = replace(counts, restarts=_and_restarts(counts.restarts, ledger))
     since = counts.ready_since_s
     engines = (
-        EngineFigures(row.name, row.name in serving, _drifted(host, row, ledger.held))
+        EngineFigures(row.name, row.name in serving, _drifted(host, row, ledger.held), row.restart_due)
         for row in ledger.held.engines
     )
     # A label has no colons.
