@@ -18,7 +18,8 @@ from tests.engines.versions import EngineSet
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
 BEHAVIOUR = "/run/fake/behaviour"
-STARTING = "/run/fake/starting"  # where it is there the fake has a container in state CREATED
+# Where it is there the fake has a container in state CREATED, once its config holds what is said there.
+STARTING = "/run/fake/starting"
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 INSTALL = ("install", "--runtime", "containerd", "--toolkit-source", ARTIFACTS, "--timeout", "5")
 LEFT = {
@@ -107,6 +108,23 @@ def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(
     assert (snapshot(faked, times=True), starts(faked) - count) == (after, restarts)
     faked.write(BEHAVIOUR, "")
     assert faked.installer(*INSTALL, "--retry").returncode == 0
+
+
+def test_an_engine_that_is_found_busy_right_before_its_restart_is_left_and_planned_for_again(
+    faked: Node,
+) -> None:
+    before, count = faked.read(CONTAINERD), starts(faked)
+    faked.write(STARTING, "nvidia")
+    process = faked.start_installer(*INSTALL, "--restart-mode", "when-idle")
+    process.wait_for("step failed")
+    during = starts(faked)
+    faked.run(["rm", STARTING])
+
+    assert process.wait() == 0, process.log
+    assert "cannot restart containerd yet" in process.log
+    assert (during, starts(faked)) == (count, count + 1)
+    assert faked.read(CONTAINERD) != before
+    assert faked.installer("status").returncode == 0
 
 
 def test_a_restart_that_came_later_and_goes_wrong_is_rolled_back_with_what_was_written_before(

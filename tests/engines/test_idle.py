@@ -136,6 +136,6 @@ def test_a_repair_waits_as_well_and_is_done_at_once_when_asked_for(containerd_no
     assert node.pid_of("containerd") != pid
     assert ready(node)
     assert served(node)[0] >= OURS
+    cri.remove_pod(creating.pod)
     process.terminate()
     assert process.wait() == 0, process.log
-    cri.remove_pod(creating.pod)

@@ -28,13 +28,15 @@ ALL: Final = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "co
 def lacks(source: Path, root: Path = Path("/"), path: str | None = None, uid: int | None = None) -> str:
     """Return what this machine lacks, as part of a sentence; "" for nothing."""
     tools = (name for name in ("runc", "ldd") if not shutil.which(name, path=path))
-    shipped = (name for name in SHIPPED if not (source / "usr/bin" / name).exists())
+    shipped = [name for name in SHIPPED if not (source / "usr/bin" / name).exists()]
     missing = (
         "root's rights" if (os.geteuid() if uid is None else uid) else "",
         "" if (root / DRIVER).exists() else f"an NVIDIA driver that is loaded (no /{DRIVER})",
         "" if (root / DEVICE).exists() else f"a GPU (no /{DEVICE})",
         *tools,
-        *(f"{source}/usr/bin/{name} (TOOLKIT_SOURCE says where the toolkit is)" for name in shipped),
+        f"NVIDIA's toolkit below TOOLKIT_SOURCE={source} (no {' '.join(shipped)} in usr/bin)"
+        if shipped
+        else "",
     )
     return ", ".join(filter(None, missing))
 
