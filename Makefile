@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node lock sbom pin torture mutants sample bench golden fresh first-hour help clean
+.PHONY: demo test format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -57,6 +57,9 @@ image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, wi
 
 test-node: build/.image  ## that image as the DaemonSet's pod, on nodes whose engine it restarts: needs root on Debian
 	$(BIN)/python -m pytest -q -rs --numprocesses 2 tests/engines/node
+
+test-gpu: .venv/.dev  ## containers reach the GPU by CDI and by our runtime: needs root, a GPU with its driver, runc, the toolkit
+	@$(BIN)/python -m tests.gpu
 
 lock: .venv/.dev  ## write the sums of the image's Python packages, from pyproject.toml and constraints.txt
 	@$(BIN)/python images/lock

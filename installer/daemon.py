@@ -1,6 +1,7 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import PurePosixPath
@@ -11,11 +12,12 @@ from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
     InstallerError,
+    NotIdleError,
     StoppedError,
     UndoIncompleteError,
     UsageError,
 )
-from installer.decide.options import Mode, Options
+from installer.decide.options import Mode, Options, RestartMode
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
@@ -39,6 +41,7 @@ from installer.record.units import buses
 from installer.uninstall import UNDO_S, remove_readiness, undo, undoing
 
 NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
+IDLE_POLL_S: Final = 1.0
 INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 
@@ -54,7 +57,7 @@ def install(options: Options) -> Exit:
     opening = partial(Ledger.open, host, options.layout, check=signals.check)
     with opened(opening) as ledger, figures.failures_told(host, options, ledger):
         figures.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
-        _install(host, options, ledger)
+        _install(host, options, ledger, patience_s=options.timeout_s)
     return Exit.OK
 
 
@@ -117,7 +120,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         UndoIncompleteError: it is not, and the ledger is kept.
     """
     installed = woken is not None
-    work, watch = _work(host, options, ledger), Watch()
+    work, watch = partial(_work, host, options, ledger), Watch()
     try:
         with internal_errors():
             write_pid(pidfile, options.pid_file)
@@ -125,7 +128,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
             if not installed:
                 plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
-                watch = looks.installed(work, plan)
+                watch = looks.installed(work(), plan)
                 if options.serves_nri:
                     nri.attend(host, options.nri)
             figures.listen(host, options, ledger, inherited=woken is not None)
@@ -162,10 +165,16 @@ def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None =
     return plan
 
 
-def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False) -> Plan:
+def _install(
+    host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False, patience_s: float = 0.0
+) -> Plan:
     recover(host, options, ledger)
-    known = known_digests(host, options.layout)
+    known, until_s = known_digests(host, options.layout), time.monotonic() + patience_s
     plan = _planned(host, options, ledger, known)
+    while plan.pending and time.monotonic() < until_s:
+        signals.check()
+        time.sleep(IDLE_POLL_S)
+        plan = _planned(host, options, ledger, known)
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
         log.info(
@@ -173,14 +182,19 @@ def _install(host: Host, options: Options, ledger: Ledger, *, undo_follows: bool
         )
     for note in plan.notes:
         log.info("install note", note=note)
-    _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
+    try:
+        _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
+    except NotIdleError:  # since it was asked; what was written is taken back
+        return _install(host, options, ledger, undo_follows=undo_follows)
     remember(host, options.layout, known, ledger.held.toolkit)
     if not plan.steps:
         log.info("nothing changed", engines=sorted(plan.engines))
     else:
         log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
-    if plan.unproven:
-        log.warning("not proven", engines=list(plan.unproven), reason="no engine was asked what it serves")
+    for name, reason in plan.pending.items():
+        log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
+    if unasked := [name for name in plan.unproven if name not in plan.pending]:
+        log.warning("not proven", engines=unasked, reason="no engine was asked what it serves")
     figures.installed(host, options, ledger, plan)
     return plan
 
@@ -190,7 +204,7 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo
     if any(isinstance(step, Reload) for step in plan.steps):
         ready.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
-        context = Context(host, options.layout, ledger, options.timeout_s)
+        context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
         apply(context, plan, signals.check, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
@@ -204,8 +218,10 @@ def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
         ready.publish(host, options.ready_file, ledger.held, asked, marks(options))
 
 
-def _work(host: Host, options: Options, ledger: Ledger) -> looks.Work:
-    """Return what a look may do to the node."""
+def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> looks.Work:
+    """Return what a look may do to the node: one that somebody ``asked`` for leaves no restart."""
+    if asked and options.restart_mode is RestartMode.WHEN_IDLE:
+        options = replace(options, restart_mode=RestartMode.AUTO)
 
     def plan() -> Plan:
         recover(host, options, ledger)
@@ -225,7 +241,7 @@ def _work(host: Host, options: Options, ledger: Ledger) -> looks.Work:
     )
 
 
-def _wait(work: looks.Work, watch: Watch, locks: tuple[int, ...], woken: Woken | None) -> None:
+def _wait(work: Callable[..., looks.Work], watch: Watch, locks: tuple[int, ...], woken: Woken | None) -> None:
     """Wait for a stop; on HUP, or when something has changed, look at the node, and repair it.
 
     The wait itself is another program image, which comes back to here as a process that was ``woken``.
@@ -233,7 +249,7 @@ def _wait(work: looks.Work, watch: Watch, locks: tuple[int, ...], woken: Woken |
     number = woken.number if woken else None
     while number not in signals.STOP:
         if number is not None:
-            watch = looks.look(work, asked=number is not CHANGED)
+            watch = looks.look(work(asked=number is not CHANGED), asked=number is not CHANGED)
         if number is not CHANGED:
             log.info("waiting for a signal")
         waiting.become_waiter(signals.HANDLED, locks, watch)

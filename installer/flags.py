@@ -95,7 +95,7 @@ FLAGS: Final = (
     Flag("--crio-hook", "Write CRI-O's OCI hook instead of runtimes.", default=False),
     Flag(
         "--restart-mode",
-        "Whether an engine is brought to read its config; none configures it unproven.",
+        "Whether an engine is brought to read its config: now, when it is idle, or not at all (unproven).",
         "auto",
         tuple(map(str, RestartMode)),
     ),

@@ -15,7 +15,7 @@ from installer.decide.drift import (
     retry_s,
     with_repair,
 )
-from installer.decide.errors import InstallerError, StoppedError
+from installer.decide.errors import InstallerError, NotIdleError, StoppedError
 from installer.decide.options import Drift, Options
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
@@ -29,6 +29,7 @@ from installer.record.seen import EngineSeen, Seen
 
 KEPT_LOOKS: Final = 16
 LOUD_FAILURES: Final = 2
+PENDING_S: Final = 10.0  # a container is created and started within a second or two, where nothing is wrong
 ELSEWISE: Final = "-"
 
 
@@ -60,6 +61,8 @@ def installed(work: Work, plan: Plan) -> Watch:
     now = _begun(before, seen.now_s(), asked=False)
     engines = _engines(work, plan, before, proven=True, asking=False)
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
+    for pending in plan.pending.values():
+        return _pending(work, now, "", pending)
     # A driver that has changed since nvidia-ctk looked at it shows in no file of ours; and an install that
     # changes nothing does not ask an engine about what others have written since its start.
     unread = any(refused.unread(work.host, work.held(), engine) for engine in plan.engines.values())
@@ -83,6 +86,8 @@ def look(work: Work, *, asked: bool) -> Watch:
             return _looked(work, before, now, as_found)
     except StoppedError:
         raise
+    except NotIdleError as error:
+        return _pending(work, now, as_found, error)
     except InstallerError as error:
         return _failed(work, before, now, as_found, error)
 
@@ -95,14 +100,16 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     engines_before = signature(_engine_places(work, before))
     plan = work.plan()
     drifted = Drifted.of(plan)
-    decision = _decision(work, drifted, now)
+    decision = _decision(work, plan, drifted, now)
     if decision.action in {Action.REPAIR, Action.NOTHING}:
         now = _repaired(work, now, plan, drifted)
         _refuse_stopped(work, plan)
         engines = _engines(work, plan, before, proven=True)
         work.looked(plan, tuple(each.name for each in engines if each.refused))
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
-        if not drifted.things:
+        for pending in plan.pending.values():
+            return _pending(work, now, "" if plan.steps else as_found, pending)
+        if not (drifted.things or _reloaded(plan)):
             return _ended(work, now, as_found, plan)
         # One that was restarted before our write has not read it: only what we reload is asked again.
         unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
@@ -114,6 +121,16 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
     now = replace(now.with_error(decision.reason), until_s=decision.until_s)
     return _ended(work, now, as_found)
+
+
+def _reloaded(plan: Plan) -> tuple[str, ...]:
+    return tuple(step.engine for step in plan.steps if isinstance(step, Reload))
+
+
+def _pending(work: Work, now: Seen, as_found: str, reason: NotIdleError) -> Watch:
+    """Tell that a restart is still to come; the node is looked at again soon."""
+    work.withdraw()
+    return _ended(work, replace(now.with_error(reason), until_s=seen.now_s() + PENDING_S), as_found)
 
 
 def _refuse_stopped(work: Work, plan: Plan) -> None:
@@ -133,11 +150,12 @@ def _stopped(work: Work, plan: Plan) -> tuple[str, ...]:
     return tuple(row.name for row in rows if row.name in names and row.name not in plan.engines)
 
 
-def _decision(work: Work, drifted: Drifted, now: Seen) -> Decision:
+def _decision(work: Work, plan: Plan, drifted: Drifted, now: Seen) -> Decision:
     if now.asked:
         return Decision(Action.REPAIR)
     decision = decide(work.options.drift, drifted, now.repairs, seen.now_s(), seen.clock)
-    if decision.action is Action.REPAIR and work.node_stops():
+    due = decision.action is Action.NOTHING and _reloaded(plan)
+    if (due or decision.action is Action.REPAIR) and work.node_stops():
         reason = InstallerError(
             "repair the node (it is going down)", remedy="look again after its boot", code="drifted"
         )
@@ -147,15 +165,19 @@ def _decision(work: Work, drifted: Drifted, now: Seen) -> Decision:
 
 def _repaired(work: Work, now: Seen, plan: Plan, drifted: Drifted) -> Seen:
     """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
-    if drifted.things:
+    due = _reloaded(plan)
+    if drifted.things or due:
         steps = tuple(describe(step) for step in plan.steps)
         repairs = {} if now.asked else with_repair(now.repairs, drifted.things, seen.now_s())
         now = replace(now, doing=steps, repairs=repairs, looks=())
         seen.publish(work.host, work.options.state_file, now)
-        log.warning("drift found", found=drifted.told, repair=list(steps))
+    if drifted.things:
+        log.warning("drift found", found=drifted.told, repair=list(now.doing))
     work.carry_out(plan)
     if drifted.things:
         log.info("drift repaired", steps=len(plan.steps), seconds=round(seen.now_s() - now.began_s, 3))
+    elif due:
+        log.info("pending restart done", engines=list(due))
     elif now.asked:
         log.info("nothing changed", engines=sorted(plan.engines))
     return replace(now, did=now.doing, doing=())

@@ -61,7 +61,7 @@ def show_plan(options: Options, *, show_secrets: bool = False, as_json: bool = F
         raise refused.obstacles[0]  # nobody can tell what install would change
     if plan.obstacles:
         return Exit.FAILED  # as install would end
-    return Exit.WOULD_CHANGE if plan.steps else Exit.OK
+    return Exit.WOULD_CHANGE if plan.steps or plan.pending else Exit.OK
 
 
 def lines_of(plan: Plan, *, show_secrets: bool = False) -> list[str]:
@@ -76,8 +76,8 @@ def lines_of(plan: Plan, *, show_secrets: bool = False) -> list[str]:
     ]
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
-    if plan.unproven:
-        lines.append(f"! not asked whether they serve the runtimes: {', '.join(plan.unproven)}")
+    if unasked := [name for name in plan.unproven if name not in plan.pending]:
+        lines.append(f"! not asked whether they serve the runtimes: {', '.join(unasked)}")
     return lines or ["nothing to do"]
 
 

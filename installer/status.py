@@ -129,8 +129,8 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
         if held.cdi.lacking:
             yield Line(GPU_KIND, f"no CDI specification: {held.cdi.lacking}")
     for engine in held.engines:
-        if engine.pending:
-            yield Line(engine.name, f"pending since the last install: {engine.pending}")
+        if state := engine.pending and f"pending since the last install: {engine.pending}":
+            yield Line(engine.name, state, good=not engine.restart_due)
 
 
 def _last_act(held: Record) -> Iterator[Line]:

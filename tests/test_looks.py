@@ -11,7 +11,7 @@ import pytest
 from installer import looks
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.model import RuntimeEntry
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, NotIdleError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Drift, Options
 from installer.decide.part import Part
@@ -187,6 +187,45 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
     assert "published" not in node.done
     assert node.said["problem"] == "prove that containerd serves our runtimes (it does not run)"
     assert 0 < watch.due_s <= 2
+
+
+NOT_IDLE = NotIdleError("restart containerd yet (abc)", remedy="wait")
+
+
+def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: Path) -> None:
+    plan = Plan(
+        (),
+        Record(),
+        Record(),
+        {},
+        unproven=("containerd",),
+        pending={"containerd": NOT_IDLE},
+        due=frozenset({"containerd"}),
+    )
+    node = Node(tmp_path, plan)
+
+    first, again = looks.installed(node.work(), plan), looks.look(node.work(Drift.REPORT), asked=False)
+
+    assert (node.said["problem"], node.said["code"]) == (NOT_IDLE.problem, "restart-pending")
+    assert node.told == ["looked, 0 steps"], "and no failure"
+    assert "published" not in node.done
+    assert [0 < watch.due_s <= looks.PENDING_S for watch in (first, again)] == [True, True]
+    assert (node.said["failures"], node.said["repairs"]) == (0, {})
+
+
+def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, DIFFERS)
+
+    watch = looks.look(replace(node.work(), carry_out=_is_not_idle), asked=False)
+
+    assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
+    assert node.told == []
+    assert node.done == ["withdrawn"]
+    assert 0 < watch.due_s <= looks.PENDING_S
+
+
+def _is_not_idle(_: Plan) -> None:
+    raise NOT_IDLE
 
 
 def test_what_the_ledger_names_is_watched(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from installer.decide import reloading
+from installer.decide import reloading, restarts
 from installer.decide.configs import (
     ConfigChange,
     config_change,
@@ -33,7 +33,8 @@ class Choice:
     """The texts chosen for one engine, and the ``steps`` by which it takes them up.
 
     ``after`` is what it has in force then; None where nothing is written, or nobody can tell. It ``heals`` an
-    engine if that cannot serve with what we wrote earlier, which it reads otherwise by now.
+    engine if that cannot serve with what we wrote earlier, which it reads otherwise by now; it ``waits`` if
+    the engine is creating containers, and has to be restarted later.
     """
 
     engine: EngineFacts
@@ -43,6 +44,7 @@ class Choice:
     steps: tuple[Step, ...]
     after: Effect | None = None
     heals: bool = False
+    waits: bool = False
 
     @property
     def writes(self) -> bool:
@@ -257,8 +259,9 @@ def _choice(
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
     quiet = unasked or (served and not any(change.taken_back for change in way.changes))
     changed = (change.step for change in way.changes if change.step is not None)
-    steps = changed if quiet else reloading.take_up(writes, reload, engine.serving, engine)
-    return Choice(engine, decision, way.changes, reload, tuple(steps), after)
+    waits = not quiet and restarts.waits(engine, options)
+    steps = changed if quiet or waits else reloading.take_up(writes, reload, engine.serving, engine)
+    return Choice(engine, decision, way.changes, reload, tuple(steps), after, waits=waits)
 
 
 def _of_engine(

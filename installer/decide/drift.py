@@ -80,7 +80,11 @@ class Drifted:
             if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS
         }
         engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
-        return cls(things, tuple(engines))
+        # One that is to be restarted once it is idle, and one that was to be since the install: no drift.
+        things |= dict.fromkeys(plan.pending.keys(), "it does not serve our runtimes")
+        engines |= dict.fromkeys(plan.pending.keys())
+        things = {thing: why for thing, why in things.items() if thing not in plan.due}
+        return cls(things, tuple(engine for engine in engines if engine not in plan.due))
 
     @property
     def names(self) -> str:

@@ -230,6 +230,12 @@ class NotBegunError(InstallerError):
     usual: ClassVar[Code] = "unit-failed"
 
 
+class NotIdleError(NotBegunError):
+    """An engine was not restarted, for it is creating containers."""
+
+    usual = "restart-pending"
+
+
 class StoppedBeforeError(StoppedError, NotBegunError):
     """A signal asked us to stop before anything of a step was done."""
 

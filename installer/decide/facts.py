@@ -55,7 +55,8 @@ class EngineFacts:
     ``rendered`` is what it made of its configs at its last start, where it does not read them as they are.
     ``not_restarted`` is why it is not to be restarted by us, as far as anybody can tell, ``places_by_files``
     are those of its places that its configs alone will give it. ``paths`` are the PATHs by which it finds
-    programs, of this start and of its next.
+    programs, of this start and of its next. ``creating`` are the containers that it has created and not yet
+    started, where somebody has asked.
     """
 
     name: str
@@ -86,6 +87,7 @@ class EngineFacts:
     not_restarted: InstallerError | None = None
     places_by_files: frozenset[str] = frozenset()
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()
+    creating: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

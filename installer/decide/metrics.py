@@ -36,13 +36,20 @@ class Counts:
 class EngineFigures:
     """One engine at the last look: whether it was proven to serve, and whether its configs drifted.
 
-    ``refused`` tells that it would not come up at its next start with the configs that lie there.
+    ``refused`` tells that it would not come up at its next start with the configs that lie there, ``pending``
+    that it has not read its configs yet, for its restart waits until it is idle.
     """
 
     name: str
     serves: bool
     drifted: bool
     refused: bool = False
+    pending: bool = False
+
+    @property
+    def told(self) -> str:
+        """Whether it serves, as its label has it."""
+        return "pending" if self.pending else "true" if self.serves else "false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,13 @@ METRICS: Final = (
         "1 if at the last look the engine served, and would not come up at its next start, else 0.",
         ("engine",),
         _by_engine(lambda engine: engine.refused),
+    ),
+    Metric(
+        "engine_restart_pending",
+        Type.GAUGE,
+        "1 while the engine has not read its configs, for its restart waits until it is idle, else 0.",
+        ("engine",),
+        _by_engine(lambda engine: engine.pending),
     ),
     Metric(
         "last_look_timestamp_seconds",
@@ -213,7 +227,7 @@ def features(figures: Figures) -> str:
         "version": figures.version,
         "toolkit-version": figures.counts.toolkit,
         "ready-since": figures.since,
-        **{f"engine-{each.name}": "true" if each.serves else "false" for each in figures.engines},
+        **{f"engine-{each.name}": each.told for each in figures.engines},
     }
     lines = [f"{NAMESPACE}/{name}={label(value)}" for name, value in told.items() if value]
     return "\n".join((MARK, *lines)) + "\n"

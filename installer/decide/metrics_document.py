@@ -98,7 +98,7 @@ somebody else's file is refused.
 | `{NAMESPACE}/ready-since` | since when, as `20261122T083000Z` |
 | `{NAMESPACE}/version` | of this program |
 | `{NAMESPACE}/toolkit-version` | of the toolkit, if it tells |
-| `{NAMESPACE}/engine-containerd` (and so on) | `true` if that engine was proven to serve it, else `false` |
+| `{NAMESPACE}/engine-containerd` (and so on) | `true` if that engine was proven to serve it, `pending` while its restart waits until it is idle, else `false` |
 
 The namespace is a sub-namespace of NFD's own; nothing is written under `nvidia.com`, whose labels belong to NVIDIA's programs. There is no
 expiry time: a pod that was killed has not uninstalled anything, so what the label says is still so. To keep GPU pods away until a node is ready,

@@ -45,11 +45,12 @@ class Mode(StrEnum):
 class RestartMode(StrEnum):
     """Whether an engine is brought to read its config again, each in the one way that works.
 
-    That is SIGHUP for Docker. No signal reloads containerd or CRI-O, so their unit is restarted
-    (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
+    That is SIGHUP for Docker. No signal reloads containerd or CRI-O, so their unit is restarted: now, or
+    ``when-idle`` (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
     """
 
     AUTO = "auto"
+    WHEN_IDLE = "when-idle"
     NONE = "none"
 
 
@@ -227,6 +228,9 @@ class Options:
                 "leave engines to CDI alone with --set-as-default, --runtime-name or --crio-hook",
                 remedy="leave those out, or use --mode runtime",
             )
+        if self.restart_mode is RestartMode.WHEN_IDLE and self.drift is Drift.IGNORE:
+            problem = "find an engine idle without looking (--restart-mode when-idle with --drift ignore)"
+            raise UsageError(problem, remedy="use another --drift, or --restart-mode auto")
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"

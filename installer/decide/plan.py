@@ -1,18 +1,19 @@
 """Facts and Options in, steps out: what an install would do, without doing any of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.choice import texts_alone
+from installer.decide import restarts
+from installer.decide.choice import Choice, files_without_us, texts_alone
 from installer.decide.configs import without_us
 from installer.decide.data import dataclass, field, replace
 from installer.decide.effect import flat
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.engines.row import ReloadMethod
-from installer.decide.errors import InstallerError, Option, Remedy, UndoIncompleteError
+from installer.decide.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
 from installer.decide.facts import Container, EngineFacts, Facts
 from installer.decide.former import after_install
 from installer.decide.inode import File
@@ -23,7 +24,7 @@ from installer.decide.parts import cdi, device_nodes, directories, engine, gpus,
 from installer.decide.parts.cdi import OWNER
 from installer.decide.reloading import in_progress
 from installer.decide.rows import Record, ToolkitRow
-from installer.decide.steps import Reload, Step
+from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.texts import Ask
 from installer.decide.toolkit import FOR_CDI, WHOLE
 
@@ -38,6 +39,8 @@ class Plan:
     whether they serve what their config says. ``digest`` is that of all an engine's answer depends on. An
     undo stays incomplete for the containers ``in_use``, and for what is ``needed``. ``seen`` holds the digest
     of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
+    ``pending`` tells why an engine is not restarted yet, ``due`` are those whose restart an earlier plan has
+    left for later, and ``earlier`` what was written for it then: a roll-back takes that back as well.
     """
 
     parts: tuple[Part, ...]
@@ -49,6 +52,9 @@ class Plan:
     in_use: tuple[Container, ...] = ()
     seen: Mapping[PurePosixPath, str] = field(default_factory=dict)
     release: tuple[int, ...] | None = None
+    pending: Mapping[str, NotIdleError] = field(default_factory=dict)
+    due: frozenset[str] = frozenset()
+    earlier: tuple[WriteConfig, ...] = ()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -128,10 +134,10 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
         *engines,
         toolkit.sweep(facts, payload),
     )
-    return _installed(parts, facts, options)
+    return _installed(parts, facts, options, chosen)
 
 
-def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
+def _installed(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: tuple[Choice, ...]) -> Plan:
     """Return the sum of the parts of an install."""
     held, rows = facts.held, rows_of(parts)
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
@@ -142,6 +148,11 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
         ),
     )
     steps = [step for part in parts for step in part.steps]
+    pending = {
+        each.engine.name: restarts.not_idle(each.engine, each.engine.creating)
+        for each in chosen
+        if each.waits
+    }
     plan = Plan(
         parts,
         in_progress(held, final, steps),
@@ -151,12 +162,29 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options) -> Plan:
         unproven=tuple(
             each.name
             for each in facts.engines
-            if (options.restart_mode is RestartMode.NONE or each.hook is not None) and not rows.cdi
+            if (options.restart_mode is RestartMode.NONE or each.hook is not None or each.name in pending)
+            and not rows.cdi
         ),
         seen=facts.digests,
         release=facts.version,
+        pending=pending,
+        due=frozenset(row.name for row in held.engines if row.restart_due),
+        earlier=tuple(write for each in chosen for write in _earlier(each, facts)),
     )
     return plan.and_part(Part("failed-before", obstacles=_refused_before(plan, held, options)))
+
+
+def _earlier(choice: Choice, facts: Facts) -> Iterator[WriteConfig]:
+    """Yield what earlier installs have written, and a restart brings into force only now.
+
+    Where the engine does not serve that, it is taken back as if it were of this plan.
+    """
+    engine = choice.engine
+    due = any(row.restart_due for row in facts.held.engines if row.name == engine.name)
+    for path, without in files_without_us(engine, facts).items() if due and choice.reloads else ():
+        now = facts.contents.get(path)
+        if now != without:
+            yield WriteConfig(engine.name, path, without, now)
 
 
 def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
@@ -168,6 +196,8 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
         engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
     asked = replace(options, retry=False, drift=Drift.AUTO)
+    if asked.restart_mode is RestartMode.WHEN_IDLE:  # when it is restarted changes nothing of its answer
+        asked = replace(asked, restart_mode=RestartMode.AUTO)
     asked = replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
     words = repr((engines, payload.version if payload else "", asked))
     return sha256(words.encode()).hexdigest()
@@ -186,7 +216,7 @@ def _served(engine: EngineFacts) -> tuple[object, ...]:
 def _refused_before(plan: Plan, held: Record, options: Options) -> tuple[InstallerError, ...]:
     """Return why a plan that would reload an engine is not tried again as it is."""
     failed = held.failed
-    reloads = any(isinstance(step, Reload) for step in plan.steps)
+    reloads = any(isinstance(step, Reload) for step in plan.steps) or plan.pending
     if failed is None or not reloads or options.retry or failed.digest != plan.digest:
         return ()
     problem = f"configure again what failed before ({failed.problem})"

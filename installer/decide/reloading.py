@@ -171,7 +171,9 @@ def in_progress(held: Record, final: Record, steps: Sequence[Step]) -> Record:
         configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
     going = [row for row in held.configs if final.config(row.path) is None]
     known = knowing_texts_of((*configs, *going), steps)
-    return replace(final, configs=tuple(known), finished=False, failed=held.failed)
+    due = {row.name for row in held.engines if row.restart_due}
+    engines = tuple(replace(row, restart_due=row.restart_due or row.name in due) for row in final.engines)
+    return replace(final, engines=engines, configs=tuple(known), finished=False, failed=held.failed)
 
 
 def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:

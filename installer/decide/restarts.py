@@ -1,13 +1,36 @@
 """Why an engine is not restarted: the start would bring more into force than our configs, or end more."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from posixpath import normpath
+from typing import Final
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.errors import EngineStoppedError, InstallerError
-from installer.decide.facts import EngineFacts, Facts
+from installer.decide.engines.row import ReloadMethod
+from installer.decide.errors import EngineStoppedError, InstallerError, NotIdleError
+from installer.decide.facts import NAMED, EngineFacts, Facts
+from installer.decide.options import Options, RestartMode
 from installer.decide.steps import Reload, Step
+
+DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
+SHORT: Final = 12  # characters of an id, as crictl and docker print it
+
+
+def waits(engine: EngineFacts, options: Options) -> bool:
+    """Tell whether an engine is not restarted now, for it is creating containers."""
+    restarted = ENGINES[engine.name].reload is ReloadMethod.RESTART
+    return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
+
+
+def not_idle(engine: EngineFacts, creating: Sequence[str]) -> NotIdleError:
+    """Return why the restart of an engine is left for later."""
+    names = ", ".join(each[:SHORT] for each in sorted(creating)[:NAMED])
+    more = f" and {len(creating) - NAMED} more" if len(creating) > NAMED else ""
+    return NotIdleError(
+        f"restart {engine.name} yet (it has created containers that are not started: {names}{more})",
+        remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "
+        "no run waits, run install again",
+    )
 
 
 def refused(

@@ -53,7 +53,8 @@ class EngineRow:
     ``state`` is where it said that its containers are, so that they are found when it does not run.
     ``pending`` is what the engine had not taken up when it was last asked, and when it will. ``config`` is
     its root config, None where nothing has to be said there; ``default`` the runtime that was to be its
-    default, "" for none; ``version`` that of the engine at the install.
+    default, "" for none; ``version`` that of the engine at the install. ``restart_due`` tells that a restart
+    is still to come by which it reads its configs.
     """
 
     name: str
@@ -65,6 +66,7 @@ class EngineRow:
     config: PurePosixPath | None = None
     default: str = ""
     version: tuple[int, ...] | None = None
+    restart_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)

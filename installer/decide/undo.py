@@ -88,6 +88,7 @@ def plan_rollback(
     """
     used = {container.engine for container in running} if held.toolkit is None else set()
     tried = {step.engine: step for step in done if isinstance(step, Reload)}
+    done = (*(step for step in plan.earlier if step.engine in tried), *done)
     # A file that belongs to no engine goes back as any other step does.
     of_engines = [
         step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines

@@ -5,6 +5,7 @@ from time import monotonic
 
 from installer.decide.data import dataclass
 from installer.decide.layout import Layout
+from installer.decide.options import RestartMode
 from installer.host.files import Host
 from installer.record.ledger import Ledger
 
@@ -14,7 +15,7 @@ class Context:
     """Where a plan is carried out; ``hurried`` where a pod's grace is running out.
 
     ``until_s`` is when it has to be over, on the clock that only goes on. ``rolls_back`` tells that it takes
-    back what another plan has begun.
+    back what another plan has begun; ``restart_mode`` says whether engines are restarted only when idle.
     """
 
     host: Host
@@ -23,6 +24,7 @@ class Context:
     timeout_s: float
     until_s: float = inf
     rolls_back: bool = False
+    restart_mode: RestartMode = RestartMode.AUTO
 
     @property
     def hurried(self) -> bool:

@@ -90,7 +90,7 @@ def installed(
     counts = replace(
         counts,
         installs=counts.installs + (refused is None),
-        repairs=counts.repairs + (refused is not None and bool(plan.steps)),
+        repairs=counts.repairs + (refused is not None and bool(plan.steps) and not plan.due),
         success_s=now,
         ready_since_s=0 if plan.unproven else counts.ready_since_s or now,
         toolkit=".".join(map(str, plan.release or ())),
@@ -120,7 +120,11 @@ def _tell(
     since = counts.ready_since_s
     engines = (
         EngineFigures(
-            row.name, row.name in serving, _drifted(host, row, ledger.held), serving.get(row.name, False)
+            row.name,
+            row.name in serving,
+            _drifted(host, row, ledger.held),
+            refused=serving.get(row.name, False),
+            pending=row.restart_due,
         )
         for row in ledger.held.engines
     )

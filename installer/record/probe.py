@@ -50,6 +50,7 @@ from installer.record.located import located
 from installer.record.other_engines import with_other_engines
 from installer.record.reloadable import unit_obstacles
 from installer.record.running import in_use, low_level_runtime
+from installer.record.settled import with_creating
 from installer.record.targets import led_elsewhere, missing_above, targets_of
 from installer.record.write import linked_since
 
@@ -70,6 +71,8 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     ):
         found = running_engines(host, options, held)
         engines, left = without_unused(host, held, found.engines) if options.auto else (found.engines, ())
+        if options.restart_mode is RestartMode.WHEN_IDLE:
+            engines = with_creating(host, engines)
         facts = _with_specifications(host, options, _facts(host, options, held, engines))
         targets = _targets(options, facts)
         facts = _with_node(host, options, _with_targets(host, facts, targets))

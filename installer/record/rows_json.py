@@ -82,6 +82,7 @@ def _engine_out(row: EngineRow) -> dict[str, Any]:
         "config": row.config and str(row.config),
         "default": row.default,
         "version": row.version,
+        **({"restart_due": True} if row.restart_due else {}),
     }
 
 
@@ -182,6 +183,7 @@ def _engine(row: Mapping[str, Any]) -> EngineRow:
         _path(row["config"]) if row.get("config") else None,
         _text(row.get("default", "")),
         None if row.get("version") is None else tuple(_number(part) for part in _list(row["version"])),
+        restart_due=bool(row.get("restart_due", False)),
     )
 
 

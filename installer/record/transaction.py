@@ -18,6 +18,7 @@ from installer.decide.errors import (
 from installer.decide.facts import names_of
 from installer.decide.inode import File, Meta
 from installer.decide.layout import Layout
+from installer.decide.options import RestartMode
 from installer.decide.parts.cdi import OWNER, generated
 from installer.decide.plan import Plan
 from installer.decide.rows import Failure, Record
@@ -219,6 +220,8 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
             done = takewhile(lambda each: each is not step, plan.steps)
             gate = partial(refuse_changed, host, facts, plan.seen, done)
             patience = replace(patience, may_rest=context.rolls_back or not step.present)
+            when_idle = context.restart_mode is RestartMode.WHEN_IDLE and not context.rolls_back
+            patience = replace(patience, when_idle=when_idle)
             return _counted(context.ledger, engine, lambda: reload(host, facts, step, patience, gate))
         case RemoveToolkit():
             remove_tree(host, layout.toolkit)

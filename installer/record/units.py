@@ -64,13 +64,15 @@ class Patience:
 
     A stop may take longer than a start, for an engine ends the calls that it is at work on, as long as
     systemd grants it; a pod that ends has no time for that, and gives 0. ``check`` is called now and then and
-    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts.
+    may raise. An engine ``may_rest`` where its owner has stopped it: it reads its configs when it starts. It
+    is restarted only ``when_idle`` where that was asked for.
     """
 
     start_s: float
     check: Callable[[], None]
     stop_s: float = STOP_S
     may_rest: bool = False
+    when_idle: bool = False
 
     @property
     def hurried(self) -> bool:

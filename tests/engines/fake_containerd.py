@@ -83,7 +83,8 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
         return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
 
     def ListContainers(self) -> bytes:  # noqa: N802
-        if Path("/run/fake/starting").exists():
+        starting = Path("/run/fake/starting")
+        if starting.exists() and starting.read_text().strip() in Path(CONFIG).read_text():
             return text(1, text(1, "feedbeef" * 8))
         return b""
 

@@ -12,7 +12,7 @@ from tests.engines.by_cdi import GPU, LIBRARIES, MODE, SPECIFICATION, TELLS, Cli
 from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
 from tests.engines.images import IMAGE
-from tests.engines.nodes import Node
+from tests.engines.nodes import PYTHON, Node
 from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
@@ -347,3 +347,39 @@ def test_what_was_killed_is_undone_by_uninstall_wherever_it_was(containerd_2: No
     assert snapshot(containerd_2) == files
     assert not (containerd_2.root / "run/cdi").exists()
     assert containerd_2.pid_of("containerd") == pid
+
+
+IN_BUNDLES = """
+import json
+from pathlib import Path
+from tests.gpu.__main__ import same
+from tests.gpu.machine import installed
+with installed(Path("/artifacts"), Path("/opt/gpu"), "/opt/driver") as machine:
+    told = [same(machine.ours(), machine.theirs())]
+    told += [machine.by_nothing(PROGRAM), machine.by_cdi("0", PROGRAM), machine.by_runtime(PROGRAM)]
+print(json.dumps(told))
+"""
+OF_A_BUNDLE = """
+import ctypes, os
+library, device = "/usr/lib/x86_64-linux-gnu/libcuda.so.550.1", "/dev/nvidia0"
+print(os.environ.get("NVIDIA_VISIBLE_DEVICES"), os.path.exists(library), os.path.exists(device) and open(device, "w").write("x"))
+"""
+
+
+def test_the_bundles_of_make_test_gpu_get_a_device_of_a_stand_in_specification(containerd_2: Node) -> None:
+    node = containerd_2
+    files = snapshot(node)
+    node.run(["mkdir", "/opt/gpu"])
+    node.forget_marks()
+
+    done = node.run([PYTHON, "-c", f"PROGRAM = {OF_A_BUNDLE!r}\n{IN_BUNDLES}"])
+
+    same, nothing, by_cdi, by_runtime = json.loads(done.stdout)
+    assert same == "2 devices, 5 edits"
+    assert nothing == "None False False\n"
+    assert by_cdi == "void True 1\n"
+    assert by_runtime == "all False False\n", "the stand-in hands nothing over"
+    marks = [mark.split()[0] for mark in node.marks()]
+    assert {"nvidia-cdi-hook", "nvidia-container-runtime"} <= {mark.removesuffix(".real") for mark in marks}
+    node.run(["rmdir", "/opt/gpu"])
+    assert snapshot(node) == files

@@ -11,12 +11,15 @@ from tests.engines.configs import CONTAINERD, VERSION_2
 from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
+from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, starts
 from tests.engines.versions import EngineSet
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
 BEHAVIOUR = "/run/fake/behaviour"
+# Where it is there the fake has a container in state CREATED, once its config holds what is said there.
+STARTING = "/run/fake/starting"
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
 INSTALL = ("install", "--runtime", "containerd", "--toolkit-source", ARTIFACTS, "--timeout", "5")
 LEFT = {
@@ -105,6 +108,45 @@ def test_an_engine_that_goes_wrong_is_rolled_back_and_left_alone_from_then_on(
     assert (snapshot(faked, times=True), starts(faked) - count) == (after, restarts)
     faked.write(BEHAVIOUR, "")
     assert faked.installer(*INSTALL, "--retry").returncode == 0
+
+
+def test_an_engine_that_is_found_busy_right_before_its_restart_is_left_and_planned_for_again(
+    faked: Node,
+) -> None:
+    before, count = faked.read(CONTAINERD), starts(faked)
+    faked.write(STARTING, "nvidia")
+    process = faked.start_installer(*INSTALL, "--restart-mode", "when-idle")
+    process.wait_for("step failed")
+    during = starts(faked)
+    faked.run(["rm", STARTING])
+
+    assert process.wait() == 0, process.log
+    assert "cannot restart containerd yet" in process.log
+    assert (during, starts(faked)) == (count, count + 1)
+    assert faked.read(CONTAINERD) != before
+    assert faked.installer("status").returncode == 0
+
+
+def test_a_restart_that_came_later_and_goes_wrong_is_rolled_back_with_what_was_written_before(
+    faked: Node,
+) -> None:
+    before, count = faked.read(CONTAINERD), starts(faked)
+    faked.write(STARTING, "")
+    process = faked.start_installer("run", *INSTALL[1:], "--restart-mode", "when-idle")
+    process.wait_for("waiting for a signal")
+    assert "nvidia" in faked.read(CONTAINERD)
+    faked.write(BEHAVIOUR, "die")
+
+    faked.run(["rm", STARTING])
+    until(lambda: "what failed before" in faked.installer("status").stdout, lambda: process.log)
+
+    assert "the fake has had enough" in process.log
+    assert faked.read(CONTAINERD) == before
+    assert faked.show("containerd", "ActiveState") == "active"
+    restarts = starts(faked) - count
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert starts(faked) - count == restarts == 1, "the start that failed is told by no READY"
 
 
 # NVIDIA's entry point with the operator's default; CDI is what our own has no flag for.

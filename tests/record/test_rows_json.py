@@ -58,6 +58,7 @@ ENGINES = st.builds(
     st.none() | PATHS,
     TEXTS,
     st.none() | st.lists(st.integers(0, 99), max_size=3).map(tuple),
+    restart_due=st.booleans(),
 )
 VERSIONS = DIGESTS | st.sampled_from([STAND_IN, ADOPTED])
 TOOLKITS = st.builds(

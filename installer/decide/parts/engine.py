@@ -40,7 +40,7 @@ def choices(
 def find_runtimes(choice: Choice) -> Part:
     """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
     part = id_of(choice.engine.name)
-    if not (choice.writes and choice.reloads):
+    if not (choice.writes and (choice.reloads or choice.waits)):
         return Part(part)
     binaries = tuple(entry.binary for entry in choice.reload.present)
     return Part(part, (FindRuntimes(choice.engine.name, binaries),), ("its config is going to name them",))
@@ -56,10 +56,11 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         engine.unit,
         tuple((one.name, one.binary) for one in asked),
         _state(engine, held),
-        reloading.pending(engine, options.extras, told=decision.cdi),
+        restarts.DUE if choice.waits else reloading.pending(engine, options.extras, told=decision.cdi),
         engine.config if decision.files and engine.hook is None else None,
         next((one.name for one in asked if one.default), ""),
         engine.version,
+        restart_due=choice.waits,
     )
     rows = tuple(reloading.rows_for(choice.changes, choice.steps))
     configs = with_named((config for config, _ in rows), facts, options.layout)
@@ -74,7 +75,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
             *decision.notes,
             *(reloading.stale_runtimes(engine, choice.after, choice.names) if told else ()),
             *reloading.stale(engine, facts, entries),
-            *([f"{row.name}, pending: {row.pending}"] if row.pending else []),
+            *_pending(choice, row),
         ),
         obstacles=(
             *_silent(choice, options),
@@ -84,9 +85,18 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
     )
 
 
+def _pending(choice: Choice, row: EngineRow) -> Iterator[str]:
+    """Yield what the engine will not have in force yet."""
+    if choice.waits:
+        yield f"{row.name}, pending: {restarts.not_idle(choice.engine, choice.engine.creating)}"
+    elif row.pending:
+        yield f"{row.name}, pending: {row.pending}"
+
+
 def _not_restarted(choice: Choice, facts: Facts) -> Iterator[InstallerError]:
     """Yield why the engine may not be restarted, but for what stands against any install already."""
-    found = restarts.refused(choice.engine, choice.steps, choice.after, facts)
+    steps = (*choice.steps, choice.reload) if choice.waits else choice.steps
+    found = restarts.refused(choice.engine, steps, choice.after, facts)
     yield from (error for error in found if error not in facts.obstacles)
 
 
@@ -212,7 +222,10 @@ def _as_found(attempt: Attempt, steps: Iterable[Step]) -> Iterator[ConfigRow]:
 def _steps(
     reload: Reload, least: Least, found: EngineFacts | None, facts: Facts, restart_mode: RestartMode
 ) -> list[Step]:
-    """Return the steps for one engine; one that is stopped will read its file anyway."""
+    """Return the steps for one engine; one that is stopped will read its file anyway.
+
+    One whose restart was still due, and that serves nothing of ours, has never read them.
+    """
     writes = least.attempt.writes
     # One that looks for the toolkit by itself will not find it at its next start; one whose files said
     # what we wanted before we came has nothing to read.
@@ -220,12 +233,13 @@ def _steps(
     needs_no_reload = unread or found is None or found.stopped
     # After an unclean end a SIGHUP may still be on its way; another one costs dockerd nothing.
     verified = ENGINES[reload.engine].reload is not ReloadMethod.HUP or facts.held.finished
-    told = found.serving if found is not None and not found.outdated else None
+    never_read = any(row.restart_due for row in facts.held.engines if row.name == reload.engine)
+    told = found.serving if found is not None and (never_read or not found.outdated) else None
     if reload.present and not reload.demoted:
         # What others say of the same handlers looks alike before and after.
         verified = facts.held.finished and all(step.before == step.after for step in writes)
     wrote = any(step.before != step.after for step in writes) or not facts.held.finished
-    verified = verified and (not wrote or _as_without_us(told, least.now, least.after))
+    verified = verified and (never_read or not wrote or _as_without_us(told, least.now, least.after))
     already_unloaded = verified and told is not None and reload.satisfied_by(told)
     if needs_no_reload or already_unloaded:
         return [step for step in writes if step.before != step.after]

@@ -1,0 +1,164 @@
+"""--restart-mode when-idle: configs are written, and the restart is left for when no container is created."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.drift import Action, Drifted, decide
+from installer.decide.errors import UsageError
+from installer.decide.facts import Facts
+from installer.decide.options import Drift, Options, RestartMode
+from installer.decide.parts import toolkit
+from installer.decide.plan import Plan, plan_install
+from installer.decide.rows import Failure, Record
+from installer.decide.steps import FindRuntimes, Reload, WriteConfig
+from installer.decide.undo import plan_rollback, plan_undo
+from tests.decide.golden import Case, Disk, cases, undo_facts, written
+from tests.decide.serving import served
+
+CONTAINERD: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
+CRIO: Case = next(case for case in cases("crio") if not case.said.get("hook"))
+DOCKER: Case = next(iter(cases("docker")))
+BUSY = ("224748f27151aaaa", "0f1e2d3c4b5aaaaa")
+
+
+def _options(case: Case) -> Options:
+    return replace(case.options, restart_mode=RestartMode.WHEN_IDLE)
+
+
+def _facts(
+    case: Case, disk: Disk, held: Record, creating: tuple[str, ...], *, outdated: bool = False
+) -> Facts:
+    facts = case.facts(disk, held, {row.path: case.before.get(row.path) for row in held.configs})
+    idle = served({"runc": ""}, "runc")
+    engines = (replace(each, serving=idle, creating=creating, outdated=outdated) for each in facts.engines)
+    return replace(facts, engines=tuple(engines))
+
+
+def _pending(case: Case) -> tuple[Plan, Disk, Record]:
+    plan = plan_install(_facts(case, case.before, Record(), BUSY), _options(case))
+    assert plan.final is not None
+    return plan, written(case.before, plan), plan.final
+
+
+def _later(disk: Disk, held: Record, creating: tuple[str, ...]) -> Plan:
+    """Return the plan of a look, whose toolkit is in place."""
+    plan = plan_install(_facts(CONTAINERD, disk, held, creating), _options(CONTAINERD))
+    return replace(plan, parts=tuple(part for part in plan.parts if part.id != toolkit.ID))
+
+
+def test_configs_are_written_and_the_restart_is_pending_while_containers_are_created() -> None:
+    plan, _, held = _pending(CONTAINERD)
+
+    assert not [step for step in plan.steps if isinstance(step, Reload)]
+    assert [step for step in plan.steps if isinstance(step, WriteConfig)]
+    assert [step for step in plan.steps if isinstance(step, FindRuntimes)], "before a config names them"
+    assert (plan.unproven, held.finished) == (("containerd",), True)
+    assert [row.restart_due for row in held.engines] == [True]
+    assert str(plan.pending["containerd"]).startswith(
+        "cannot restart containerd yet (it has created containers that are not started: 0f1e2d3c4b5a, "
+        "224748f27151); "
+    )
+    assert [note for note in plan.notes if note.startswith("containerd, pending: cannot restart")]
+
+
+def test_an_engine_that_is_idle_is_restarted_as_with_auto() -> None:
+    facts = _facts(CONTAINERD, CONTAINERD.before, Record(), ())
+
+    idle = plan_install(facts, _options(CONTAINERD))
+    auto = plan_install(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
+
+    assert (idle.steps, idle.final, idle.digest) == (auto.steps, auto.final, auto.digest)
+    assert [step for step in idle.steps if isinstance(step, Reload)]
+    assert idle.pending == {}
+
+
+def test_docker_which_is_only_signalled_waits_for_nothing() -> None:
+    plan = plan_install(_facts(DOCKER, DOCKER.before, Record(), BUSY), _options(DOCKER))
+
+    assert [step for step in plan.steps if isinstance(step, Reload)]
+    assert plan.pending == {}
+
+
+def test_a_plan_that_failed_is_not_written_again_to_be_restarted_later() -> None:
+    plan, _, _ = _pending(CONTAINERD)
+    held = Record(failed=Failure(plan.digest, "prove it"))
+
+    again = plan_install(_facts(CONTAINERD, CONTAINERD.before, held, BUSY), _options(CONTAINERD))
+
+    assert [each.code for each in again.obstacles] == ["failed-before"]
+
+
+def test_what_stands_against_a_restart_stands_against_one_that_comes_later() -> None:
+    from installer.decide.restarts import masked
+
+    facts = _facts(CONTAINERD, CONTAINERD.before, Record(), BUSY)
+    engines = tuple(replace(each, not_restarted=masked(each)) for each in facts.engines)
+
+    plan = plan_install(replace(facts, engines=engines), _options(CONTAINERD))
+
+    assert [each.code for each in plan.obstacles] == ["unit-failed"]
+
+
+def test_a_restart_that_was_due_takes_what_was_written_before_back_where_it_fails() -> None:
+    _, disk, held = _pending(CONTAINERD)
+    plan = _later(disk, held, ())
+    assert [type(step) for step in plan.steps] == [Reload]
+
+    back = plan_rollback(plan, plan.steps, held)
+    not_begun = plan_rollback(plan, (), held)
+
+    assert written(disk, back) == CONTAINERD.before
+    assert isinstance(back.steps[-1], Reload)
+    assert not_begun.steps == ()
+    assert [row.restart_due for row in plan.in_progress.engines] == [True], "until it is proven"
+    assert plan.final is not None
+    assert [row.restart_due for row in plan.final.engines] == [False]
+
+
+@pytest.mark.parametrize(
+    "case", [CONTAINERD, CRIO], ids=["containerd", "CRI-O, whose config is newer than it"]
+)
+def test_an_undo_restarts_no_engine_that_has_never_read_our_config(case: Case) -> None:
+    _, disk, held = _pending(case)
+    facts = undo_facts(case, disk, held)
+    idle = served({"runc": ""}, "runc")
+    outdated = case is CRIO
+    engines = tuple(replace(each, serving=idle, outdated=outdated) for each in facts.engines)
+
+    undone = plan_undo(replace(facts, engines=engines), _options(case))
+
+    assert not [step for step in undone.steps if isinstance(step, Reload)]
+    assert written(disk, undone) == case.before
+
+
+def test_an_undo_restarts_an_engine_whose_owner_has_restarted_it_meanwhile() -> None:
+    _, disk, held = _pending(CONTAINERD)
+    ours = {name: str(path) for row in held.engines for name, path in row.runtimes}
+    facts = undo_facts(CONTAINERD, disk, held)
+    engines = tuple(replace(each, serving=served({"runc": "", **ours}, "runc")) for each in facts.engines)
+
+    undone = plan_undo(replace(facts, engines=engines), _options(CONTAINERD))
+
+    assert [step for step in undone.steps if isinstance(step, Reload)]
+
+
+def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_policy() -> None:
+    _, disk, held = _pending(CONTAINERD)
+    proven = replace(held, engines=tuple(replace(row, restart_due=False) for row in held.engines))
+    due = [_later(disk, held, each) for each in ((), BUSY)]
+    drift = [_later(disk, proven, each) for each in ((), BUSY)]
+
+    def action(plan: Plan, policy: Drift) -> Action:
+        return decide(policy, Drifted.of(plan), {}, 100.0, str).action
+
+    assert [action(plan, Drift.AUTO) for plan in due] == [Action.NOTHING, Action.NOTHING]
+    assert [action(plan, Drift.REPORT) for plan in due] == [Action.NOTHING, Action.NOTHING]
+    assert [action(plan, Drift.AUTO) for plan in drift] == [Action.REPORT, Action.REPORT]
+    assert [action(plan, Drift.REPAIR) for plan in drift] == [Action.REPAIR, Action.REPAIR]
+
+
+def test_nobody_finds_an_engine_idle_without_looking() -> None:
+    with pytest.raises(UsageError, match="--drift ignore"):
+        Options(restart_mode=RestartMode.WHEN_IDLE, drift=Drift.IGNORE, install_dir=PurePosixPath("/x"))
