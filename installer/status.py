@@ -13,7 +13,7 @@ from installer.decide.data import dataclass, replace
 from installer.decide.edits import unheld
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind
-from installer.decide.layout import Layout
+from installer.decide.layout import Layout, cdi_hook
 from installer.decide.nri.wishes import DEFAULT_SOCKET
 from installer.decide.options import GPU_KIND, Options
 from installer.decide.parts.toolkit import VERSIONS
@@ -27,7 +27,7 @@ from installer.record.access import exposed
 from installer.record.configs import with_put_back
 from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, ledger_lost, read_record
-from installer.record.lost import elsewhere, named_toolkits
+from installer.record.lost import elsewhere, lost_specification, named_toolkits
 from installer.record.nri_seen import lines as nri_lines
 from installer.record.ready import is_ready
 from installer.record.seen import Seen
@@ -104,7 +104,7 @@ def _lines(host: Host, layout: Layout, held: Record, *, deep: bool) -> Iterator[
     yield from _last_act(held)
     if held.toolkit is not None:
         link = host.link_target(layout.toolkit)
-        runtime = layout.toolkit / ("nvidia-cdi-hook" if held.cdi else "nvidia-container-runtime")
+        runtime = cdi_hook(layout) if held.cdi else layout.toolkit / "nvidia-container-runtime"
         good = link == f"{VERSIONS}{held.toolkit.version}" and host.exists(runtime)
         yield Line(str(layout.toolkit), f"toolkit {held.toolkit.version}" if good else "not ours", good)
         yield from (Line(*each) for each in own_toolkit.lines(host, held.toolkit))
@@ -158,10 +158,10 @@ def _without(host: Host, options: Options) -> Iterator[Line]:
         state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
         yield Line(str(options.layout.ledger), state, good=False)
     if host.kind(options.layout.toolkit, last=False) is not Kind.DIRECTORY:  # else NVIDIA's
-        for path in named_toolkits(host, options.places).get(options.install_dir, ()):
-            state = (
-                f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
-            )
+        row = lost_specification(host, options.layout)
+        named = named_toolkits(host, options.places).get(options.install_dir, ())
+        state = f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
+        for path in (*named, *((row.path,) if row else ())):
             yield Line(str(path), state, good=False)
 
 

@@ -393,3 +393,34 @@ def test_uninstall_without_ledger_and_toolkit_takes_a_runtime_of_another_name(
     assert "ledger lost" in done.stderr
     assert _named(site) == []
     assert _meaning(site)[DAEMON_JSON] == before[DAEMON_JSON]
+
+
+@pytest.mark.parametrize("gone", LOST)
+def test_a_cdi_specification_of_ours_without_its_ledger_goes_before_its_hook_does(
+    site: Site, gone: str
+) -> None:
+    assert site.call("install").returncode == 0
+    specification = site.root / "var/run/cdi/nvidia.com-gpu.json"
+    specification.parent.mkdir(parents=True)
+    specification.write_text(json.dumps({"hooks": [{"path": "/usr/local/nvidia/toolkit/nvidia-cdi-hook"}]}))
+    shutil.rmtree(site.root / gone)
+
+    told = site.status()
+    done = site.call("uninstall")
+
+    assert (told.returncode, done.returncode) == (1, 0), done.stderr
+    (line,) = (line for line in told.stdout.splitlines() if "nvidia.com-gpu.json" in line)
+    assert "names /usr/local/nvidia/toolkit, but there is no ledger" in line
+    assert not specification.exists()
+    assert not [*(site.root / "usr").rglob("nvidia-cdi-hook")]
+
+
+def test_a_cdi_specification_of_somebody_else_stays_where_no_ledger_is(site: Site) -> None:
+    specification = site.root / "var/run/cdi/nvidia.com-gpu.json"
+    specification.parent.mkdir(parents=True)
+    specification.write_text(json.dumps({"hooks": [{"path": "/usr/bin/nvidia-cdi-hook"}]}))
+    before = site.tree()
+
+    assert site.call("uninstall").returncode == 0
+
+    assert site.tree() == before

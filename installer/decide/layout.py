@@ -89,3 +89,8 @@ class Layout:
     def config(self) -> PurePosixPath:
         """The installed toolkit's own configuration."""
         return self.toolkit / ".config/nvidia-container-runtime/config.toml"
+
+
+def cdi_hook(layout: Layout) -> PurePosixPath:
+    """Return the hook program of the toolkit, which our CDI specifications name."""
+    return layout.toolkit / "nvidia-cdi-hook"

@@ -7,11 +7,12 @@ from typing import Final, TypeAlias
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
-from installer.decide.options import Mode, Options
+from installer.decide.options import GPU_KIND, Mode, Options
 from installer.decide.rows import Record
 
 Version: TypeAlias = tuple[int, ...]
 SPEC_DIR: Final = PurePosixPath("/var/run/cdi")
+SPECIFICATION: Final = SPEC_DIR / f"{GPU_KIND.replace('/', '-')}.json"
 # What an engine may call it: the one is a link to the other on every system of today.
 SPEC_DIRS: Final = frozenset({SPEC_DIR, PurePosixPath("/run/cdi")})
 # By process: the first release that hands the CDI devices of a kubelet on; earlier ones only read files.
@@ -39,12 +40,13 @@ READS: Final[Mapping[str, tuple[tuple[Version, Version | None], ...]]] = {
 
 def highest_read(engines: Iterable[EngineFacts]) -> Version | None:
     """Return the version of a specification up to which all of the engines read; None where nobody knows."""
-    found = [
-        next((read for since, read in READS[ENGINES[each.name].process] if each.version >= since), None)
-        for each in engines
-        if each.version
-    ]
+    found = [read_by(each.name, each.version) for each in engines if each.version]
     return min((read for read in found if read is not None), default=None)
+
+
+def read_by(name: str, version: Version) -> Version | None:
+    """Return the version of a specification up to which an engine reads; None if nobody knows."""
+    return next((read for since, read in READS[ENGINES[name].process] if version >= since), None)
 
 
 def mode_of(engines: Iterable[EngineFacts], held: Record, options: Options) -> tuple[Mode, str]:

@@ -9,8 +9,9 @@ from typing import Final
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, GpuSpecification
-from installer.decide.layout import DRIVER_LIBRARY_DIRS
+from installer.decide.layout import DRIVER_LIBRARY_DIRS, cdi_hook
 from installer.decide.mode import SPEC_DIR, Version, highest_read
+from installer.decide.mode import SPECIFICATION as PATH
 from installer.decide.options import GPU_KIND, ROOT, Options
 from installer.decide.rows import Record
 from installer.decide.specification import named, specification
@@ -19,7 +20,6 @@ from installer.record.cdi import run_tool
 from installer.record.hints import driver_root
 from installer.record.texts import text
 
-PATH: Final = SPEC_DIR / f"{GPU_KIND.replace('/', '-')}.json"
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
 OF_KIND: Final = re.compile(
     rf"""(?:^|[\s{{,"'])kind["']?\s*:\s*["']?{re.escape(GPU_KIND)}(?=["'\s,}}]|$)""", re.MULTILINE
@@ -31,7 +31,7 @@ def gpu_specification(
     host: Host, options: Options, engines: Collection[EngineFacts], held: Record
 ) -> GpuSpecification:
     """Return what the specification of the GPUs is to be, and what is there of it and beside it."""
-    hook, now = str(options.layout.toolkit / "nvidia-cdi-hook"), text(host, PATH)
+    hook, now = str(cdi_hook(options.layout)), text(host, PATH)
     row, file = held.config(PATH), host.read(PATH)
     # Without its ledger it is known by its hook: that of our toolkit.
     ours = file is not None and ((row is not None and file.digest in row.ours) or f'"{hook}"' in now)

@@ -11,12 +11,14 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.model import STANDARD_NAMES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
-from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout
+from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout, cdi_hook
+from installer.decide.mode import SPECIFICATION
 from installer.decide.options import Options, Places
 from installer.decide.part import Part
 from installer.decide.parts.adopted import adoption
+from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.toolkit import ADOPTED, VERSIONS
-from installer.decide.rows import Record, ToolkitRow
+from installer.decide.rows import CdiRow, ConfigRow, Record, ToolkitRow
 from installer.host.files import Host
 from installer.record.configs import copies_of
 from installer.record.ledger import Ledger
@@ -99,6 +101,9 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
     held, found = (part.rows, part.notes) if part else (Record(), ())
     if toolkit is not None:
         held, found = replace(held, toolkit=toolkit), (*found, str(options.layout.toolkit))
+    if specification := lost_specification(host, options.layout):
+        held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
+        found = (*found, str(specification.path))
     if not held.empty:
         from installer.host.events import log
 
@@ -110,6 +115,16 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
                 log.warning("default not known", engine=row.engine, path=str(row.path), remedy=remedy)
         known = ledger.held
         ledger.write(replace(held, directories=known.directories, published=known.published))
+
+
+def lost_specification(host: Host, layout: Layout) -> ConfigRow | None:
+    """Return the row of a CDI specification that no ledger knows: it names the hook of our toolkit."""
+    file = host.read(SPECIFICATION)
+    if file is None or f'"{cdi_hook(layout)}"'.encode() not in file.content:
+        return None
+    if host.kind(layout.toolkit, last=False) is Kind.DIRECTORY:  # NVIDIA's
+        return None
+    return ConfigRow(OWNER, SPECIFICATION, None, None, (file.digest,), ())
 
 
 def _toolkit(host: Host, layout: Layout) -> ToolkitRow | None:

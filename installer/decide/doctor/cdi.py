@@ -6,6 +6,7 @@ from typing import Final
 
 from installer.decide.doctor.facts import Node, Spec, Version
 from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, listed, none, ok, warn
+from installer.decide.mode import read_by
 
 GROUP: Final = "CDI"
 GPU_KIND: Final = re.compile(r"""["']?kind["']?:\s*["']?nvidia\.com/gpu["']?\s*(?:,|$)""", re.MULTILINE)
@@ -18,9 +19,8 @@ UVM_MAJOR: Final = re.compile(
 )
 CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})")
 NO_SPEC: Final = none("no CDI specification for nvidia.com/gpu")
-# Engines understand specifications of 0.7.0 from these versions on, by branch.
-UNDERSTANDS: Final = {"containerd": (1, 7, 16), "docker": (26, 1, 0), "crio": (1, 30, 0)}
-NEW: Final = (0, 7, 0)
+NEW: Final = (0, 7, 0)  # no engine was seen to refuse an older one
+ALL: Final = (1 << 31,)
 
 
 def _gpu_specs(node: Node) -> Iterator[Spec]:
@@ -76,13 +76,18 @@ def mig(node: Node) -> Verdict:
 def version(node: Node) -> Verdict:
     """Judge whether each engine understands the specifications."""
     newest: Version = max((_written_in(spec) for spec in node.specs), default=())
-    asked = [each for each in node.engines if each.version and each.name in UNDERSTANDS]
+    asked = [each for each in node.engines if each.version]
     if not newest or not asked:
         return none("no specification, or no engine that says its version")
-    old = [f"{each.name} {each.said}" for each in asked if each.version < UNDERSTANDS[each.name]]
+    old = [f"{each.name} {each.said}" for each in asked if _reads(each.name, each.version) < newest]
     if newest >= NEW and old:
         return bad(f"cdiVersion {dotted(newest)}, which is too new for {listed(old)}")
     return ok(f"cdiVersion {dotted(newest)}")
+
+
+def _reads(name: str, version: Version) -> Version:
+    """Return up to which version of a specification an engine reads, all where nobody knows."""
+    return read_by(name, version) or ALL
 
 
 def _written_in(spec: Spec) -> Version:
@@ -139,8 +144,8 @@ CHECKS: Final = (
         "cdi-version",
         GROUP,
         "cdiVersion of specifications, and the engines' versions",
-        "0.7.0 with containerd before 1.7.16, Docker before 26.1 or CRI-O before 1.30",
-        "upgrade the engine, or generate with `--feature-flag no-additional-gids-for-device-nodes`",
+        "newer than one reads, such as 0.7.0 with containerd before 1.7.16 or Docker before 26.1",
+        "upgrade the engine, or generate 0.5.0 with `--feature-flag no-additional-gids-for-device-nodes`",
         version,
     ),
     Check(
