@@ -98,8 +98,7 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     ):
         if woken is None and ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
-        if woken is None:
-            figures.claim(host, options, ledger)
+        (figures.claim if woken is None else figures.claim_again)(host, options, ledger)
         ledger.make_directories(options.pid_file.parent)
         for published in (options.ready_file, options.state_file):
             ready.refuse_foreign(host, published)
@@ -119,7 +118,7 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
         InstallerError: the host is as it was before.
         UndoIncompleteError: it is not, and the ledger is kept.
     """
-    installed = woken is not None
+    installed, plan = woken is not None, None
     work, watch = partial(_work, host, options, ledger), Watch()
     try:
         with internal_errors():
@@ -128,10 +127,11 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
             if not installed:
                 plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
-                watch = looks.installed(work(), plan)
                 if options.serves_nri:
                     nri.attend(host, options.nri)
             figures.listen(host, options, ledger, inherited=woken is not None)
+            if plan is not None:
+                watch = looks.installed(work(), plan)
             _wait(work, watch, inheritable(ledger.lock, pidfile), woken)
     except StoppedError:
         log.info("stop requested")

@@ -24,6 +24,14 @@ def claim(host: Host, options: Options, ledger: Ledger) -> None:
         monitoring.claim(host, options, ledger)
 
 
+def claim_again(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write it down anew where the ledger was lost while ``run`` has waited."""
+    if options.published and not ledger.held.published:
+        from installer.record import monitoring
+
+        monitoring.claim_again(host, options, ledger)
+
+
 def withdraw(host: Host, options: Options, ledger: Ledger) -> None:
     """Remove what was told, as an undo begins; the ledger sees to it that nothing of it stays."""
     if options.published or ledger.held.published:

@@ -234,7 +234,11 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     if work.options.drift is Drift.IGNORE:
         return Watch()
     due = max(1.0, now.until_s - moment) if now.until_s else 0.0
-    return Watch((*watched, *watching.processes(now)), as_found, due, rest_s(looks, moment))
+    watched = (*watched, *watching.processes(now))
+    if proven is not None:
+        told = watching.told(work.host, work.options, work.held())
+        watched = (*watched, *told, *watching.asked(work.host, work.held(), now))
+    return Watch(watched, as_found, due, rest_s(looks, moment))
 
 
 def _as_written(work: Work, watched: tuple[str, ...]) -> str:

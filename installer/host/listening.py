@@ -1,5 +1,6 @@
 """A socket on which others ask for metrics, as the program image that waits answers it (answering.py)."""
 
+import errno
 import os
 import socket
 import stat
@@ -11,6 +12,7 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Kind
 from installer.decide.listen import Listen
 from installer.host.files import Host
+from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
 from installer.host.waiting import LISTENS
 
@@ -25,6 +27,9 @@ def listen(host: Host, where: Listen, answer: PurePosixPath, *, inherited: bool)
         InstallerError: nobody can listen there.
     """
     fd = _inherited() if inherited else None
+    if fd is not None and where.path is not None and host.kind(where.path, last=False) is Kind.ABSENT:
+        os.close(fd)  # somebody has removed its name: nobody finds it any more
+        fd = None
     try:
         fd = _bound(host, where) if fd is None else fd
     except OSError as error:
@@ -44,6 +49,19 @@ def listen_no_more() -> None:
     os.environ.pop(LISTENS, None)
     if fd is not None:
         os.close(fd)
+
+
+def abandoned(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a socket is as we leave one, and nobody listens on it: of a run that was killed."""
+    local = host.local_path(path, last=False)
+    with suppress(OSError):
+        there = local.lstat()
+        like_ours = stat.S_ISSOCK(there.st_mode) and stat.S_IMODE(there.st_mode) == FOR_ALL
+        if like_ours and there.st_uid in trusted_uids():
+            with socket.socket(socket.AF_UNIX) as client, connectable(Path(local)) as name:
+                client.setblocking(False)  # noqa: FBT003 - one that listens may have no room for another
+                return client.connect_ex(name) == errno.ECONNREFUSED
+    return False
 
 
 def _inherited() -> int | None:

@@ -42,6 +42,8 @@ QUIET_S = 1.0  # editors and scripts write several times
 NEVER_QUIET = 10  # in QUIET_S: then it is looked at all the same
 MANY = 512  # names in one directory
 PROC = "/proc/"
+# Before a path: one that is to be there; and a socket, with a letter for what is spoken on it (asking.py).
+THERE, ASK = "!", "?"
 
 
 def main(arguments: list[str]) -> int:
@@ -68,15 +70,26 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     if not watched:
         return _until(numbers, asides, None)
     before, due_s, rest_s, *places = watched
+    asked = [place[1:] for place in places if place[0] == ASK]
+    places = [place for place in places if place[0] != ASK]
     began = monotonic()
+    ask_at = began + CHECK_S if asked else float("inf")
     due = began + float(due_s) if float(due_s) else float("inf")
     pthread_sigmask(SIG_BLOCK, [CHANGED])
     for directory in sorted(
-        {directory_of(place) for place in places if PROC not in place and place[-1] != "*"}
+        {
+            directory_of(place.removeprefix(THERE))
+            for place in places
+            if PROC not in place and place[-1] != "*"
+        }
     ):
         notify(directory)
     check_s = SOON_S if any(place[-1] == "*" for place in places) else CHECK_S
     while monotonic() < due:
+        if monotonic() >= ask_at:
+            if _silent(asked, numbers):
+                return CHANGED
+            ask_at = monotonic() + CHECK_S
         if signature(places) != before:
             came = _settled(numbers, asides, places, before, began + float(rest_s))
             if came:
@@ -108,12 +121,27 @@ def _settled(
     return CHANGED
 
 
+def _silent(asked: list[str], numbers: list[int]) -> bool:
+    """Tell whether one of the engines does not answer any more."""
+    _find_beside_us()
+    try:
+        return bool(__import__("asking").silent(asked, numbers))
+    except ImportError:
+        return False
+
+
+def _find_beside_us() -> None:
+    """Let imports be found: there is nothing else, and this may be the compiled file, a directory below."""
+    directory = __file__.rpartition("/")[0].removesuffix("/__pycache__")
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+
+
 def _asides() -> "list[Aside]":
     """Return what is done beside the wait: metrics are told, and the NRI plugin is kept running."""
     if not (posix.environ.get(LISTENS) or posix.environ.get(PLUGIN)):
         return []
-    # There is nothing else to import from; and this may be the compiled file, in a directory below.
-    sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
+    _find_beside_us()
     return [*_answering(), *_plugin()]
 
 
@@ -166,12 +194,13 @@ def directory_of(place: str) -> str:
 def signature(places: list[str]) -> str:
     """Return a number that is another one as soon as a place is.
 
-    That is a path, with / at its end all in a directory, with * all whose names begin so.
+    That is a path, with / at its end all in a directory, with * all whose names begin so, and behind
+    ``THERE`` one that is to be there, whatever it is.
     """
     found: list[int] = []
     for place in places:
-        if PROC in place:  # of the host, perhaps mounted; its times are those of a look
-            found += [] if _stat(place) else [-1]  # one that runs is as expected, whichever it is
+        if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
+            found += [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
             continue
         if place[-1] == "*":
             found += _named(place[:-1])

@@ -18,6 +18,7 @@ SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
 LISTENS: Final = waiter.LISTENS.decode()
 PLUGIN: Final = nri_child.PLUGIN.decode()
+THERE, ASK = waiter.THERE, waiter.ASK
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 SCRIPT: Final = Path(waiter.__file__)
 _HEADER = struct.Struct("<4xIII")  # of a compiled module (PEP 552): its kind, time and size of its source
@@ -32,7 +33,8 @@ class Watch:
     """What is watched during a wait; no ``places`` is nothing.
 
     A place is a path as this process finds it, with / at its end all that is in a directory, with * all whose
-    names begin so: these are compared every other second, the others as they change. ``before`` is
+    names begin so: these are compared every other second, the others as they change. Behind ``THERE`` it is
+    to be there, whatever it is; behind ``ASK`` it is the socket of an engine that is to answer. ``before`` is
     the ``signature`` that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
     for a look whatever happens, and before ``rest_s`` no change is a reason for one.
     """

@@ -21,6 +21,7 @@ from installer.decide.metrics import (
 from installer.decide.options import Options
 from installer.decide.plan import Plan
 from installer.decide.rows import EngineRow, Record
+from installer.host import listening
 from installer.host.events import log
 from installer.host.files import Host
 from installer.record import published
@@ -46,13 +47,17 @@ def warned() -> Iterator[None]:
         log.warning("figures not written", error=error)
 
 
-def claim(host: Host, options: Options, ledger: Ledger) -> None:
+def claim(
+    host: Host, options: Options, ledger: Ledger, known: Collection[PurePosixPath] | None = None
+) -> None:
     """Write down which files are going to be told, ahead of the first; remove those not asked for any more.
+
+    ``known`` are those that are ours whatever the ledger says.
 
     Raises:
         InstallerError: one of them is somebody else's; nothing was changed.
     """
-    for obstacle in published.obstacles(host, options.published, ledger.held.published):
+    for obstacle in published.obstacles(host, options.published, known or ledger.held.published):
         raise obstacle
     others = [path for path in ledger.held.published if path not in options.published]
     kept = [path for path in others if not _removed(host, path)]
@@ -61,10 +66,20 @@ def claim(host: Host, options: Options, ledger: Ledger) -> None:
         ledger.write(replace(ledger.held, published=wanted))
 
 
+@warned()
+def claim_again(host: Host, options: Options, ledger: Ledger) -> None:
+    """Write it down anew where the ledger was lost since: a ``run`` that waits has claimed them all."""
+    claim(host, options, ledger, known=options.published)
+
+
 def withdraw(host: Host, options: Options, ledger: Ledger) -> bool:
     """Remove what was told, as far as that goes; tell whether it is gone."""
-    # Where the ledger is lost, what tells whose it is: a socket does not.
-    named = (path for path in options.published if path.suffix != published.SOCKET)
+    # Where the ledger is lost, what tells whose it is: of a socket only that nobody listens on it.
+    named = (
+        path
+        for path in options.published
+        if path.suffix != published.SOCKET or listening.abandoned(host, path)
+    )
     paths = {*ledger.held.published, *named}
     return all([_removed(host, path) for path in paths])  # noqa: C419 - each is tried
 

@@ -9,6 +9,7 @@ from installer.decide.inode import File, Kind
 from installer.decide.metrics import MARK, OPENMETRICS_MARK
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
+from installer.host.listening import abandoned
 
 # By the end of its name; labels of the node have another one.
 METRICS: Final = ".prom"
@@ -33,13 +34,14 @@ def obstacles(
     """Yield why something cannot be told: root has put something there that is not from us.
 
     What anybody else has put there stays as well, but is no reason to stop: strangers decide nothing. A
-    socket does not tell whose it is: one that is ``known`` is ours.
+    socket does not tell whose it is: one that is ``known`` is ours, and one that a killed run has left.
     """
     for path in paths:
         if not host.exists(path):
             continue
         if path.suffix == SOCKET:
-            if path not in known or host.kind(path, last=False) is not Kind.OTHER:
+            ours = path in known and host.kind(path, last=False) is Kind.OTHER
+            if not (ours or abandoned(host, path)):
                 yield _foreign(path)
         elif not _is_ours(host, path):
             file = host.read(path) if host.kind(path, last=False) is Kind.FILE else None

@@ -5,12 +5,14 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 
 from installer.decide.engines import ENGINES
+from installer.decide.engines.row import Api
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.layout import Layout
 from installer.decide.options import Options
 from installer.decide.rows import Record
 from installer.host.files import Host
+from installer.host.waiting import ASK, THERE
 from installer.record import gpus, units
 from installer.record.seen import Seen
 
@@ -38,6 +40,23 @@ def engine_places(host: Host, held: Record, seen: Seen) -> tuple[str, ...]:
 def processes(seen: Seen) -> tuple[str, ...]:
     """Return the processes of the engines that were seen."""
     return tuple(each.process for each in seen.engines if each.process)
+
+
+def told(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+    """Return what is to be there as long as nobody removes it: readiness and figures, where they are told."""
+    found = (host.local_path(path, last=False) for path in (options.ready_file, *held.published))
+    return tuple(f"{THERE}{local}" for local in found if local.exists())
+
+
+def asked(host: Host, held: Record, seen: Seen) -> tuple[str, ...]:
+    """Return the sockets of the engines that serve, to be asked for a sign of life now and then."""
+    serving = {each.name for each in seen.engines if each.serves}
+    speaks = {Api.DOCKER: "D"}
+    return tuple(
+        f"{ASK}{speaks.get(ENGINES[row.name].api, 'C')}{host.local_path(row.socket)}"
+        for row in held.engines
+        if row.name in serving
+    )
 
 
 def process_of(host: Host, engine: EngineFacts) -> str:

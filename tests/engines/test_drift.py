@@ -3,14 +3,18 @@
 import json
 import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from installer.host import asking
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
@@ -105,6 +109,20 @@ def test_a_config_that_somebody_rewrites_is_mended_in_seconds_and_nothing_is_res
     assert served(node) == names
 
 
+def _hangs_by_its_signs_of_life(node: Node) -> list[bool]:
+    """Return whether the waiter would say that an engine hangs: as it is, stopped by a signal, and again."""
+    docker, pid = node.engine == "docker", node.pid_of(f"{node.engine}.service")
+    socket = node.root / ("run/docker.sock" if docker else "run/containerd/containerd.sock")
+    code = "import sys, asking; asking.AT_MOST_S = 5.0; print(asking.silent([sys.argv[1]], []))"
+    command = [sys.executable, "-c", code, f"{'D' if docker else 'C'}{socket}"]
+    found = []
+    for name in ("CONT", "STOP", "CONT"):
+        node.run(["kill", f"-{name}", str(pid)])
+        done = subprocess.run(command, cwd=Path(asking.__file__).parent, capture_output=True, check=True)
+        found.append(done.stdout == b"True\n")
+    return found
+
+
 def _with_a_key_of_its_owner(node: Node) -> None:
     now = node.read(config_of(node))
     if node.engine == "docker":
@@ -128,6 +146,7 @@ def test_the_same_bytes_and_others_keys_are_no_drift(node: Node) -> None:
         until(lambda: look(node)["number"] > number, lambda: process.log)
 
         assert ready(node), why(node)
+        assert _hangs_by_its_signs_of_life(node) == [False, True, False]
         assert process.log == said, "not a word"
         assert (starts.ours(), look(node)["repairs"]) == (0, {})
 

@@ -1,6 +1,7 @@
 """``run`` answers who asks for metrics while it waits, and is none the bigger or slower for it."""
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from installer.host.waiting import LISTENS
-from tests.support.site import PROJECT, Site, sentence, waits
+from tests.support.site import LEDGER, PROJECT, Site, sentence, waits
 from tests.support.waiting import until_it_sleeps
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
+TEXTFILE = "/var/lib/node_exporter/toolkit_installer.prom"
 SOCKET = "/run/toolkit-installer.sock"
 COUNTS = "usr/local/nvidia/.toolkit-installer/counts"
 LIMIT_KB = 6144
@@ -25,6 +27,14 @@ LIMIT_KB = 6144
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
+
+
+@pytest.fixture
+def told(site: Site) -> tuple[str, ...]:
+    """Return the flags of a run that tells in a textfile and on a socket."""
+    (site.root / TEXTFILE.lstrip("/")).parent.mkdir(parents=True)
+    (site.root / "run").mkdir(exist_ok=True)
+    return ("--metrics-textfile", TEXTFILE, "--metrics-listen", f"unix:{SOCKET}")
 
 
 @pytest.fixture
@@ -96,6 +106,88 @@ def test_it_answers_on_a_socket_for_all_which_goes_with_the_undo(site: Site) -> 
     assert mode == 0o666
     assert "\ntoolkit_installer_installs_total 2\n" in body
     assert site.tree() == before
+
+
+def test_a_run_whose_ledger_is_lost_goes_on_to_tell_and_takes_all_of_it_with_it(
+    site: Site, told: tuple[str, ...]
+) -> None:
+    path, textfile = site.root / SOCKET.lstrip("/"), site.root / TEXTFILE.lstrip("/")
+    with site.running(*told) as child:
+        until_it_sleeps(child.pid)
+        (site.root / LEDGER).unlink()
+        textfile.unlink()
+        child.send_signal(signal.SIGHUP)
+        waits(child)
+        until_it_sleeps(child.pid)
+        _, body = asked(path)
+        again = textfile.read_text()
+        (site.root / LEDGER).unlink()
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert "\ntoolkit_installer_installs_total 1\n" in body
+    assert "\ntoolkit_installer_installs_total 1\n" in again
+    assert not path.exists()
+    assert not textfile.exists()
+
+
+def test_what_is_told_is_told_again_where_somebody_removes_it(site: Site, told: tuple[str, ...]) -> None:
+    path, textfile = site.root / SOCKET.lstrip("/"), site.root / TEXTFILE.lstrip("/")
+    with site.running(*told) as child:
+        until_it_sleeps(child.pid)
+        for gone in (textfile, path):
+            gone.unlink()
+            deadline = time.monotonic() + 60
+            while not gone.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            until_it_sleeps(child.pid)
+        _, body = asked(path)
+        child.terminate()
+        assert child.wait(30) == 0
+
+    assert "\ntoolkit_installer_installs_total 1\n" in body
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("home", [False, True], ids=["the ledger", "all beside it"])
+def test_what_a_killed_run_has_told_is_ours_without_its_ledger(
+    site: Site, told: tuple[str, ...], *, home: bool
+) -> None:
+    path, textfile = site.root / SOCKET.lstrip("/"), site.root / TEXTFILE.lstrip("/")
+    with site.running(*told) as child:
+        until_it_sleeps(child.pid)
+        child.kill()
+        child.wait()
+    ledger = site.root / LEDGER
+    shutil.rmtree(ledger.parent) if home else ledger.unlink()
+    with site.running(*told) as child:
+        until_it_sleeps(child.pid)
+        _, body = asked(path)
+        child.kill()
+        child.wait()
+    shutil.rmtree(ledger.parent) if home else ledger.unlink()
+    done = site.call("uninstall", *told)
+
+    assert "toolkit_installer_installs_total" in body
+    assert done.returncode == 0, done.stderr
+    assert not path.exists()
+    assert not textfile.exists()
+
+
+def test_a_socket_of_somebody_else_that_listens_stays_his(site: Site) -> None:
+    path = site.root / SOCKET.lstrip("/")
+    path.parent.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        path.chmod(0o666)
+        theirs.listen()
+
+        done = site.call("run", "--metrics-listen", f"unix:{SOCKET}")
+
+        assert done.returncode == 1
+        assert "what is there is not from us" in done.stderr
+        assert path.exists()
 
 
 def test_a_socket_of_somebody_else_is_refused(site: Site) -> None:

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,15 @@ import sys
 sys.path.insert(0, {str(SCRIPT.parent)!r})
 import waiter
 waiter._notify, waiter.CHECK_S, waiter.QUIET_S = lambda directory: None, 0.2, 0.1
+waiter.main(sys.argv[1:])
+"""
+
+
+HURRIED = f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import asking, waiter
+waiter.CHECK_S, asking.AT_MOST_S = 0.3, 0.3
 waiter.main(sys.argv[1:])
 """
 
@@ -311,3 +322,67 @@ def test_a_directory_of_devices_is_not_told_of_at_each_write(place: Path) -> Non
         assert place not in held
         child.send_signal(signal.SIGTERM)
         assert woken_by(child) == signal.SIGTERM
+
+
+@contextmanager
+def engine(tmp_path: Path, *, says: bytes) -> Iterator[tuple[Path, list[bytes]]]:
+    """Listen as an engine does that ``says`` something to whoever asks; b"" is one that hangs."""
+    path, heard = tmp_path / "engine.sock", []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        heard.append(client.recv(64))
+                        client.sendall(says)
+
+        if says:
+            threading.Thread(target=serve, daemon=True).start()
+        yield path, heard
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("letter", ["C", "D"])
+def test_an_engine_that_hangs_wakes(place: Path, tmp_path: Path, letter: str) -> None:
+    with (
+        engine(tmp_path, says=b"") as (path, _),
+        waiting([f"{place}/config", f"?{letter}{path}"], before=_alone(place), code=HURRIED) as child,
+    ):
+        assert woken_by(child) == waiter.CHANGED
+
+
+@pytest.mark.parametrize(("letter", "request_"), [("C", b"PRI * HTTP/2.0"), ("D", b"GET /_ping")])
+def test_an_engine_that_answers_wakes_nobody_and_a_stop_is_heard(
+    place: Path, tmp_path: Path, letter: str, request_: bytes
+) -> None:
+    with (
+        engine(tmp_path, says=b"x") as (path, heard),
+        waiting([f"{place}/config", f"?{letter}{path}"], before=_alone(place), code=HURRIED) as child,
+    ):
+        deadline = time.monotonic() + 30
+        while len(heard) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        child.send_signal(signal.SIGTERM)
+        assert woken_by(child) == signal.SIGTERM
+    assert all(each.startswith(request_) for each in heard)
+
+
+def _alone(place: Path) -> str:
+    return waiter.signature([f"{place}/config"])
+
+
+def test_what_is_to_be_there_wakes_where_it_is_removed_and_not_where_it_is_replaced(place: Path) -> None:
+    told = place / "told"
+    told.write_text("1")
+    with waiting([f"!{told}"], before=waiter.signature([])) as child:
+        (place / "new").write_text("2")
+        (place / "new").rename(told)
+        time.sleep(1.5)
+        assert child.poll() is None
+        told.unlink()
+        assert woken_by(child) == waiter.CHANGED
