@@ -12,8 +12,8 @@ from installer.decide.inode import File, Kind
 from installer.decide.rows import Record
 from installer.host.boot import boot_id, own_pid, runs
 from installer.host.files import Host
-from installer.host.kernel import trusted_uids
 from installer.record.rows_json import dumps
+from installer.record.texts import told_by_root
 
 OURS: Final = frozenset({"boot_id", "pid", "plan", "engines", "time"})
 
@@ -65,24 +65,13 @@ def refuse_foreign(host: Host, path: PurePosixPath) -> None:
 
 
 def _is_ours(host: Host, path: PurePosixPath) -> bool:
-    if host.kind(path, last=False) is not Kind.FILE:
-        return False
-    file = host.read(path)
-    if file is None or file.meta.uid not in trusted_uids():
-        return False
-    try:
-        return OURS.issubset(json.loads(file.content))
-    except (RecursionError, TypeError, ValueError):
-        return False
+    return host.kind(path, last=False) is Kind.FILE and told_by_root(host, path).keys() >= OURS
 
 
 def is_ready(host: Host, path: PurePosixPath) -> bool:
     """Tell whether somebody has published readiness in this boot and still runs."""
-    file = host.read(path)
-    if file is None or file.meta.uid not in trusted_uids():
-        return False
+    said = told_by_root(host, path)
     try:
-        said = json.loads(file.content)
         return said["boot_id"] == boot_id() and runs(said["pid"])
-    except (KeyError, RecursionError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return False

@@ -23,7 +23,9 @@ def test_readiness_is_published_and_withdrawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "on\n", "{}", '{"pid": 1}', "[" * 100_000, "7", '["boot_id"]'], ids=range(7)
+    "text",
+    ["", "on\n", "{}", '{"pid": 1}', "[" * 100_000, "7", '["boot_id", "pid", "plan", "engines", "time"]'],
+    ids=range(7),
 )
 def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str) -> None:
     host = Host.under(PurePosixPath(tmp_path))
