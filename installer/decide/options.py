@@ -166,11 +166,10 @@ class Options:
 
     No ``engines`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
     an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
-    ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
-    ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
-    NVIDIA's own installer left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node
-    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is for the
-    plugin.
+    ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says; ``retry`` tries a
+    plan that failed before once more, as it is; ``adopt`` lets an undo remove what NVIDIA's own installer
+    left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node Feature Discovery;
+    ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is for the plugin.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -287,10 +286,8 @@ class Options:
     @property
     def published(self) -> tuple[PurePosixPath, ...]:
         """The files that tell others of us, a socket on which they may ask included."""
-        listen = self.metrics_listen
-        answer, socket = (self.layout.answer, listen.path) if listen else (None, None)
-        paths = (self.metrics_textfile, self.nfd_features, answer, socket)
-        return tuple(path for path in paths if path is not None)
+        asked = (self.layout.answer, self.metrics_listen.path) if self.metrics_listen else ()
+        return tuple(path for path in (self.metrics_textfile, self.nfd_features, *asked) if path is not None)
 
     @property
     def ready_file(self) -> PurePosixPath:
