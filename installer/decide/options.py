@@ -169,8 +169,7 @@ class Options:
     ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says;
     ``retry`` tries a plan that failed before once more, as it is; ``adopt`` lets an undo remove what
     NVIDIA's own installer left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node
-    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is for the
-    plugin.
+    Feature Discovery; ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is the plugin's.
 
     Raises:
         UsageError: the combination makes no sense.
@@ -251,8 +250,6 @@ class Options:
                 f"write labels to {labels}",
                 remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
             )
-        if self.metrics_listen and self.metrics_listen.path and self.metrics_listen.path.suffix != ".sock":
-            raise UsageError(f"listen on {self.metrics_listen}", remedy="give a socket that is named *.sock")
 
     @property
     def asks_for_runtime(self) -> bool:
