@@ -250,8 +250,6 @@ class Options:
                 f"write labels to {labels}",
                 remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
             )
-        if self.metrics_listen and self.metrics_listen.path and self.metrics_listen.path.suffix != ".sock":
-            raise UsageError(f"listen on {self.metrics_listen}", remedy="give a socket that is named *.sock")
 
     @property
     def asks_for_runtime(self) -> bool:
