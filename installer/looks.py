@@ -98,7 +98,12 @@ def _begun(before: Seen, began_s: float, *, asked: bool) -> Seen:
 
 def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     engines_before = signature(_engine_places(work, before))
+    moment = watching.moment(work.host, work.options, work.held())
     plan = work.plan()
+    if (
+        watching.moment(work.host, work.options, work.held()) != moment
+    ):  # what came and went again meanwhile is in the plan, and in no signature
+        as_found = ELSEWISE
     drifted = Drifted.of(plan)
     decision = _decision(work, plan, drifted, now)
     if decision.action in {Action.REPAIR, Action.NOTHING}:
@@ -109,7 +114,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
         for pending in plan.pending.values():
             return _pending(work, now, "" if plan.steps else as_found, pending)
-        if not (drifted.things or _reloaded(plan)):
+        if not (drifted.things or plan.reloaded):
             return _ended(work, now, as_found, plan)
         # One that was restarted before our write has not read it: only what we reload is asked again.
         unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
@@ -121,10 +126,6 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
     now = replace(now.with_error(decision.reason), until_s=decision.until_s)
     return _ended(work, now, as_found)
-
-
-def _reloaded(plan: Plan) -> tuple[str, ...]:
-    return tuple(step.engine for step in plan.steps if isinstance(step, Reload))
 
 
 def _pending(work: Work, now: Seen, as_found: str, reason: NotIdleError) -> Watch:
@@ -154,7 +155,7 @@ def _decision(work: Work, plan: Plan, drifted: Drifted, now: Seen) -> Decision:
     if now.asked:
         return Decision(Action.REPAIR)
     decision = decide(work.options.drift, drifted, now.repairs, seen.now_s(), seen.clock)
-    due = decision.action is Action.NOTHING and _reloaded(plan)
+    due = decision.action is Action.NOTHING and plan.reloaded
     if (due or decision.action is Action.REPAIR) and work.node_stops():
         reason = InstallerError(
             "repair the node (it is going down)", remedy="look again after its boot", code="drifted"
@@ -165,7 +166,7 @@ def _decision(work: Work, plan: Plan, drifted: Drifted, now: Seen) -> Decision:
 
 def _repaired(work: Work, now: Seen, plan: Plan, drifted: Drifted) -> Seen:
     """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
-    due = _reloaded(plan)
+    due = plan.reloaded
     if drifted.things or due:
         steps = tuple(describe(step) for step in plan.steps)
         repairs = {} if now.asked else with_repair(now.repairs, drifted.things, seen.now_s())
@@ -282,8 +283,7 @@ def _engines(
 def _tell_refusals(engines: Iterable[EngineSeen], before: Seen) -> None:
     known = {each.name: each.refused for each in before.engines}
     for each in engines:
-        if each.refusal is not None and each.refused != known.get(each.name):
-            error = each.refusal
+        if (error := each.refusal) is not None and each.refused != known.get(each.name):
             log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
 
 

@@ -16,7 +16,7 @@ from installer.decide.facts import EngineFacts
 from installer.decide.options import Drift, Options
 from installer.decide.part import Part
 from installer.decide.plan import Plan
-from installer.decide.rows import EngineRow, Record
+from installer.decide.rows import CdiRow, EngineRow, Record
 from installer.decide.steps import Reload, WriteConfig
 from installer.host.files import Host
 from installer.record import seen
@@ -150,6 +150,30 @@ def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Pat
     assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
     assert node.done == ["withdrawn"]
     assert 0 < watch.due_s <= 2
+
+
+@pytest.mark.parametrize("flaps", [False, True], ids=["devices stay", "one comes and goes again"])
+def test_a_device_that_was_there_only_while_the_plan_was_made_has_all_looked_at_again(
+    tmp_path: Path, *, flaps: bool
+) -> None:
+    held = Record(cdi=CdiRow(("containerd",)))
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=held)
+    device = tmp_path / "dev/nvidia1"
+    device.parent.mkdir()
+
+    def plan() -> Plan:
+        if flaps:
+            device.touch()
+            device.unlink()
+        return node.plan
+
+    work = replace(node.work(), plan=plan)
+    work = replace(work, options=replace(work.options, driver_root="/driver"))
+    (tmp_path / "driver").mkdir()
+
+    watch = looks.look(work, asked=False)
+
+    assert (watch.before == looks.ELSEWISE) is flaps
 
 
 def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:

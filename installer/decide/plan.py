@@ -67,6 +67,11 @@ class Plan:
         return tuple(why for part in self.parts for _, why in part.reasons)
 
     @property
+    def reloaded(self) -> tuple[str, ...]:
+        """The engines that read their configs anew."""
+        return tuple(step.engine for step in self.steps if isinstance(step, Reload))
+
+    @property
     def backups(self) -> tuple[File, ...]:
         """What is saved ahead of all steps."""
         return tuple(file for part in self.parts for file in part.backups)

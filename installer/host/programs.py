@@ -1,20 +1,24 @@
 """The host's own programs, run in the host's own root: what they link to is there and not here."""
 
+import signal
 import stat
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, StoppedError
 from installer.host.files import Host
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
+STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})  # blocked, as in signals.py
+STOP_POLL_S: Final = 0.1
 UNSTARTED: Final = range(125, 128)  # chroot(1): it failed itself; the program cannot be started; is not there
 
 
@@ -90,6 +94,37 @@ def run_locally(program: PurePosixPath, words: Sequence[str], text: str, *, time
     return None
 
 
+def run_until_stopped(
+    program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float
+) -> Ran | None:
+    """Do what ``run_locally`` does, for one that may take long: it is ended where we are told to stop.
+
+    Raises:
+        LateError: it had not come to its end after ``timeout_s``.
+        StoppedError: a stop is pending.
+    """
+    deadline = time.monotonic() + timeout_s
+    pipe = subprocess.PIPE
+    try:
+        child = subprocess.Popen(
+            [str(program), *words], stdin=pipe, stdout=pipe, stderr=pipe, env=ENVIRONMENT
+        )
+    except OSError:
+        return None
+    with child:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = child.communicate(text.encode(), timeout=STOP_POLL_S)
+                    return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+                if signal.sigpending() & STOP:
+                    raise StoppedError
+                if time.monotonic() > deadline:
+                    raise _late(str(program), timeout_s)
+        finally:
+            child.kill()
+
+
 def _ran(
     command: Sequence[str],
     text: str,
@@ -109,9 +144,11 @@ def _ran(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise LateError(
-            f"run {command[0]} within {timeout_s:g} s", remedy="run it by hand on the node"
-        ) from error
+        raise _late(command[0], timeout_s) from error
     except OSError:
         return None
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+def _late(program: str, timeout_s: float) -> LateError:
+    return LateError(f"run {program} within {timeout_s:g} s", remedy="run it by hand on the node")

@@ -76,15 +76,13 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     ask_at = began + CHECK_S if asked else float("inf")
     due = began + float(due_s) if float(due_s) else float("inf")
     pthread_sigmask(SIG_BLOCK, [CHANGED])
-    for directory in sorted(
-        {
-            directory_of(place.removeprefix(THERE))
-            for place in places
-            if PROC not in place and place[-1] != "*"
-        }
-    ):
-        notify(directory)
     check_s = SOON_S if any(place[-1] == "*" for place in places) else CHECK_S
+    # Where all is compared that often nothing is held open: a directory of a driver keeps its mount busy.
+    if check_s == CHECK_S:
+        for directory in sorted(
+            {directory_of(place.removeprefix(THERE)) for place in places if PROC not in place}
+        ):
+            notify(directory)
     while monotonic() < due:
         if monotonic() >= ask_at:
             if _silent(asked, numbers):

@@ -33,10 +33,10 @@ class Watch:
     """What is watched during a wait; no ``places`` is nothing.
 
     A place is a path as this process finds it, with / at its end all that is in a directory, with * all whose
-    names begin so: these are compared every other second, the others as they change. Behind ``THERE`` it is
-    to be there, whatever it is; behind ``ASK`` it is the socket of an engine that is to answer. ``before`` is
-    the ``signature`` that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
-    for a look whatever happens, and before ``rest_s`` no change is a reason for one.
+    names begin so: with one of these all are compared every other second, else as they change. Behind
+    ``THERE`` it is to be there, whatever it is; behind ``ASK`` it is the socket of an engine that is to
+    answer. ``before`` is the ``signature`` that they had when they were looked at. After ``due_s`` seconds (0
+    is never) it is time for a look whatever happens, and before ``rest_s`` no change is a reason for one.
     """
 
     places: tuple[str, ...] = ()

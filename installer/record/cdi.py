@@ -13,7 +13,7 @@ from installer.decide.rows import DeviceNode
 from installer.decide.steps import MakeDeviceNodes
 from installer.host.artifacts import find_artifact
 from installer.host.files import Host
-from installer.host.programs import run_locally
+from installer.host.programs import LateError, run_until_stopped
 from installer.record.device_nodes import absent_node
 
 TOOL: Final = "nvidia-ctk"
@@ -62,10 +62,18 @@ def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str
     """Return what the toolkit's nvidia-ctk says; ``what`` is what it is asked for, in the imperative.
 
     Raises:
-        InstallerError: it cannot be run, or refuses.
+        InstallerError: it cannot be run, does not end, or refuses.
+        StoppedError: a stop is pending.
     """
     tool = find_artifact(source, TOOL)
-    ran = run_locally(tool, words, text, timeout_s=ANSWER_S) if tool else None
+    try:
+        ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S) if tool else None
+    except LateError as error:
+        raise InstallerError(
+            f"{what} (the toolkit's {TOOL} did not come to its end in {ANSWER_S:g} s)",
+            remedy="see whether nvidia-smi answers on the node: a GPU that hangs holds both up",
+            code="cdi-failed",
+        ) from error
     if ran is None:
         raise InstallerError(
             f"{what} (the toolkit's {TOOL} cannot be run from here)",

@@ -1,29 +1,25 @@
 """The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.data import replace
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, StoppedError
 from installer.decide.facts import EngineFacts, GpuSpecification
 from installer.decide.layout import DRIVER_LIBRARY_DIRS, cdi_hook
 from installer.decide.mode import SPEC_DIR, Version, highest_read
 from installer.decide.mode import SPECIFICATION as PATH
 from installer.decide.options import GPU_KIND, ROOT, Options
 from installer.decide.rows import Record
-from installer.decide.specification import named, specification
+from installer.decide.specification import has_devices, named, specification
 from installer.host.files import Host
 from installer.record.cdi import run_tool
 from installer.record.hints import driver_root
 from installer.record.texts import text
 
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
-OF_KIND: Final = re.compile(
-    rf"""(?:^|[\s{{,"'])kind["']?\s*:\s*["']?{re.escape(GPU_KIND)}(?=["'\s,}}]|$)""", re.MULTILINE
-)
 DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 
 
@@ -33,16 +29,23 @@ def gpu_specification(
     """Return what the specification of the GPUs is to be, and what is there of it and beside it."""
     hook, now = str(cdi_hook(options.layout)), text(host, PATH)
     row, file = held.config(PATH), host.read(PATH)
-    # Without its ledger it is known by its hook: that of our toolkit.
+    highest = highest_read(engines)
+    # Without its ledger it is known by its hook: that of our toolkit. What is in our place and gives nobody a
+    # device is no other's specification: a text of ours that was spoilt.
     ours = file is not None and ((row is not None and file.digest in row.ours) or f'"{hook}"' in now)
+    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest)
     found = GpuSpecification(
         PATH,
         ours=ours,
         stale=tuple(path for path in named(now) if ours and not _is_there(host, path)),
-        others=(*((PATH,) if file and not ours else ()), *_others(host, engines)),
+        others=(*((PATH,) if theirs else ()), *_others(host, engines, highest)),
     )
+    if file is not None and not (ours or theirs or row):
+        return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
     try:
-        return replace(found, text=_generated(host, options, hook, highest_read(engines)))
+        return replace(found, text=_generated(host, options, hook, highest))
+    except StoppedError:
+        raise
     except InstallerError as error:
         return replace(found, lacking=f"cannot {error.problem}; {error.remedy}")
 
@@ -72,14 +75,14 @@ def _generated(host: Host, options: Options, hook: str, highest: Version | None)
     return specification(said, GPU_KIND, moves, highest)
 
 
-def _others(host: Host, engines: Iterable[EngineFacts]) -> Iterator[PurePosixPath]:
+def _others(host: Host, engines: Iterable[EngineFacts], highest: Version | None) -> Iterator[PurePosixPath]:
     """Yield the files beside our own that have devices of our kind, each once."""
     own = host.resolve(PATH)
     said = (path for engine in engines if engine.serving for path in engine.serving.cdi_dirs)
     for directory in dict.fromkeys(host.resolve(path) for path in (SPEC_DIR, *said)):
         for name in host.names(directory):
             path = directory / name
-            if path.suffix in SUFFIXES and path != own and OF_KIND.search(text(host, path)):
+            if path.suffix in SUFFIXES and path != own and has_devices(text(host, path), GPU_KIND, highest):
                 yield path
 
 

@@ -12,7 +12,7 @@ from installer.decide.layout import Layout
 from installer.decide.options import Options
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.host.waiting import ASK, THERE
+from installer.host.waiting import ASK, THERE, signature
 from installer.record import gpus, units
 from installer.record.seen import Seen
 
@@ -30,6 +30,12 @@ def places(host: Host, options: Options, held: Record) -> tuple[str, ...]:
             found.append(f"{local}/" if whole else local)
     found += gpus.watched(host, options, held)
     return tuple(dict.fromkeys((*found, *_sockets(host, held))))
+
+
+def moment(host: Host, options: Options, held: Record) -> str:
+    """Return what is another one as soon as a device has come or gone, also one that is as before by now."""
+    patterns = (place for place in gpus.watched(host, options, held) if place.endswith("*"))
+    return signature(tuple(dict.fromkeys(place.rpartition("/")[0] for place in patterns)))
 
 
 def engine_places(host: Host, held: Record, seen: Seen) -> tuple[str, ...]:

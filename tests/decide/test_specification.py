@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from installer.decide.errors import InstallerError
-from installer.decide.specification import named, specification
+from installer.decide.specification import has_devices, named, specification
 
 KIND = "nvidia.com/gpu"
 HOST, DRIVER = PurePosixPath("/host"), PurePosixPath("/driver")
@@ -150,3 +150,37 @@ def test_what_a_specification_names_is_what_has_to_be_there() -> None:
 
     assert named(text) == ("/d/dev/a", "/lib/a")
     assert named("---\n") == named("[]") == named('{"devices": [1]}') == ()
+
+
+YAML = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {}\n"
+DEEPER = "cdiVersion: 0.5.0\nkind: foo.com/gpu\ndevices:\n- name: a\n  x:\n    kind: nvidia.com/gpu\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        pytest.param(YAML, True, id="YAML"),
+        pytest.param(f"---\n{YAML}", True, id="a document of YAML"),
+        pytest.param(YAML.replace(KIND, f"'{KIND}' # mine"), True, id="in quotes, with a comment"),
+        pytest.param(YAML.replace("kind:", '"kind" :'), True, id="a key in quotes"),
+        pytest.param(YAML.replace(KIND, f">-\n  {KIND}"), True, id="folded"),
+        pytest.param(YAML.replace(KIND, '"nvidia.com\\u002fgpu"'), True, id="a letter by its number"),
+        pytest.param("".join(f"  {line}\n" for line in YAML.splitlines()), True, id="indented"),
+        pytest.param(json.dumps(said()), True, id="JSON"),
+        pytest.param(json.dumps(said(), indent=2), True, id="JSON with blanks"),
+        pytest.param("".join(f"# {line}\n" for line in YAML.splitlines()), False, id="comments alone"),
+        pytest.param(DEEPER, False, id="the kind of a deeper table"),
+        pytest.param(json.dumps({**said(), "kind": "management.nvidia.com/gpu"}), False, id="management's"),
+        pytest.param(YAML.replace(KIND, f"k8s.device-plugin.{KIND}"), False, id="the device plugin's"),
+        pytest.param(json.dumps({**said(), "devices": []}), False, id="no devices in JSON"),
+        pytest.param(YAML.partition("- name")[0], False, id="no devices in YAML"),
+        pytest.param(f"{YAML.partition('devices')[0]}devices: []\n", False, id="an empty list in YAML"),
+        pytest.param(YAML.replace("0.5.0", "9.9.0"), False, id="a version that nobody reads"),
+        pytest.param(YAML.partition("\n")[2], False, id="no version"),
+        pytest.param("", False, id="empty"),
+        pytest.param("null", False, id="nothing"),
+        pytest.param("[" * 100_000, False, id="too deep"),
+    ],
+)
+def test_only_what_an_engine_reads_gives_devices_of_a_kind(text: str, *, has: bool) -> None:
+    assert has_devices(text, KIND, (1, 1, 0)) is has

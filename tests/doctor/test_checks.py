@@ -40,6 +40,10 @@ def text(path: str, old: str, new: str) -> Callable[[Path], None]:
     return edit
 
 
+NO_SUCH_DEVICE = """{"cdiVersion": "0.5.0", "kind": "a.org/b", "devices": [{"name": "0", "containerEdits":
+ {"deviceNodes": [{"path": "/dev/nvidia7"}]}}]}"""
+
+
 def gone(path: str) -> Callable[[Path], None]:
     return lambda root: (root / path.lstrip("/")).unlink()
 
@@ -124,7 +128,10 @@ ACTS: dict[str, list[Act]] = {
         Act(lambda root: (gone(SPEC)(root), text(CONFIG, 'mode = "auto"', 'mode = "cdi"')(root))),
     ],
     "cdi-uvm-number": [Act(text(SPEC, "major: 508", "major: 511"))],
-    "cdi-paths": [Act(gone("/usr/bin/nvidia-smi"))],
+    "cdi-paths": [
+        Act(gone("/usr/bin/nvidia-smi")),
+        Act(lambda root: put(root, "/etc/cdi/own.json", NO_SUCH_DEVICE)),
+    ],
     "cdi-mig": [Act(text(SPEC, "            - path: /dev/nvidia-caps/nvidia-cap13\n", ""))],
     "cdi-version": [
         Act(text(SPEC, "0.5.0", "0.7.0"), engine("containerd", version=(1, 6, 20), said="1.6.20")),

@@ -315,11 +315,13 @@ def test_what_begins_otherwise_and_the_use_of_a_device_wake_nobody(place: Path) 
     assert waiter.signature(["/nowhere/nvidia*"]) == waiter.signature(["/nowhere/else*"])
 
 
-def test_a_directory_of_devices_is_not_told_of_at_each_write(place: Path) -> None:
-    with waiting([f"{place}/nvidia*"]) as child:
+def test_nothing_is_held_open_of_a_driver_whose_file_system_may_be_unmounted(place: Path) -> None:
+    (place / "driver/lib").mkdir(parents=True)
+
+    with waiting([f"{place}/nvidia*", f"{place}/driver/lib/libcuda.so", f"{place}/driver"]) as child:
         held = [path.readlink() for path in Path(f"/proc/{child.pid}/fd").iterdir()]
 
-        assert place not in held
+        assert [path for path in held if path.is_relative_to(place)] == []
         child.send_signal(signal.SIGTERM)
         assert woken_by(child) == signal.SIGTERM
 

@@ -1,11 +1,16 @@
 """The specification of the GPUs as it is found: whose it is, who else has one, and what tells of another."""
 
 import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from installer.decide.effect import Effect
+from installer.decide.errors import StoppedError
 from installer.decide.facts import EngineFacts, GpuSpecification
 from installer.decide.inode import File
 from installer.decide.options import Options
@@ -20,8 +25,10 @@ DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 ENGINE = EngineFacts(
     "containerd",
     *(PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "u"),
+    version=(2, 1, 9),
     serving=Effect({}, "runc", cdi=True, cdi_dirs=DIRS),
 )
+THEIRS = "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {}\n"
 # What v1.20.0 says with --format=json, less what is not looked at.
 TOOL = """#!/bin/sh
 for word; do case "$word" in --driver-root=*) root="${word#*=}";; --dev-root=*) dev="${word#*=}";; esac; done
@@ -111,19 +118,10 @@ def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node)
 @pytest.mark.parametrize(
     ("name", "text", "theirs"),
     [
-        pytest.param("nvidia.yaml", "---\nkind: nvidia.com/gpu\n", True, id="YAML"),
-        pytest.param("nvidia.yaml", "---\nkind: 'nvidia.com/gpu'\n", True, id="in quotes"),
-        pytest.param(
-            "a.json", '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[]}', True, id="JSON"
-        ),
-        pytest.param("a.json", '{\n  "kind" : "nvidia.com/gpu"\n}', True, id="JSON with blanks"),
-        pytest.param("nvidia.yml", "---\nkind: nvidia.com/gpu\n", False, id="an ending that no engine reads"),
-        pytest.param("nvidia.yaml", "---\nkind: nvidia.com/gpu.coherent\n", False, id="a longer kind"),
-        pytest.param("nvidia.yaml", "---\nkind: management.nvidia.com/gpu\n", False, id="management's"),
-        pytest.param(
-            "nvidia.yaml", "---\nkind: k8s.device-plugin.nvidia.com/gpu\n", False, id="the device plugin's"
-        ),
-        pytest.param("nvidia.yaml", "---\n# not kind: nvidia.com/gpus\n", False, id="a comment"),
+        pytest.param("nvidia.yaml", THEIRS, True, id="YAML"),
+        pytest.param("nvidia.yml", THEIRS, False, id="an ending that no engine reads"),
+        pytest.param("nvidia.yaml", THEIRS.replace("/gpu", "/gpu.coherent"), False, id="a longer kind"),
+        pytest.param("nvidia.yaml", THEIRS.replace("0.5.0", "9.9.0"), False, id="later than it reads"),
     ],
 )
 @pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])
@@ -142,8 +140,8 @@ def test_a_file_of_somebody_else_with_the_same_kind_is_seen(
     [
         pytest.param("ours", held("ours"), True, id="as we wrote it"),
         pytest.param(f'{{"path": "{HOOK}"}}', Record(), True, id="the ledger is lost, but it names our hook"),
-        pytest.param("theirs", held("ours"), False, id="somebody has replaced it"),
-        pytest.param("theirs", Record(), False, id="somebody has put it there before us"),
+        pytest.param(THEIRS, held("ours"), False, id="somebody has replaced it"),
+        pytest.param(THEIRS, Record(), False, id="somebody has put it there before us"),
     ],
 )
 def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
@@ -155,6 +153,42 @@ def test_what_stands_in_its_place_is_ours_or_it_is_somebody_elses(
 
     assert found.ours is ours
     assert found.others == (() if ours else (PATH,))
+
+
+@pytest.mark.parametrize("spoilt", ["", "{}", "junk", "# kind: nvidia.com/gpu\n"])
+def test_what_is_spoilt_in_its_place_is_made_anew_and_nobody_is_given_way(node: Node, spoilt: str) -> None:
+    node.write(OWN, spoilt)
+
+    found = node.found(held("ours"))
+
+    assert (found.others, found.lacking) == ((), "")
+    assert json.loads(found.text)["kind"] == "nvidia.com/gpu"
+
+
+def test_what_stood_in_its_place_before_us_and_gives_no_device_is_not_replaced(node: Node) -> None:
+    node.write(OWN, "somebody's notes")
+
+    found = node.found()
+
+    assert (found.others, found.text) == ((), "")
+    assert found.lacking == f"cannot replace {PATH} (it is no specification of ours); move it away"
+
+
+def test_a_stop_ends_an_nvidia_ctk_that_hangs(node: Node) -> None:
+    tool = node.source / "usr/bin/nvidia-ctk"
+    tool.write_text("#!/bin/sh\nexec sleep 1000\n")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    began = time.monotonic()
+    try:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(StoppedError):
+            node.found()
+    finally:
+        came = signal.sigtimedwait([signal.SIGTERM], 30)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    assert came is not None
+    assert time.monotonic() - began < 30
 
 
 def test_one_that_names_what_is_gone_is_stale(node: Node) -> None:

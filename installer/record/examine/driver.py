@@ -8,6 +8,7 @@ from typing import Final
 from installer.decide.doctor.facts import DeviceNode, Driver, Function, Spec
 from installer.decide.errors import InstallerError
 from installer.decide.layout import DRIVER_LIBRARY_DIRS
+from installer.decide.specification import named
 from installer.host.devices import character_devices, kernel_log, listens
 from installer.host.files import Host
 from installer.record.handed import SPEC_DIRS, SPEC_SUFFIXES
@@ -132,6 +133,6 @@ def _specifications(host: Host) -> Iterator[Spec]:
         for name in names(host, directory):
             if PurePosixPath(name).suffix in SPEC_SUFFIXES:
                 found = text(host, directory / name)
-                paths = dict.fromkeys(HOST_PATH.findall(found)[:NAMED])
+                paths = dict.fromkeys((*named(found), *HOST_PATH.findall(found))[:NAMED])
                 gone = [path for path in paths if is_absent(host, PurePosixPath(path))]
                 yield Spec(directory / name, found, tuple(gone))

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.documents import Command, starting
 from tests.engines.node.pods import OURS
 from tests.engines.node.story import Story
@@ -13,6 +15,7 @@ from tests.support.version import VERSION
 NAME = f"node-toolkit-installer:{VERSION}"
 
 
+@pytest.mark.any_version
 def test_a_container_of_dockers_installs_and_uninstalls(
     docker_node: Node, tell: Callable[..., Story]
 ) -> None:
