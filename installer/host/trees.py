@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
 from installer.decide.errors import LockedError
-from installer.decide.inode import Entry, Meta
+from installer.decide.inode import Meta
 from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
 from installer.host.digests import digest_of
 from installer.host.files import Host
@@ -23,7 +23,6 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.kernel import trusted_uids
 from installer.host.lock_table import root_holds
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.places import DIRECTORY
@@ -34,7 +33,6 @@ Label = tuple[tuple[str, bytes], ...]
 PRIVATE: Final = 0o700
 OTHERS: Final = 0o077
 WIDE: Final = 0o755
-CAPABILITIES: Final = "security.capability"
 WAIT_S: Final = 5.0
 WAIT_POLL_S: Final = 0.01
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
@@ -249,52 +247,19 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
         if _is_directory(name, directory):
-            _rename(directory, name, directory, staged)
-            os.fsync(directory)
-            shutil.rmtree(staged, dir_fd=directory)
+            with _kept_from_others(name, directory):
+                _rename(directory, name, directory, staged)
+                os.fsync(directory)
+                shutil.rmtree(staged, dir_fd=directory)
 
 
-def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
-    """Return what stands at ``path``, which is ``.``, and below it."""
-    local = host.local_path(path)
-    trusted = trusted_uids()
-    return {PurePosixPath(file.relative_to(local)): _entry(file, trusted) for file in host.below(path)}
-
-
-def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
-    """Return what stands at ``path``, no link followed in the last place; None where there is nothing."""
+@contextmanager
+def _kept_from_others(name: str, directory: int) -> Iterator[None]:
+    """Lock a directory: who makes it anew fills nothing that is being removed under the staged name."""
+    fd = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     try:
-        return _entry(host.local_path(path, last=False), trusted_uids())
-    except OSError:
-        return None
-
-
-def _entry(local: Path, trusted: frozenset[int]) -> Entry:
-    status = local.lstat()
-    return Entry(
-        status.st_size,
-        stat.S_IMODE(status.st_mode),
-        str(local.readlink()) if stat.S_ISLNK(status.st_mode) else "",
-        owned=status.st_uid in trusted,
-        directory=stat.S_ISDIR(status.st_mode),
-        capabilities=stat.S_ISREG(status.st_mode) and _has_capabilities(local),
-    )
-
-
-def _has_capabilities(local: Path) -> bool:
-    try:
-        return bool(os.getxattr(local, CAPABILITIES, follow_symlinks=False))
-    except OSError:  # none, or a file system that has none
-        return False
-
-
-def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
-    """Make a file or directory this user's, with ``mode``; no link is followed."""
-    with translated("restrict", path), host.place(path, last=False).opened() as (directory, name):
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            if os.fstat(fd).st_uid not in trusted_uids():
-                os.fchown(fd, os.geteuid(), -1)
-            os.fchmod(fd, mode)
-        finally:
-            os.close(fd)
+        with suppress(BlockingIOError):  # it is our own ledger's, and locked as that
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

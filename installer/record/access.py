@@ -9,10 +9,10 @@ from installer.decide.inode import Entry, File
 from installer.decide.integrity import NOT_OWNED, OTHERS_WRITE, WRITABLE
 from installer.decide.layout import Layout
 from installer.decide.rows import Record
+from installer.host.entries import entry_of, restrict
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
 from installer.host.locks import LOCK
-from installer.host.trees import entry_of, restrict
 
 OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
 FOR_ROOT: Final = 0o700

@@ -6,8 +6,8 @@ from installer.decide.integrity import damage, programs_in_place
 from installer.decide.layout import Layout
 from installer.decide.rows import ToolkitRow
 from installer.host.digests import digests_below
+from installer.host.entries import entries
 from installer.host.files import Host
-from installer.host.trees import entries
 
 
 def damaged(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:

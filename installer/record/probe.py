@@ -17,8 +17,8 @@ from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
 from installer.host.digests import Known, digests_below
+from installer.host.entries import entries
 from installer.host.files import Host
-from installer.host.trees import entries
 from installer.record import reads, units
 from installer.record.access import install_dir_obstacles
 from installer.record.cdi import absent_nodes, specification

@@ -1,15 +1,17 @@
 """What is staged: texts of configs under names that no engine reads, and whole directories."""
 
 import os
+import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.errors import StoppedError
 from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.inodes import staged_name
-from installer.host.trees import create_tree
+from installer.host.trees import create_tree, remove_tree
 
 READ = ("*.toml", "*.conf", "*.json", "*")  # what imports, CRI-O's walk and shells take for a config
 
@@ -57,3 +59,26 @@ def test_who_stages_after_another_one_has_finished_leaves_it_as_it_is(
 
     assert (tmp_path / "new/ledger").read_text() == "the other one's"
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_who_makes_a_directory_that_is_being_removed_waits_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, path, real = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), shutil.rmtree
+    ledger = Text(PurePosixPath("ledger"), "the next one's", 0o600)
+    (tmp_path / "new").mkdir()
+
+    def stop() -> None:
+        raise StoppedError
+
+    def slow(name: str, *, dir_fd: int) -> None:
+        with pytest.raises(StoppedError):
+            create_tree(host, path, [ledger], stop)
+        real(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    remove_tree(host, path)
+    assert list(tmp_path.iterdir()) == []
+    create_tree(host, path, [ledger], stop)
+
+    assert (tmp_path / "new/ledger").read_text() == "the next one's"
