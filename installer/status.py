@@ -141,7 +141,8 @@ def _last_act(held: Record) -> Iterator[Line]:
             "told of an install that failed; nothing is installed",
             good=False,
         )
-    rolled_back = held.failed is not None and replace(held, failed=None).empty
+    # What is told of an install that failed holds nothing of the node.
+    rolled_back = (held.failed is not None or bool(held.published)) and replace(held, failed=None).empty
     if not held.finished and not rolled_back:
         state = "the last install or undo was cut short; run install or uninstall again"
         yield Line("unfinished", state, good=False)

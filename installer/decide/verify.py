@@ -111,7 +111,8 @@ def _problem(
         return f"{wanted.binary} was not started", doctor
     if not observed.real:
         reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
-        return f"NVIDIA's runtime took no part ({reason})", f"load the driver; {doctor}"
+        anew = "where status names a program that is missing, install again"
+        return f"NVIDIA's runtime took no part ({reason})", f"load the driver; {anew}; {doctor}"
     absent = [device for device in wanted.devices if device not in devices]
     if absent:
         return f"not in the container: {', '.join(absent)}", doctor

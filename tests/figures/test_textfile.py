@@ -175,6 +175,7 @@ def test_a_first_install_that_fails_tells_so_until_the_uninstall(site: Site) -> 
     assert (told["installs_total"], told["ready"]) == (0, 0)
     assert status.returncode == 1
     assert "told of an install that failed; nothing is installed" in status.stdout
+    assert "unfinished" not in status.stdout
     assert site.tree() == before
 
 
