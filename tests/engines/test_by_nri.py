@@ -39,7 +39,7 @@ def _version(engines: EngineSet) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def node(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
+def with_nri(roots: Roots, engines_today: list[EngineSet]) -> Iterator[Node]:
     """Boot one node with a driver, whose containerd takes CDI devices from a plugin."""
     engines = next(row for row in engines_today if row.docker is None and _version(row) >= INJECTS)
     with boot(roots, engines) as node:
@@ -70,18 +70,18 @@ def _seen(node: Node, annotations: dict[str, str]) -> str:
 
 
 def test_a_container_that_asks_gets_its_gpu_and_the_engine_is_never_changed_or_unreachable(
-    node: Node,
+    with_nri: Node,
 ) -> None:
-    files, before, pid = snapshot(node), served(node), node.pid_of("containerd")
+    files, before, pid = snapshot(with_nri), served(with_nri), with_nri.pid_of("containerd")
 
-    with Client(partial(answers, node)) as client, serving(node) as process:
+    with Client(partial(answers, with_nri)) as client, serving(with_nri) as process:
         process.wait_for("waiting for a signal")
-        asked, plain = _seen(node, WISH), _seen(node, {})
-        status = node.installer("status")
-        forbidden = node.cri.run_pod(namespace="kube-system", annotations=WISH)
+        asked, plain = _seen(with_nri, WISH), _seen(with_nri, {})
+        status = with_nri.installer("status")
+        forbidden = with_nri.cri.run_pod(namespace="kube-system", annotations=WISH)
         with pytest.raises(CriError, match=f"--nri-allow kube-system={KIND}"):
-            node.cri.create(forbidden, Container(command=SLEEP, name="main"))
-        node.cri.remove_pod(forbidden)
+            with_nri.cri.create(forbidden, Container(command=SLEEP, name="main"))
+        with_nri.cri.remove_pod(forbidden)
         process.terminate()
         assert process.wait(60) == 0, process.log
 
@@ -93,23 +93,23 @@ def test_a_container_that_asks_gets_its_gpu_and_the_engine_is_never_changed_or_u
     assert "takes devices by CDI" in status.stdout
     assert "NRI plugin" in status.stdout
     assert "registered with containerd" in status.stdout
-    assert node.pid_of("containerd") == pid
-    assert served(node) == before
-    assert snapshot(node) == files
+    assert with_nri.pid_of("containerd") == pid
+    assert served(with_nri) == before
+    assert snapshot(with_nri) == files
 
 
-def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(node: Node) -> None:
-    with serving(node) as process:
-        first = node.read("/run/nri/toolkit-installer.pid").strip()
-        pods = [node.cri.run_pod(name=name, annotations=WISH) for name in ("missed", "later")]
-        node.run(["kill", "-KILL", first])
-        missed = node.cri.start(pods[0], Container(command=SLEEP, name="main"))
+def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(with_nri: Node) -> None:
+    with serving(with_nri) as process:
+        first = with_nri.read("/run/nri/toolkit-installer.pid").strip()
+        pods = [with_nri.cri.run_pod(name=name, annotations=WISH) for name in ("missed", "later")]
+        with_nri.run(["kill", "-KILL", first])
+        missed = with_nri.cri.start(pods[0], Container(command=SLEEP, name="main"))
         until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
-        later = node.cri.start(pods[1], Container(command=SLEEP, name="main"))
-        seen = [node.cri.exec(each, "sh", "-c", TELLS).stdout for each in (missed, later)]
-        said, state = node.installer("status").stdout, json.loads(node.read(STATE))
+        later = with_nri.cri.start(pods[1], Container(command=SLEEP, name="main"))
+        seen = [with_nri.cri.exec(each, "sh", "-c", TELLS).stdout for each in (missed, later)]
+        said, state = with_nri.installer("status").stdout, json.loads(with_nri.read(STATE))
         for pod in pods:
-            node.cri.remove_pod(pod)
+            with_nri.cri.remove_pod(pod)
 
     assert "plugin started again" in process.log
     assert '"ended": "signal 9"' in process.log
@@ -119,26 +119,26 @@ def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(node: 
     assert ("1 containers run without the devices that their pods ask for" in said) is without
 
 
-def test_an_engines_restart_costs_nothing_but_the_gap(node: Node) -> None:
-    with serving(node) as process:
+def test_an_engines_restart_costs_nothing_but_the_gap(with_nri: Node) -> None:
+    with serving(with_nri) as process:
         time.sleep(1.2)  # as long as a session must last, for it to be back without a pause
-        node.restart("containerd")
-        node.cri.wait()
+        with_nri.restart("containerd")
+        with_nri.cri.wait()
         until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
 
-        assert _seen(node, WISH).split() == ["void", "libcuda.so.550.1", "device"]
+        assert _seen(with_nri, WISH).split() == ["void", "libcuda.so.550.1", "device"]
 
 
-def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(node: Node) -> None:
+def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(with_nri: Node) -> None:
     for path in (*MOUNTS.values(), "/run/nvidia/driver/dev"):  # as the kubelet does
-        (node.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
-    files, before, pid = snapshot(node), served(node), node.pid_of("containerd")
-    log = node.root / f"run/podlogs/{LOG}"
+        (with_nri.root / path.lstrip("/").replace("var/run", "run")).mkdir(parents=True, exist_ok=True)
+    files, before, pid = snapshot(with_nri), served(with_nri), with_nri.pid_of("containerd")
+    log = with_nri.root / f"run/podlogs/{LOG}"
     wish = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
 
-    with Client(partial(answers, node)) as client:
-        pod = node.cri.run_pod(name="toolkit", pid=NODE)
-        toolkit = node.cri.start_container(
+    with Client(partial(answers, with_nri)) as client:
+        pod = with_nri.cri.run_pod(name="toolkit", pid=NODE)
+        toolkit = with_nri.cri.start_container(
             pod,
             *(PYTHON, "-m", "installer.compat"),
             mounts=MOUNTS | {"/runtime/nri-sock-dir": "/run/nri"},
@@ -148,20 +148,20 @@ def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(no
             read_only=["/host"],
         )
         until(lambda: '"event": "registered"' in log.read_text(), log.read_text)
-        operand = node.cri.run_pod(name="operand", namespace="gpu-operator", annotations=wish)
-        main = node.cri.start(operand, Container(command=SLEEP, name="main"))
-        seen = node.cri.exec(main, "sh", "-c", "ls /dev").stdout.split()
-        user = node.cri.run_pod(name="user", annotations=wish)
+        operand = with_nri.cri.run_pod(name="operand", namespace="gpu-operator", annotations=wish)
+        main = with_nri.cri.start(operand, Container(command=SLEEP, name="main"))
+        seen = with_nri.cri.exec(main, "sh", "-c", "ls /dev").stdout.split()
+        user = with_nri.cri.run_pod(name="user", annotations=wish)
         with pytest.raises(CriError, match="its namespace may not"):
-            node.cri.create(user, Container(command=SLEEP, name="main"))
+            with_nri.cri.create(user, Container(command=SLEEP, name="main"))
         for each in (operand, user):
-            node.cri.remove_pod(each)
-        node.cri.stop_container(toolkit, GRACE_S)
+            with_nri.cri.remove_pod(each)
+        with_nri.cri.stop_container(toolkit, GRACE_S)
 
     assert "nvidiactl" in seen
-    assert node.cri.container_state(toolkit) == (2, 0), log.read_text()
+    assert with_nri.cri.container_state(toolkit) == (2, 0), log.read_text()
     assert client.refused == 0
-    assert node.pid_of("containerd") == pid
-    assert served(node) == before
-    node.cri.remove_pod(pod)
-    assert snapshot(node) == files
+    assert with_nri.pid_of("containerd") == pid
+    assert served(with_nri) == before
+    with_nri.cri.remove_pod(pod)
+    assert snapshot(with_nri) == files
