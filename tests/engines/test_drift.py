@@ -1,6 +1,7 @@
 """While run waits on a real node: others rewrite, restart, upgrade and stop; what we do about it is counted."""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -9,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from installer.decide.drift import PAUSES_S
 from installer.host import asking
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.nodes import Node
@@ -28,6 +31,7 @@ OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 STATE = "/run/nvidia/toolkit/toolkit.pid.state"
 REPAIR_S = 10.0  # a second of quiet, two starts of Python and the gate; the rest is for a busy machine
 STOPPED_S = 15.0
+REWRITES_S = float(os.environ.get("REWRITES_S", "20"))  # minutes in `make torture`
 PASS_S = 75.0  # the slow check comes once a minute
 
 
@@ -113,7 +117,7 @@ def _hangs_by_its_signs_of_life(node: Node) -> list[bool]:
     """Return whether the waiter would say that an engine hangs: as it is, stopped by a signal, and again."""
     docker, pid = node.engine == "docker", node.pid_of(f"{node.engine}.service")
     socket = node.root / ("run/docker.sock" if docker else "run/containerd/containerd.sock")
-    code = "import sys, asking; asking.AT_MOST_S = 5.0; print(asking.silent([sys.argv[1]], []))"
+    code = "import sys, asking; asking.AT_MOST_S = 5.0; print(asking.silent([sys.argv[1]]))"
     command = [sys.executable, "-c", code, f"{'D' if docker else 'C'}{socket}"]
     found = []
     for name in ("CONT", "STOP", "CONT"):
@@ -190,7 +194,7 @@ def test_somebody_who_rewrites_at_random_makes_no_restart_and_at_most_five_repai
     before, choices = node.read(config_of(node)), random.Random(15)  # noqa: S311 - reproducible
     with running(node) as process:
         starts, wanted = Starts(node), node.read(config_of(node))
-        over = time.monotonic() + 40
+        over = time.monotonic() + REWRITES_S
         while time.monotonic() < over:
             choices.choice(
                 (
@@ -205,7 +209,7 @@ def test_somebody_who_rewrites_at_random_makes_no_restart_and_at_most_five_repai
             time.sleep(choices.uniform(0.05, 3))
         repairs = sum(map(len, look(node)["repairs"].values()))
 
-        assert repairs <= 3, "at once, after ten seconds, after a minute"
+        assert repairs <= sum(each <= REWRITES_S for each in accumulate(PAUSES_S)) + 1
         assert served(node)[0] >= OURS
         done = node.installer("reconcile")
         assert done.returncode == 0, done.stderr

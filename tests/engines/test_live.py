@@ -17,6 +17,7 @@ SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 
 
+@pytest.mark.any_version
 @pytest.mark.parametrize("in_use", ["keep", "wait", "force"])
 def test_a_live_container_outlives_an_undo(
     node: Node, in_use: str, record_row: Callable[[str], None]
