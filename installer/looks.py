@@ -100,10 +100,8 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     engines_before = signature(_engine_places(work, before))
     moment = watching.moment(work.host, work.options, work.held())
     plan = work.plan()
-    if (
-        watching.moment(work.host, work.options, work.held()) != moment
-    ):  # what came and went again meanwhile is in the plan, and in no signature
-        as_found = ELSEWISE
+    if watching.moment(work.host, work.options, work.held()) != moment:
+        as_found = ELSEWISE  # what came and went again meanwhile is in the plan, and in no signature
     drifted = Drifted.of(plan)
     decision = _decision(work, plan, drifted, now)
     if decision.action in {Action.REPAIR, Action.NOTHING}:
