@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from installer import garbage, signals
+from installer import garbage
 from installer import log as logging
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows, spelt
@@ -13,6 +13,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns, Engine, ReloadMethod
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
+from installer.host import signals
 from installer.host.events import log
 from installer.host.limits import refuse_few_files, refuse_little_memory
 from installer.host.streams import open_standard_streams
@@ -84,9 +85,9 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
 def _other_way(mode: str, engine: Engine) -> Iterator[str]:
     """Yield that an engine is reloaded in the one way that works, where another one was asked for."""
     if mode == "signal" and engine.reload is ReloadMethod.RESTART:
-        yield f"{engine.name} is restarted by its unit: a signal does not make it read its config"
+        yield f"{engine.title} is restarted by its unit: a signal does not make it read its config"
     if mode == "systemd" and engine.reload is ReloadMethod.HUP:
-        yield f"{engine.name} gets SIGHUP: a restart by its unit would stop its containers"
+        yield f"{engine.title} gets SIGHUP: a restart by its unit would stop its containers"
 
 
 def _usage() -> str:

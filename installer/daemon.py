@@ -1,13 +1,13 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer import figures, looks, nri, signals
+from installer import figures, looks, nri
 from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
@@ -21,7 +21,7 @@ from installer.decide.options import Mode, Options, RestartMode
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
-from installer.host import systemd, waiting
+from installer.host import signals, systemd, waiting
 from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
@@ -89,8 +89,7 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     if woken is None:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)
-        if options.serves_nri:
-            nri.refuse_absent(host, options.nri)
+        nri.refuse_unusable(host, options)
     opening = partial(Ledger.open, host, options.layout, inherited, check)
     with (
         opened(partial(next_run.ledger_for_run, host, options, opening)) as ledger,
@@ -210,12 +209,10 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
 
 
-def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
+def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan, marks: Sequence[str]) -> None:
     if not plan.unproven:
-        from installer.marks import marks
-
         asked = (str(options.install_dir), str(options.host_root))
-        ready.publish(host, options.ready_file, ledger.held, asked, marks(options))
+        ready.publish(host, options.ready_file, ledger.held, asked, marks)
 
 
 def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> looks.Work:

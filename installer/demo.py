@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-from installer import signals
 from installer.decide.artifacts import search_paths
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.toolkit import LIBRARIES, REQUIRED
+from installer.host import signals
 
 WAIT_S: Final = 30.0
 RUNTIMES: Final = ("docker", "containerd", "crio")

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Final
 
@@ -17,8 +18,13 @@ from installer.decide.doctor.holes import TABLE_DATE
 from installer.decide.doctor.model import Finding, Level
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
+from installer.decide.rows import Record
 from installer.host.files import Host
+from installer.record import nri_seen
 from installer.record.examine import examine
+from installer.record.examine.engines import unit_state
+from installer.record.ledger import read_record
+from installer.record.lost import elsewhere
 from installer.status import told
 
 SCHEMA: Final = 1  # of the JSON: only ever added to
@@ -32,7 +38,15 @@ WIDEST: Final = 120
 def doctor(options: Options, *, as_json: bool) -> Exit:
     """Print what each check comes to; FAILED where one is bad. Nothing is changed, locked or started."""
     host = Host.under(options.host_root, options.mounts)
-    found = findings(replace(examine(host, options), held=_held(host, options)))
+    held = _record(host, options)
+    node = replace(
+        examine(host, options),
+        held=_held(host, options),
+        by_cdi=held.cdi,
+        plugin=tuple((state, good) for _, state, good in nri_seen.lines(host, options.nri)),
+        configured={row.name: (row.unit, unit_state(host, row.unit)) for row in held.engines},
+    )
+    found = findings(node)
     if as_json:
         sys.stdout.write(json.dumps(_document(found), indent=2) + "\n")
     else:
@@ -48,6 +62,13 @@ def _held(host: Host, options: Options) -> tuple[tuple[str, str, bool], ...]:
         return tuple((line.what, line.state, line.good) for line in told(host, options))
     except InstallerError as error:
         return (("status", error.problem, False),)
+
+
+def _record(host: Host, options: Options) -> Record:
+    """Return what is held; what cannot be read is told by ``_held``."""
+    with suppress(InstallerError):
+        return read_record(host, elsewhere(host, options, tell=False).layout) or Record()
+    return Record()
 
 
 def _worst(found: Sequence[Finding]) -> Level:
@@ -66,7 +87,7 @@ def _document(found: Sequence[Finding]) -> dict[str, object]:
                 "group": finding.check.group,
                 "level": str(finding.verdict.level),
                 "found": finding.verdict.found,
-                "remedy": finding.check.remedy if finding.wrong else None,
+                "remedy": finding.remedy if finding.wrong else None,
                 "seen_in": list(finding.check.seen),
             }
             for finding in found
@@ -91,7 +112,7 @@ def _lines(finding: Finding, width: int) -> Iterator[str]:
     yield f"  {shown}  {finding.check.name:<{NAMES}} {first}"
     yield from (" " * INDENT + line for line in rest)
     if finding.wrong:
-        words = f"do: {finding.check.remedy}"
+        words = f"do: {finding.remedy}"
         words += f" (seen in {', '.join(finding.check.seen)})" if finding.check.seen else ""
         yield from (" " * INDENT + line for line in _wrapped(words, width))
 

@@ -1,6 +1,5 @@
 """Every flag with its environment variable, in one table, and what they come to: ``Options``."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -9,6 +8,7 @@ from installer.decide.data import dataclass
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import DropIns
 from installer.decide.errors import UsageError
+from installer.decide.for_runtimes import refuse_runtime_by_cdi
 from installer.decide.layout import DEFAULT_INSTALL_DIR, RUN_DIR
 from installer.decide.listen import Listen
 from installer.decide.nri.wishes import DEFAULT_SOCKET, Allowed, Identity, Nri
@@ -23,6 +23,7 @@ from installer.decide.options import (
     Places,
     RestartMode,
 )
+from installer.decide.pattern import pattern
 from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import followed
 
@@ -36,7 +37,7 @@ DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidi
 
 UNIX: Final = "unix:"
 # Names are not looked up: a node has to come up without its name server.
-ADDRESS: Final = re.compile(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45})\]):(\d{1,5})")
+ADDRESS: Final = pattern(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45})\]):(\d{1,5})")
 HIGHEST_PORT: Final = 65535
 
 
@@ -115,7 +116,8 @@ FLAGS: Final = (
     Flag("--in-use", "What an undo does while containers run on ours.", "wait", tuple(map(str, InUse))),
     Flag(
         "--drift",
-        "What run does, while it waits, when somebody has changed what it installed.",
+        "What run does, while it waits, when somebody has changed what it installed (ignore: nothing, as long"
+        " as the engines serve).",
         "auto",
         tuple(map(str, Drift)),
     ),
@@ -138,6 +140,11 @@ FLAGS: Final = (
         metavar="WHERE",
     ),
     Flag("--nri", "Let run have the NRI plugin run beside itself; --mode nri does as well.", default=False),
+    Flag(
+        "--nri-preinstalled",
+        "Let the engine start its way to the NRI plugin beside run by itself, before it creates containers.",
+        default=False,
+    ),
     Flag("--nri-socket", "NRI's socket of the engine, as this process sees it.", str(DEFAULT_SOCKET)),
     Flag(
         "--nri-allow",
@@ -170,7 +177,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         raise UsageError(
             f"give {ENGINES[without[0]].title} a drop-in", remedy="use --config: it reads no other file"
         )
-    return Options(
+    options = Options(
         engines=tuple(dict.fromkeys(engines)),
         mode=Mode(values["mode"]),
         toolkit_source=PurePosixPath(values["toolkit_source"]),
@@ -208,8 +215,11 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             Identity(values["nri_name"], values["nri_index"]),
             tuple(Allowed.of(text) for text in values["nri_allow"]),
             beside=values["nri"],
+            preinstalled=values["nri_preinstalled"],
         ),
     )
+    refuse_runtime_by_cdi(options)
+    return options
 
 
 def _listen(text: str) -> Listen | None:

@@ -1,9 +1,10 @@
-"""The last look of ``run`` as ``status`` tells it, and the one sentence that a failed probe shows."""
+"""The last look and the last act as ``status`` tells them, and the one sentence that a failed probe shows."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from installer.decide.data import replace
 from installer.decide.rows import Record
 from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
@@ -13,7 +14,7 @@ LOOK: Final = "last look"
 RECONCILE: Final = "toolkit-installer reconcile"
 
 
-def lines(seen: Seen | None, *, by_cdi: bool = False) -> Iterator[tuple[str, str, bool, bool]]:
+def lines(seen: Seen | None) -> Iterator[tuple[str, str, bool, bool]]:
     """Yield what was seen: about what, how it was, whether it was good, and whether the node is ready so."""
     if seen is None:
         return
@@ -29,7 +30,7 @@ def lines(seen: Seen | None, *, by_cdi: bool = False) -> Iterator[tuple[str, str
         yield LOOK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", False, False
     for engine in seen.engines:
         if engine.serves is not None:
-            yield engine.name, _engine(engine, by_cdi=by_cdi), engine.serves, False
+            yield engine.name, _engine(engine, by_cdi=seen.by_cdi), engine.serves, False
         if engine.refusal is not None:
             yield engine.name, str(engine.refusal), False, True
     if seen.doing:
@@ -42,6 +43,27 @@ def _engine(engine: EngineSeen, *, by_cdi: bool) -> str:
     return (
         f"did not serve our runtimes at the last look ({engine.differs}), since {engine.since}: {RECONCILE}"
     )
+
+
+def last_act(held: Record) -> Iterator[tuple[str, str, bool]]:
+    """Yield what the last install or undo has left unfinished, or could not do."""
+    nothing = replace(held, failed=None).empty
+    if held.published and nothing:
+        yield (
+            ", ".join(map(str, held.published)),
+            "told of an install that failed; nothing is installed",
+            False,
+        )
+    # What is told of an install that failed holds nothing of the node.
+    rolled_back = nothing and (held.failed is not None or bool(held.published))
+    if not held.finished and not rolled_back:
+        state = "the last install or undo was cut short; run install or uninstall again"
+        yield "unfinished", state, False
+    if held.left and held.finished:
+        state = f"did not give everything back ({held.left}): run uninstall again, or install"
+        yield "last undo", state, False
+    if held.failed is not None:
+        yield "last plan", f"failed and is not tried again as it is: {held.failed.problem}", False
 
 
 def document(seen: Seen | None) -> dict[str, Any] | None:
@@ -83,4 +105,5 @@ def not_proven(host: Host, pid_file: PurePosixPath, held: Record | None, seen: S
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
         return f"nobody asked {' or '.join(unasked)} what it serves (--restart-mode none, or an OCI hook)"
-    return "run has not proven yet that the engines serve our runtimes: wait, or see its log"
+    proof = "take devices by CDI" if held.cdi else "serve our runtimes"
+    return f"run has not proven yet that the engines {proof}: wait, or see its log"

@@ -1,14 +1,15 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from installer import signals
+from installer import serving
 from installer.decide.data import dataclass, replace
 from installer.decide.drift import (
     Action,
     Decision,
     Drifted,
+    again_s,
     decide,
     recent_repairs,
     rest_s,
@@ -19,7 +20,8 @@ from installer.decide.errors import InstallerError, NotIdleError, StoppedError
 from installer.decide.options import Drift, Options
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
-from installer.decide.steps import Reload, describe
+from installer.decide.steps import describe
+from installer.host import signals
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.waiting import Watch, signature
@@ -29,6 +31,7 @@ from installer.record.seen import EngineSeen, Seen
 
 KEPT_LOOKS: Final = 16
 LOUD_FAILURES: Final = 2
+IGNORED_S: Final = 60.0  # as often as an engine that serves is asked for a sign of life
 PENDING_S: Final = 10.0  # a container is created and started within a second or two, where nothing is wrong
 ELSEWISE: Final = "-"
 
@@ -38,9 +41,9 @@ class Work:
     """What a look may do to the node that it looks at.
 
     ``plan`` says what an install would do, and ``carry_out`` does it; ``publish`` says that the engines are
-    proven to serve, ``withdraw`` that they are not; ``node_stops`` tells whether the node is going down.
-    ``looked``, with the engines that refuse their configs, and ``failed`` tell monitoring how a look has
-    ended.
+    proven to serve, with the marks of all that ``status`` looks at, ``withdraw`` that they are not;
+    ``node_stops`` tells whether the node is going down. ``looked``, with the engines that refuse their
+    configs, and ``failed`` tell monitoring how a look has ended.
     """
 
     host: Host
@@ -48,7 +51,7 @@ class Work:
     held: Callable[[], Record]
     plan: Callable[[], Plan]
     carry_out: Callable[[Plan], None]
-    publish: Callable[[Plan], None]
+    publish: Callable[[Plan, Sequence[str]], None]
     withdraw: Callable[[], None]
     looked: Callable[[Plan, Collection[str]], None]
     failed: Callable[[InstallerError], None]
@@ -58,11 +61,15 @@ class Work:
 def installed(work: Work, plan: Plan) -> Watch:
     """Tell what came of an install; return what is watched from here on."""
     before = seen.of_this_boot(work.host, work.options.state_file)
-    now = _begun(before, seen.now_s(), asked=False)
+    now = _begun(work, before, asked=False)
     engines = _engines(work, plan, before, proven=True, asking=False)
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
     for pending in plan.pending.values():
         return _pending(work, now, "", pending)
+    try:
+        now = _with_low_level(work, now)
+    except InstallerError as error:
+        return _failed(work, before, now, "", error)
     # A driver that has changed since nvidia-ctk looked at it shows in no file of ours; and an install that
     # changes nothing does not ask an engine about what others have written since its start.
     unread = any(refused.unread(work.host, work.held(), engine) for engine in plan.engines.values())
@@ -79,8 +86,9 @@ def look(work: Work, *, asked: bool) -> Watch:
     """
     signals.check()
     before = seen.of_this_boot(work.host, work.options.state_file)
-    now = _begun(before, seen.now_s(), asked=asked)
-    as_found = signature(_places(work))
+    now = _begun(work, before, asked=asked)
+    as_found, ledger = signature(_places(work, now)), (str(work.host.local_path(work.options.layout.ledger)),)
+    known = signature(ledger)
     try:
         with internal_errors():
             return _looked(work, before, now, as_found)
@@ -89,24 +97,27 @@ def look(work: Work, *, asked: bool) -> Watch:
     except NotIdleError as error:
         return _pending(work, now, as_found, error)
     except InstallerError as error:
-        return _failed(work, before, now, as_found, error)
+        # What we have written and rolled back ourselves is no news.
+        return _failed(work, before, now, as_found if signature(ledger) == known else "", error)
 
 
-def _begun(before: Seen, began_s: float, *, asked: bool) -> Seen:
-    return replace(before, number=before.number + 1, began_s=began_s, asked=asked, doing=(), did=())
+def _begun(work: Work, before: Seen, *, asked: bool) -> Seen:
+    now = replace(before, number=before.number + 1, began_s=seen.now_s(), asked=asked, doing=(), did=())
+    return replace(now, ignores=work.options.drift is Drift.IGNORE)
 
 
 def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     engines_before = signature(_engine_places(work, before))
     moment = watching.moment(work.host, work.options, work.held())
-    plan = work.plan()
+    plan = _planned(work)
     if watching.moment(work.host, work.options, work.held()) != moment:
         as_found = ELSEWISE  # what came and went again meanwhile is in the plan, and in no signature
     drifted = Drifted.of(plan)
     decision = _decision(work, plan, drifted, now)
     if decision.action in {Action.REPAIR, Action.NOTHING}:
         now = _repaired(work, now, plan, drifted)
-        _refuse_stopped(work, plan)
+        serving.refuse_stopped(_stopped(work, plan))
+        now = _with_low_level(work, now)
         engines = _engines(work, plan, before, proven=True)
         work.looked(plan, tuple(each.name for each in engines if each.refused))
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
@@ -117,36 +128,50 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         # One that was restarted before our write has not read it: only what we reload is asked again.
         unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
         return _ended(work, now, ELSEWISE if unread else "", plan)
+    ignored = decision.action is Action.IGNORE
+    if ignored:
+        serving.refuse_stopped(_stopped(work, plan))
+        now = _with_low_level(work, now)
+    engines = _engines(work, plan, before, proven=False, asking=ignored)
+    now = replace(now, plan=plan.digest, engines=engines, failures=0)
+    if ignored and not plan.pending and all(each.serves is not False for each in engines):
+        return _left(work, now, as_found, plan)
     assert decision.reason is not None  # noqa: S101 - what is left alone has a reason
     _tell(work, before, decision)
     work.withdraw()
-    engines = _engines(work, plan, before, proven=False)
-    now = replace(now, plan=plan.digest, engines=engines, failures=0)
     now = replace(now.with_error(decision.reason), until_s=decision.until_s)
     return _ended(work, now, as_found)
+
+
+def _left(work: Work, now: Seen, as_found: str, plan: Plan) -> Watch:
+    """Tell a look at drift that is ignored, on a node whose engines serve all the same.
+
+    What they serve they may give up with their next reload, which shows in no file: so it is looked at again.
+    """
+    untouched = replace(plan, parts=())
+    work.looked(untouched, tuple(each.name for each in now.engines if each.refused))
+    now = replace(now.with_error(None), until_s=seen.now_s() + IGNORED_S)
+    return _ended(work, now, as_found, untouched)
+
+
+def _planned(work: Work) -> Plan:
+    """Return the plan.
+
+    Raises:
+        InstallerError: it cannot be made; where no engine runs at all, one of those that were configured.
+    """
+    try:
+        return work.plan()
+    except InstallerError as error:
+        if error.code == "engine-not-found":
+            serving.refuse_stopped(row.name for row in work.held().engines)
+        raise
 
 
 def _pending(work: Work, now: Seen, as_found: str, reason: NotIdleError) -> Watch:
     """Tell that a restart is still to come; the node is looked at again soon."""
     work.withdraw()
     return _ended(work, replace(now.with_error(reason), until_s=seen.now_s() + PENDING_S), as_found)
-
-
-def _refuse_stopped(work: Work, plan: Plan) -> None:
-    """Raise where an engine that we have configured does not run: it would not be asked."""
-    stopped = _stopped(work, plan)
-    if stopped:
-        raise InstallerError(
-            f"prove that {stopped[0]} serves our runtimes (it does not run)",
-            remedy=f"start {stopped[0]}; its configs are as they should be",
-            code="engine-not-proven",
-        )
-
-
-def _stopped(work: Work, plan: Plan) -> tuple[str, ...]:
-    """Return the engines that we have configured, are asked to configure, and did not find running."""
-    rows, names = work.held().engines, work.options.engine_names
-    return tuple(row.name for row in rows if row.name in names and row.name not in plan.engines)
 
 
 def _decision(work: Work, plan: Plan, drifted: Drifted, now: Seen) -> Decision:
@@ -183,24 +208,22 @@ def _repaired(work: Work, now: Seen, plan: Plan, drifted: Drifted) -> Seen:
 
 
 def _failed(work: Work, before: Seen, now: Seen, as_found: str, error: InstallerError) -> Watch:
-    failures = before.failures + 1
+    failures = 1 if now.asked else before.failures + 1  # who asks begins anew: the cause may be gone soon
     # An engine that its owner restarts does not answer for a moment: the second look tells.
     if now.asked or failures == LOUD_FAILURES:
         log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
     repairs = seen.of_this_boot(work.host, work.options.state_file).repairs  # with the one that has failed
     engines = tuple(
-        replace(each, serves=None, differs="", process=_running(each.process)) for each in before.engines
+        replace(each, serves=None, differs="", process=watching.running(each.process))
+        for each in before.engines
     )
     now = replace(now, engines=seen.with_since(engines, before.engines), failures=failures, repairs=repairs)
     now = replace(now.with_error(error), until_s=seen.now_s() + retry_s(failures))
     work.withdraw()
     work.failed(error)
-    return _ended(work, now, as_found)
-
-
-def _running(process: str) -> str:
-    """Return a process that is watched further, "" for one that has ended: only a new one is news then."""
-    return process if process and signature((process,)) == signature(()) else ""
+    places, rooms = _places(work, now), watching.rooms(work.host, work.options, work.held())
+    as_found = signature((*places, *rooms)) if as_found in {"", signature(places)} else ELSEWISE
+    return _ended(work, now, as_found, rooms=rooms)
 
 
 def _tell(work: Work, before: Seen, decision: Decision) -> None:
@@ -212,7 +235,9 @@ def _tell(work: Work, before: Seen, decision: Decision) -> None:
     work.failed(reason)
 
 
-def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> Watch:
+def _ended(
+    work: Work, now: Seen, as_found: str, proven: Plan | None = None, rooms: tuple[str, ...] = ()
+) -> Watch:
     """Tell the look, and return what is watched; ``as_found`` is "" where something was written.
 
     What was written then is what is on the disk, if ``status`` has nothing to say against it. A plan that is
@@ -221,78 +246,53 @@ def _ended(work: Work, now: Seen, as_found: str, proven: Plan | None = None) -> 
     found_nothing = bool(as_found) and not (now.problem or now.asked or (proven and proven.steps))
     looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
     moment = seen.now_s()
-    now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment))
-    watched = _places(work)
-    as_found = as_found or _as_written(work, watched)
+    by_cdi = work.held().cdi is not None
+    now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment), by_cdi=by_cdi)
+    watched = _places(work, now)
+    marked: Sequence[str] = ()
+    if not as_found or (proven is not None and not proven.unproven):
+        from installer.marks import marks
+
+        found = signature(watched)
+        good, marked = marks(work.options)
+        # Or what the node never is, where somebody has written since.
+        as_found = as_found or (found if good else ELSEWISE)
     try:
         seen.publish(work.host, work.options.state_file, now)
     except InstallerError as error:
         log.warning("look not told", error=error)
     if proven is not None:
-        work.publish(proven)
-    if work.options.drift is Drift.IGNORE:
-        return Watch()
-    due = max(1.0, now.until_s - moment) if now.until_s else 0.0
-    watched = (*watched, *watching.processes(now))
+        work.publish(proven, marked)
+    due = max(1.0, now.until_s - moment) if now.until_s else again_s(proven)
+    watched = (*watched, *watching.processes(now), *rooms)
     if proven is not None:
         told = watching.told(work.host, work.options, work.held())
         watched = (*watched, *told, *watching.asked(work.host, work.held(), now))
     return Watch(watched, as_found, due, rest_s(looks, moment))
 
 
-def _as_written(work: Work, watched: tuple[str, ...]) -> str:
-    """Return how the node is after a write of ours, or what it never is where somebody has written since."""
-    from installer.status import told
-
-    found = signature(watched)
-    return found if all(line.good for line in told(work.host, work.options)) else ELSEWISE
-
-
 def _engines(
     work: Work, plan: Plan, before: Seen, *, proven: bool, asking: bool = True
 ) -> tuple[EngineSeen, ...]:
-    """Return what each engine serves after a plan was carried out, or, where not ``proven``, without it.
-
-    ``asking`` has their own programs say whether they would come up with the configs that lie there.
-    """
-    refusals = refused.refusals(work.host, plan.engines.values()) if asking else {}
-    reasons = {
-        step.engine: why
-        for step, why in zip(plan.steps, plan.why, strict=True)
-        # One that serves may have to read what its owner has changed all the same.
-        if isinstance(step, Reload) and not proven and not _serves(step, plan)
-    }
-    found = (
-        EngineSeen(
-            each.name,
-            None if each.name in plan.unproven else each.name not in reasons,
-            differs=reasons.get(each.name, ""),
-            process=watching.process_of(work.host, each),
-            refused=refusals.get(each.name, ""),
-        )
-        for each in plan.engines.values()
-    )
     silent = (EngineSeen(name, serves=False, differs="it does not run") for name in _stopped(work, plan))
+    found = serving.engines(work.host, plan, proven=proven, asking=asking)
     engines = seen.with_since((*found, *silent), before.engines)
-    _tell_refusals(engines, before)
+    serving.tell_refusals(engines, before.engines)
     return engines
 
 
-def _tell_refusals(engines: Iterable[EngineSeen], before: Seen) -> None:
-    known = {each.name: each.refused for each in before.engines}
-    for each in engines:
-        if (error := each.refusal) is not None and each.refused != known.get(each.name):
-            log.warning("config refused", code=error.code, problem=error.problem, remedy=error.remedy)
+def _stopped(work: Work, plan: Plan) -> tuple[str, ...]:
+    return serving.stopped(work.options, work.held(), plan)
 
 
-def _serves(reload: Reload, plan: Plan) -> bool:
-    engine = plan.engines.get(reload.engine)
-    return engine is not None and engine.serving is not None and reload.satisfied_by(engine.serving)
+def _with_low_level(work: Work, now: Seen) -> Seen:
+    found = serving.low_level(work.host, work.options.layout, work.held(), now.hands_over_to)
+    return replace(now, hands_over_to=found)
 
 
-def _places(work: Work) -> tuple[str, ...]:
-    return watching.places(work.host, work.options, work.held())
+def _places(work: Work, now: Seen) -> tuple[str, ...]:
+    return watching.places(work.host, work.options, work.held(), now)
 
 
 def _engine_places(work: Work, before: Seen) -> tuple[str, ...]:
-    return watching.engine_places(work.host, work.held(), before)
+    return watching.engine_places(work.host, work.options, work.held(), before)

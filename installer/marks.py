@@ -14,23 +14,29 @@ TRIES: Final = 3
 AT_MOST_S: Final = 1.1  # a file system that counts whole seconds
 
 
-def marks(options: Options) -> tuple[str, ...]:
-    """Return a mark and a path for each thing that ``status`` looks at; none where all is not good.
+def marks(options: Options) -> tuple[bool, tuple[str, ...]]:
+    """Return whether ``status`` finds all good, and a mark and a path for each thing that it looks at.
 
-    None also where a path has letters that the readiness file would have to escape: each probe is then given
-    its answer by ``status``, as after any change.
+    There are no marks where a node is not ready so. None also where a path has letters that the readiness
+    file would have to escape, or is mounted elsewhere: each probe is then given its answer by ``status``, as
+    after any change.
     """
-    if options.mounts:
-        return ()
+    good = False
     with suppress(InstallerError):
-        for _ in range(TRIES):
-            host = Watched.under(options.host_root)
+        for _ in range(1 if options.mounts else TRIES):
+            host = Watched.under(options.host_root, options.mounts)
             began_ns = time.time_ns()
-            if not all(line.good for line in told(host, options)):
+            lines = told(host, options)
+            good = all(line.good for line in lines)
+            if options.mounts or not all(line.good or line.later for line in lines):
                 break
             waits_s = (host.settled_ns - began_ns) / SECOND_NS
             if waits_s <= 0:
-                lines = tuple(f"{mark} {path}" for path, marks in host.marks.items() for mark in marks)
-                return lines if all(json.dumps(line) == f'"{line}"' for line in lines) else ()
+                return good, _words(host)
             time.sleep(min(waits_s, AT_MOST_S))
-    return ()
+    return good, ()
+
+
+def _words(host: Watched) -> tuple[str, ...]:
+    lines = tuple(f"{mark} {path}" for path, marks in host.marks.items() for mark in marks)
+    return lines if all(json.dumps(line) == f'"{line}"' for line in lines) else ()

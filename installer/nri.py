@@ -4,7 +4,7 @@ import sys
 
 from installer import log as logging
 from installer import nri_verb
-from installer.decide.errors import Exit, InstallerError
+from installer.decide.errors import Exit, InstallerError, UsageError
 from installer.decide.inode import Kind
 from installer.decide.nri.wishes import Nri
 from installer.decide.options import Options
@@ -33,6 +33,7 @@ def serve(options: Options, log_format: str) -> Exit:
     try:
         write_pid(lock, nri.lock)
         places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
+        places.append(str(host.local_path(nri.pipes)) if nri.preinstalled else "")
         allowed = [str(each) for each in nri.allowed]
         nri_image.become_plugin([*places, log_format, nri.identity.name, nri.identity.index, *allowed])
     finally:
@@ -40,6 +41,21 @@ def serve(options: Options, log_format: str) -> Exit:
     raise InstallerError(
         f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
     )
+
+
+def refuse_unusable(host: Host, options: Options) -> None:
+    """Return where ``run`` may have the plugin run beside itself, or is not asked to.
+
+    Raises:
+        InstallerError: NRI is not there, or something is asked for that needs the plugin.
+    """
+    if options.serves_nri:
+        refuse_absent(host, options.nri)
+    elif options.nri.preinstalled:
+        raise UsageError(
+            "let the engine start its way to an NRI plugin (none is asked for)",
+            remedy="give --nri or --mode nri as well, or leave out --nri-preinstalled",
+        )
 
 
 def refuse_absent(host: Host, nri: Nri) -> None:
@@ -63,6 +79,7 @@ def attend(host: Host, nri: Nri) -> None:
         *("--host-root", "/", "--nri-socket", str(host.local_path(nri.socket))),
         *("--nri-name", nri.identity.name, "--nri-index", nri.identity.index),
         *("--log-format", logging.chosen()),
+        *(("--nri-preinstalled",) if nri.preinstalled else ()),
         *(word for each in nri.allowed for word in ("--nri-allow", str(each))),
     )
     waiting.attend_plugin(nri_verb.__file__, words)

@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+from typing import NoReturn
 
-from installer import garbage, signals
+from installer import garbage
 from installer.decide.errors import Exit, InstallerError, InternalError
+from installer.host import signals
 from installer.host.streams import open_standard_streams
 from installer.host.waiter import WOKEN_BY
 
@@ -28,7 +30,13 @@ def main() -> None:
         code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
         reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
         sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if woken else 'it again'}\n")
-    sys.exit(code if finished() else Exit.FAILED)
+    _end(code if finished() else Exit.FAILED)
+
+
+def _end(code: int) -> NoReturn:
+    """End with ``code``: what the interpreter would take down first, object by object, the kernel frees."""
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _verb() -> int:

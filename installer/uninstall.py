@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from installer import figures, leftovers, signals
+from installer import figures, leftovers
 from installer.decide.data import replace
 from installer.decide.errors import Exit, InstallerError, InternalError, LockedError, UndoIncompleteError
 from installer.decide.facts import Facts, names_of
@@ -15,6 +15,7 @@ from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption, left_alone
 from installer.decide.undo import plan_undo
+from installer.host import signals
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile

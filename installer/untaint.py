@@ -6,9 +6,9 @@ import time
 from typing import Final, NoReturn
 from urllib.parse import quote
 
-from installer import signals
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.taint import node_made_ready, uid_of, without_taint
+from installer.host import signals
 from installer.host.events import log
 from installer.host.kubernetes import Api, RefusedError
 

@@ -1,11 +1,8 @@
-"""What the help of a verb shows: the flags that it heeds, in groups; and variables that nobody heeds."""
+"""What the help of a verb shows: the flags that it heeds, in groups."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import click
-
-from installer.flags import FLAGS, PREFIX, SHOW_SECRETS
 
 WHAT: Final = (
     *("runtime", "mode", "toolkit_source", "driver_root", "runtime_name", "set_as_default", "crio_hook"),
@@ -15,7 +12,7 @@ WHAT: Final = (
 PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
 HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "drift", "retry", "adopt")
 TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
-NRI: Final = ("nri", "nri_socket", "nri_allow", "nri_name", "nri_index")
+NRI: Final = ("nri", "nri_preinstalled", "nri_socket", "nri_allow", "nri_name", "nri_index")
 OUTPUT: Final = ("json", "show_secrets", "log_format", "help")
 GROUPS: Final = {
     "What to install": WHAT,
@@ -45,15 +42,3 @@ class Verb(click.Command):
             if records := [record for record in found if record]:
                 with formatter.section(title):
                     formatter.write_dl(records)
-
-
-def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that begin like ours and are none of ours, with the one that may be meant."""
-    known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
-    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
-    if not unknown:
-        return {}
-    # Loaded only where there is something to say: this is asked at each start.
-    from difflib import get_close_matches
-
-    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}

@@ -7,7 +7,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")))
 CHART = "deploy/helm/node-toolkit-installer/README.md"
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^ *```console\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def commands() -> list[Command]:
     for document in (*DOCUMENTS, CHART):
         for block in _BLOCK.findall((PROJECT / document).read_text()):
             for line in block.splitlines():
-                command = Command(document, re.sub(r"\s+#.*", "", line))
+                command = Command(document, re.sub(r"\s+#.*", "", line).strip())
                 found[str(command)] = command
     return list(found.values())
 

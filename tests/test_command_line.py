@@ -176,6 +176,7 @@ def test_the_status_is_told_to_programs(host: dict[str, str], *, installed: bool
     assert done.returncode == (0 if installed else 3)
     assert status["installed"] is installed
     assert status["engines"] == (["docker"] if installed else [])
+    assert status["mode"] == ("runtime" if installed else None)
 
 
 @pytest.mark.parametrize(

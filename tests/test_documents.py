@@ -46,7 +46,11 @@ HERE = ("kubectl", "helm", "sed", "make", "toolkit-installer")
 # As far as the documents use it; what it renders comes from Helm's own library.
 HELM = """\
 #!{python}
-import argparse, json, subprocess, sys
+import argparse, json, subprocess, sys, yaml
+if sys.argv[1:3] == ["get", "values"]:
+    assert sys.argv[4:] == ["--namespace", "node-toolkit-installer", "--output", "yaml"], sys.argv
+    print(yaml.safe_dump({{"image": {{"repository": "registry.example.com/of-the-release"}}}}))
+    sys.exit()
 parser = argparse.ArgumentParser()
 verbs = parser.add_subparsers(dest="verb", required=True)
 for verb in ("install", "upgrade", "template", "uninstall"):
@@ -60,10 +64,14 @@ for verb in ("install", "upgrade", "template", "uninstall"):
         one.add_argument(flag, action="store_true")
     if verb == "template":
         one.add_argument("--show-only")
+        one.add_argument("--values", choices=["-"])
 given = parser.parse_args()
 if given.verb != "uninstall":
     assert given.chart == "{chart}"
     values = [value for value in given.set.split(",") if value]
+    if given.verb == "template" and given.values:
+        values.append("image.repository=" + yaml.safe_load(sys.stdin)["image"]["repository"])
+    assert given.verb != "template" or any("image.repository" in value for value in values), "no image"
     command = [sys.executable, "-m", "tests.deploy.helm", "template", json.dumps(values)]
     text = subprocess.run(command, cwd="{project}", check=True, capture_output=True, text=True).stdout
     if given.verb == "template":
@@ -126,7 +134,13 @@ def test_a_wrong_command_for_a_cluster_would_be_seen(shell: dict[str, str]) -> N
 
 def test_what_the_commands_name_is_in_the_manifests() -> None:
     words = {word for each in commands() for word in each.text.split()}
-    manifests = by_name([*kustomized("base"), *kustomized("namespace"), *charted("uninstallNode=gpu-node-7")])
+    manifests = by_name(
+        [
+            *kustomized("base"),
+            *kustomized("namespace"),
+            *charted("uninstallNode=gpu-node-7", "planNode=gpu-node-7"),
+        ]
+    )
     known = {f"{kind.lower()}/{name}" for kind, name in manifests} | {"pod/gpu-test"}
 
     named = {word for word in words if re.fullmatch(r"(daemonset|job|pod)/[\w-]+", word)}

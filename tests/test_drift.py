@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from installer.demo import CONFIGS
+from tests.support.looks import asked, look, until
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, STATE, Site
 from tests.support.waiting import until_it_sleeps
 
@@ -22,28 +23,11 @@ CRIO = "etc/crio/crio.conf.d/99-nvidia.toml"
 TOOLKIT = "usr/local/nvidia/toolkit"
 SCHEMA = json.loads((PROJECT / "docs/status.schema.json").read_text())
 THEIRS = '{"log-driver": "local"}\n'
-PATIENCE_S = 60
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
-
-
-def until(done: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, told()
-        time.sleep(0.05)
-
-
-def look(site: Site) -> Any:
-    return json.loads((site.root / STATE).read_text())
-
-
-def asked(site: Site, *more: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root), *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT, timeout=60)
 
 
 def seeded(site: Site, **changes: Any) -> None:
@@ -186,16 +170,28 @@ def test_drift_that_is_only_reported_is_told_by_status_probe_and_log_and_left(si
     assert "toolkit-installer reconcile" in event["remedy"]
 
 
-def test_drift_that_is_ignored_is_not_even_looked_at(site: Site) -> None:
+def test_drift_that_is_ignored_is_left_without_a_word_and_told_to_who_asks(site: Site) -> None:
     with site.running("--drift", "ignore") as child:
         until_it_sleeps(child.pid)
         _rewritten(site.root)
-        time.sleep(3)
+        until(lambda: look(site)["number"] > 1)
+        until_it_sleeps(child.pid)
+        _proven(site, child.pid)
 
+        told, probe = site.status(), site.status("--ready")
         assert (site.root / DAEMON_JSON).read_text() == THEIRS
-        assert look(site)["number"] == 1
+        assert (look(site)["problem"], look(site)["repairs"]) == ("", {})
+        assert (told.returncode, probe.returncode, probe.stdout) == (1, 0, "")
+        assert "BAD docker" in told.stdout
+        assert told.stdout.endswith("ready: yes\n")
+        (site.root / TOOLKIT / "nvidia-ctk.real").unlink()
+        assert site.status("--ready").returncode == 1, "that is no config: containers fail"
         assert asked(site).returncode == 0
+        assert "nvidia-cdi" in (site.root / DAEMON_JSON).read_text()
         child.kill()
+        assert child.stderr is not None
+        events = {json.loads(line)["event"] for line in child.stderr}
+    assert "drift not repaired" not in events
 
 
 def test_the_next_repair_of_the_same_thing_comes_after_its_pause(site: Site) -> None:
@@ -346,6 +342,58 @@ def test_reconcile_is_told_when_the_run_ends_instead(site: Site) -> None:
     assert "the run that waited has ended" in said["problem"]
 
 
+def _works(runc: Path) -> None:
+    runc.write_text("#! /bin/sh\n")
+    runc.chmod(0o755)
+
+
+def _gone(runc: Path) -> None:
+    runc.rename(runc.with_name("moved"))
+
+
+def _not_executable(runc: Path) -> None:
+    runc.chmod(0o644)
+
+
+def _leads_nowhere(runc: Path) -> None:
+    runc.unlink()
+    runc.symlink_to("nowhere")
+
+
+def _emptied(runc: Path) -> None:
+    runc.write_text("")
+
+
+@pytest.mark.parametrize("act", [_gone, _not_executable, _leads_nowhere, _emptied])
+def test_a_low_level_runtime_that_goes_makes_the_node_not_ready_until_it_is_back(
+    site: Site, act: Callable[[Path], None]
+) -> None:
+    runc = site.root / "usr/sbin/runc"
+    with site.running() as unknown:
+        until_it_sleeps(unknown.pid)
+        assert look(site)["problem"] == "", "where none was found an engine may have its own"
+        unknown.terminate()
+        assert unknown.wait(30) == 0
+    runc.parent.mkdir(parents=True, exist_ok=True)
+    _works(runc)
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        assert look(site)["problem"] == ""
+        act(runc)
+        until(lambda: look(site)["problem"], lambda: look(site))
+        told = site.status()
+        runc.unlink(missing_ok=True)
+        _works(runc)
+        until(lambda: not look(site)["problem"], lambda: look(site))
+        child.kill()
+
+    assert told.returncode == 1
+    assert (
+        "cannot start containers with our runtimes (/usr/sbin/runc, which they start, is no program any more)"
+        in (told.stdout)
+    )
+
+
 def _proven(site: Site, pid: int) -> None:
     """Publish readiness, as a run does that has asked its engines."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -428,9 +476,10 @@ def test_an_engine_that_serves_and_would_not_start_again_is_ready_and_never_ok(s
 def test_a_probe_says_in_one_line_what_is_wrong_and_what_to_do(
     site: Site, act: Callable[[Path], None], words: str
 ) -> None:
-    with site.running("--drift", "ignore") as child:
+    with site.running() as child:
         until_it_sleeps(child.pid)
         _proven(site, child.pid)
+        child.send_signal(signal.SIGSTOP)  # else it is repaired while we ask
         act(site.root)
 
         probe, told = site.status("--ready"), site.status()

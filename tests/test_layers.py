@@ -110,6 +110,19 @@ def test_a_question_for_an_engine_by_name_is_seen(text: str, names: list[str]) -
     assert list(_compared(ast.parse(text))) == names
 
 
+# What is filled as it goes, each in one function or one module.
+CHANGING = {"_Open", "Draft", "Opens"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_data_is_frozen_and_takes_no_field_that_it_does_not_name(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            made = [each for each in node.decorator_list if "dataclass" in ast.unparse(each)]
+            frozen = "" if node.name in CHANGING else "frozen=True, "
+            assert [ast.unparse(each) for each in made] in ([], [f"dataclass({frozen}slots=True)"]), node.name
+
+
 def test_each_package_is_in_the_wheel() -> None:
     listed = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
 

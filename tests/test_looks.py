@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from installer import looks
+from installer.decide.drift import UNMADE_S
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError, NotIdleError
 from installer.decide.facts import EngineFacts
-from installer.decide.options import Drift, Options
+from installer.decide.options import Drift, Options, Places
 from installer.decide.part import Part
 from installer.decide.plan import Plan
 from installer.decide.rows import CdiRow, EngineRow, Record
 from installer.decide.steps import Reload, WriteConfig
 from installer.host.files import Host
+from installer.host.waiting import ROOM, signature
 from installer.record import seen
 from installer.record.seen import EngineSeen, Seen
 
@@ -92,7 +94,7 @@ class Node:
             held=lambda: self.held,
             plan=lambda: self.plan,
             carry_out=self._carry_out,
-            publish=lambda _: self.done.append("published"),
+            publish=lambda _, __: self.done.append("published"),
             withdraw=lambda: self.done.append("withdrawn"),
             looked=lambda plan, _: self.told.append(f"looked, {len(plan.steps)} steps"),
             failed=lambda error: self.told.append(error.code),
@@ -176,9 +178,8 @@ def test_a_device_that_was_there_only_while_the_plan_was_made_has_all_looked_at_
     assert (watch.before == looks.ELSEWISE) is flaps
 
 
-def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:
-    entry = RuntimeEntry("nvidia", PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime"))
-    serving = Effect({"nvidia": Handler(str(entry.binary))}, "runc")
+def _plan_with_a_reload(serving: Effect) -> Plan:
+    entry = RuntimeEntry("nvidia", RUNTIME)
     engine = EngineFacts(
         "docker",
         STEP.path,
@@ -190,11 +191,34 @@ def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(t
         serving=serving,
     )
     reload = Part("docker", (Reload("docker", (entry,)),), ("its config changes",))
-    node = Node(tmp_path, Plan((reload,), Record(), Record(), {"docker": engine}))
+    return Plan((reload,), Record(), Record(), {"docker": engine})
+
+
+RUNTIME = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+SERVING = Effect({"nvidia": Handler(str(RUNTIME))}, "runc")
+NOT_SERVING = Effect({"runc": Handler("runc")}, "runc")
+
+
+def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_more(tmp_path: Path) -> None:
+    node = Node(tmp_path, _plan_with_a_reload(SERVING))
+
+    watch = looks.look(node.work(Drift.IGNORE), asked=False)
+
+    assert (node.done, node.told, node.said["problem"]) == (["published"], ["looked, 0 steps"], "")
+    assert 0 < watch.due_s <= looks.IGNORED_S, "what it serves it gives up with its next reload, in no file"
+    node.plan, node.done = _plan_with_a_reload(NOT_SERVING), []
+    looks.look(node.work(Drift.IGNORE), asked=False)
+    assert (node.done, node.told[1:]) == (["withdrawn"], ["drifted"])
+    assert "--drift ignore repairs nothing" in node.said["problem"]
+    assert "toolkit-installer reconcile" in node.said["remedy"]
+
+
+def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:
+    node = Node(tmp_path, _plan_with_a_reload(SERVING))
 
     looks.look(node.work(), asked=False)
 
-    assert "docker would have to be reloaded" in node.said["problem"]
+    assert "Docker would have to be reloaded" in node.said["problem"]
     assert [(each["serves"], each["differs"]) for each in node.said["engines"]] == [(True, "")]
 
 
@@ -202,14 +226,30 @@ def _refuse(_: Plan) -> None:
     raise InstallerError("write it", remedy="make room", code="no-space")
 
 
-def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: Path) -> None:
+def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_others(tmp_path: Path) -> None:
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
     node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
 
-    watch = looks.look(node.work(), asked=False)
+    looks.look(replace(node.work(), plan=_no_engine), asked=False)
+
+    assert node.said["problem"].startswith("prove that containerd serves our runtimes (it does not run")
+
+
+def _no_engine() -> Plan:
+    raise InstallerError("find a running engine", remedy="start one", code="engine-not-found")
+
+
+@pytest.mark.parametrize("drift", [Drift.AUTO, Drift.IGNORE])
+def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: Path, drift: Drift) -> None:
+    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
+
+    watch = looks.look(node.work(drift), asked=False)
 
     assert "published" not in node.done
-    assert node.said["problem"] == "prove that containerd serves our runtimes (it does not run)"
+    assert node.said["problem"] == (
+        "prove that containerd serves our runtimes (it does not run: nobody listens on its socket)"
+    )
     assert 0 < watch.due_s <= 2
 
 
@@ -272,3 +312,70 @@ def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path
 
 def _mistaken() -> Plan:
     raise KeyError("x")
+
+
+def _stopped_docker() -> Plan:
+    raise InstallerError("ask docker", remedy="start it", code="engine-not-answering")
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        pytest.param({}, id="at its usual socket"),
+        pytest.param({"docker": Places(socket=PurePosixPath("/run/mine.sock"))}, id="where it is said to be"),
+    ],
+)
+def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
+    tmp_path: Path, places: dict[str, Places]
+) -> None:
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(cdi=CdiRow(("docker",))))
+    work = replace(node.work(), plan=_stopped_docker)
+    work = replace(work, options=replace(work.options, driver_root="/driver", places=places))
+
+    watch = looks.look(work, asked=False)
+    socket = tmp_path / ("run/mine.sock" if places else "var/run/docker.sock")
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    before = signature(watch.places)
+    socket.touch()
+
+    assert before == watch.before
+    assert signature(watch.places) != watch.before
+
+
+def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path) -> None:
+    node = Node(tmp_path, DIFFERS)
+    failing = replace(node.work(), plan=_stopped_docker)
+
+    due = [looks.look(failing, asked=True).due_s for _ in range(5)]
+    later = [looks.look(failing, asked=False).due_s for _ in range(3)]
+
+    assert all(0 < each <= 2 for each in due), due
+    assert [round(each, -1) for each in later] == [10, 60, 300], "only what nobody asks for does"
+
+
+def test_a_look_that_has_failed_waits_for_room_and_for_nothing_that_it_has_written_itself(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, DIFFERS)
+    ledger = tmp_path / "usr/local/nvidia/.toolkit-installer/ledger"
+
+    def rolled_back(_: Plan) -> None:
+        ledger.parent.mkdir(parents=True)
+        ledger.touch()
+        raise InstallerError("write it", remedy="make room", code="no-space")
+
+    watch = looks.look(replace(node.work(), carry_out=rolled_back), asked=False)
+
+    assert watch.before == signature(watch.places)
+    assert f"{ROOM}{tmp_path / 'usr/local/nvidia'}" in watch.places
+
+
+@pytest.mark.parametrize("unmade", [False, True], ids=["made, or no driver", "nvidia-ctk has failed"])
+def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
+    tmp_path: Path, *, unmade: bool
+) -> None:
+    node = Node(tmp_path, Plan((), Record(), Record(), {}, unmade=unmade))
+
+    watch = looks.look(node.work(), asked=False)
+
+    assert watch.due_s == (UNMADE_S if unmade else 0.0)

@@ -1,14 +1,12 @@
 """The NRI plugin as a process: small, alone, back at once, and truthful about what it has missed."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,55 +16,12 @@ from installer.decide.nri.wire import unpack
 from installer.host import nri_plugin, nri_state
 from installer.host.nri_state import State
 from tests.host.servers import message
-from tests.support.nri import Engine, container, pod, until
+from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
 from tests.support.site import PROJECT, sentence
 
-WISH = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
-ALLOW = ("--nri-allow", "operator=management.nvidia.com/gpu")
 PSS_KB = 12 * 1024
 BACK_S = 0.1
 Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
-class Place:
-    """A directory for the socket, and what is started there."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory / "nri"
-        self.directory.mkdir()
-        self.socket = self.directory / "nri.sock"
-        self.state = self.directory / "toolkit-installer.json"
-        self.log = directory / "log"
-
-    def command(self, verb: str, *words: str) -> list[str]:
-        return [sys.executable, "-m", "installer", verb, "--nri-socket", str(self.socket), *words]
-
-    def call(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        return subprocess.run(
-            self.command(verb, *words),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=environment,
-        )
-
-    @contextmanager
-    def plugin(self, *words: str, stderr: int | None = None) -> Iterator["subprocess.Popen[bytes]"]:
-        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
-        with (
-            self.log.open("ab") as log,
-            subprocess.Popen(
-                self.command("nri", *(words or ALLOW)),
-                stderr=log if stderr is None else stderr,
-                env=environment,
-            ) as child,
-        ):
-            try:
-                yield child
-            finally:
-                child.kill()
 
 
 @pytest.fixture
@@ -205,7 +160,7 @@ def test_its_last_words_are_left_where_kubernetes_looks(place: Place, tmp_path: 
         "import sys; from pathlib import Path; from installer.host import nri_plugin, termination; "
         f"termination.PATH = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
     )
-    files = [str(place.socket), str(place.state), str(place.directory / "lock")]
+    files = [str(place.socket), str(place.state), str(place.directory / "lock"), ""]
     command = [sys.executable, "-c", start, *files, "json", "name", "10", "operator=a.com/b"]
 
     with (

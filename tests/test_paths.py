@@ -122,5 +122,5 @@ def test_a_drop_in_of_crios_that_leads_nowhere_is_told_and_left(site: Site) -> N
     done = site.call("install")
 
     assert done.returncode == 1
-    assert "configure crio in /etc/crio/crio.conf (it refuses the config it has: " in sentence(done)
+    assert "configure CRI-O in /etc/crio/crio.conf (it refuses the config it has: " in sentence(done)
     assert site.tree() == before

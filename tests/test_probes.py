@@ -47,7 +47,7 @@ def published(site: Site) -> None:
     held = read_record(host, options.layout)
     assert held is not None
     ready.publish(
-        host, options.ready_file, held, (str(options.install_dir), str(options.host_root)), marks(options)
+        host, options.ready_file, held, (str(options.install_dir), str(options.host_root)), marks(options)[1]
     )
 
 

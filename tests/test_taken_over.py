@@ -178,4 +178,4 @@ def test_a_default_that_was_taken_over_stays_where_nobody_defines_the_one_before
     left = _tree(site, DAEMON_JSON)
     assert left["default-runtime"] == "nvidia"
     assert left["runtimes"] == {"nvidia": {"path": "/usr/sbin/runc", "args": []}}
-    assert "did not make v2 the default runtime of docker again (nobody defines it any more)" in done.stderr
+    assert "did not make v2 the default runtime of Docker again (nobody defines it any more)" in done.stderr

@@ -148,8 +148,8 @@ def serving(api: FakeApi, directory: Path) -> Iterator[int]:
 @contextmanager
 def untainting(port: int, directory: Path) -> Iterator["subprocess.Popen[str]"]:
     program = (
-        "from pathlib import Path; from installer import log, signals; from installer.host.kubernetes import Api; "
-        "from installer.untaint import untaint; signals.block(); log.configure(log.LogFormat.JSON); "
+        "from pathlib import Path; from installer import log; from installer.host import signals; "
+        "from installer.host.kubernetes import Api; from installer.untaint import untaint; signals.block(); log.configure(log.LogFormat.JSON); "
         f"untaint(Api('127.0.0.1', {port}, Path('{directory}')), '{LABEL}')"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)}

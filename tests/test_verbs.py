@@ -442,9 +442,10 @@ def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
 
 def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(site: Site) -> None:
     assert site.call("install").returncode == 0
-    code = "import sys, atexit; from installer.__main__ import main; heavy = sys.argv.pop(1).split()\n"
-    code += "atexit.register(lambda: print([name for name in heavy if name in sys.modules])); main()"
-    heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.verify"
+    code = "import os, sys; from installer.__main__ import main; heavy = sys.argv.pop(1).split(); end = os._exit\n"
+    code += "os._exit = lambda code: (print([name for name in heavy if name in sys.modules], flush=True), end(code)); main()"
+    heavy = "asyncio ssl structlog click grpc docker requests psutil tarfile argparse installer.verify"
+    heavy += " concurrent logging shutil tempfile ctypes uuid tomlkit inspect"
 
     words = site.command("install")[3:]
     done = subprocess.run(

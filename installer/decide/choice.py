@@ -157,7 +157,7 @@ def _before_us(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect:
     before = ask(engine, texts)
     if before.broken:
         raise InstallerError(
-            f"configure {engine.name} in {engine.config} (it refuses the config it has: {before.broken})",
+            f"configure {engine.title} in {engine.config} (it refuses the config it has: {before.broken})",
             remedy="correct that config, then run again",
             code="config-refused",
         )

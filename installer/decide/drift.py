@@ -10,6 +10,7 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.options import Drift
 from installer.decide.parts.gpus import FOLLOWS
+from installer.decide.parts.toolkit import THEIRS
 from installer.decide.plan import Plan
 from installer.decide.steps import (
     FindRuntimes,
@@ -29,6 +30,8 @@ HOUR_S: Final = 3600.0
 PAUSES_S: Final = (0.0, 10.0, 60.0, 300.0, 1800.0)
 # Before a node is looked at again where no look succeeds: an engine that starts takes its time.
 RETRIES_S: Final = (2.0, 10.0, 60.0, 300.0)
+# Before nvidia-ctk is asked again that has failed with a loaded driver: what it waits for may change no file.
+UNMADE_S: Final = 60.0
 # A file beside a config that somebody writes all the time shall not cost a look each second.
 LOOKS: Final = 10
 LOOKS_WITHIN_S: Final = 600.0
@@ -52,11 +55,15 @@ class Action(StrEnum):
     WAIT = "wait"
     REPORT = "report"
     GIVE_UP = "give up"
+    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is done, why it is no repair where it is none, and until when (0: until something changes)."""
+    """What is done, why it is no repair where it is none, and until when (0: until something changes).
+
+    The reason of what is ignored is for an engine that does not serve our runtimes any more.
+    """
 
     action: Action
     reason: InstallerError | None = None
@@ -65,10 +72,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """What is not as installed: the things with the reason of each, and the engines that need a reload."""
+    """What is not as installed: the things with the reason of each, and the engines that need a reload.
+
+    ``theirs`` tells that another installer has put its toolkit, or begun to, in the place of ours.
+    """
 
     things: Mapping[str, str]
     engines: tuple[str, ...] = ()
+    theirs: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> "Drifted":
@@ -84,7 +95,9 @@ class Drifted:
         things |= dict.fromkeys(plan.pending.keys(), "it does not serve our runtimes")
         engines |= dict.fromkeys(plan.pending.keys())
         things = {thing: why for thing, why in things.items() if thing not in plan.due}
-        return cls(things, tuple(engine for engine in engines if engine not in plan.due))
+        return cls(
+            things, tuple(engine for engine in engines if engine not in plan.due), theirs=THEIRS in plan.why
+        )
 
     @property
     def names(self) -> str:
@@ -126,8 +139,12 @@ def decide(
     """Return what is done about drift that nobody has asked us to repair; ``clock`` words a moment."""
     if not drifted.things:
         return Decision(Action.NOTHING)
+    if policy is Drift.IGNORE:
+        return Decision(Action.IGNORE, _reported(drifted, "--drift ignore repairs nothing"))
     if not policy.repairs:
         return Decision(Action.REPORT, _reported(drifted, "--drift report only tells"))
+    if drifted.theirs:
+        return Decision(Action.REPORT, _taken_over(drifted))
     if drifted.engines and not policy.restarts:
         return Decision(Action.REPORT, _reported(drifted, _reload_needed(drifted.engines)))
     recent = recent_repairs(repairs, now_s)
@@ -162,6 +179,11 @@ def retry_s(failures: int) -> float:
     return RETRIES_S[min(failures, len(RETRIES_S)) - 1]
 
 
+def again_s(plan: Plan | None) -> float:
+    """Return in how many seconds a node is looked at again after a look that ended well; 0 is never."""
+    return UNMADE_S if plan is not None and plan.unmade else 0.0
+
+
 def rest_s(looks: Sequence[float], now_s: float) -> float:
     """Return for how many seconds no change leads to a look; ``looks`` are those that found nothing."""
     return REST_S if sum(now_s - each < LOOKS_WITHIN_S for each in looks) >= LOOKS else 0.0
@@ -171,13 +193,22 @@ def _reload_needed(engines: Sequence[str]) -> str:
     verbs = dict.fromkeys(
         "reloaded" if ENGINES[name].reload is ReloadMethod.HUP else "restarted" for name in engines
     )
-    return f"{' and '.join(engines)} would have to be {' or '.join(verbs)}"
+    titles = " and ".join(ENGINES[name].title for name in engines)
+    return f"{titles} would have to be {' or '.join(verbs)}"
 
 
 def _reported(drifted: Drifted, why: str) -> InstallerError:
     return InstallerError(
         f"repair {drifted.names} without being asked ({why}; {drifted.told})",
         remedy=f"run {RECONCILE} at a time of your choice",
+        code="drifted",
+    )
+
+
+def _taken_over(drifted: Drifted) -> InstallerError:
+    return InstallerError(
+        f"repair {drifted.names} without being asked (what has that place is another installer's)",
+        remedy=f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back",
         code="drifted",
     )
 

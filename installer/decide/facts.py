@@ -1,11 +1,12 @@
 """What was found on the host: everything a decision may depend on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.data import dataclass, field
 from installer.decide.effect import Effect, Flags
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, Layout
@@ -89,6 +90,11 @@ class EngineFacts:
     paths: tuple[tuple[PurePosixPath, ...], ...] = ()
     creating: tuple[str, ...] = ()
 
+    @property
+    def title(self) -> str:
+        """How a sentence calls it."""
+        return ENGINES[self.name].title
+
 
 @dataclass(frozen=True, slots=True)
 class OtherEngine:
@@ -109,7 +115,9 @@ class ToolkitFacts:
     ``link`` is what the symlink holds; ``versions`` lists the payloads beside the ledger, file
     by file, and ``digests`` holds the sha256 of the files of the one that the symlink leads to;
     ``config`` is the text of the installed config.toml; ``replaced`` tells that the directory of
-    another installer stands aside.
+    another installer stands aside; ``theirs`` that what stands there has programs, and is not ours;
+    ``superseded`` that what we have set aside has a later one in its place; ``defaults`` are the default
+    runtimes that configs had before ours, where they are that installer's by now.
     """
 
     kind: Kind = Kind.ABSENT
@@ -117,6 +125,9 @@ class ToolkitFacts:
     versions: Mapping[str, Mapping[PurePosixPath, Entry]] = field(default_factory=dict)
     config: str | None = None
     replaced: bool = False
+    theirs: bool = False
+    superseded: bool = False
+    defaults: Mapping[PurePosixPath, str] = field(default_factory=dict)
     digests: Mapping[PurePosixPath, str] = field(default_factory=dict)
 
 
@@ -127,6 +138,8 @@ class GpuSpecification:
     ``text`` is "" where none can be made, and then ``lacking`` says why. ``ours`` tells that what stands at
     ``path`` is one of ours, and ``stale`` are the files that it names and that are not there any more.
     ``others`` are the files of somebody else with devices of the same kind, in directories that engines read.
+    ``unread`` are those of them that name that kind in a way that we do not understand.
+    ``unmade`` is that nvidia-ctk has failed although a driver is loaded: no file may tell when it would not.
     """
 
     path: PurePosixPath
@@ -135,6 +148,16 @@ class GpuSpecification:
     ours: bool = False
     stale: tuple[str, ...] = ()
     others: tuple[PurePosixPath, ...] = ()
+    unread: tuple[PurePosixPath, ...] = ()
+    unmade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFile:
+    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot."""
+
+    path: PurePosixPath | None = None
+    lacking: tuple[InstallerError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +171,16 @@ class Facts:
     started without them; ``low_level`` is a runtime of the host that can take the place of ours;
     ``cdi_spec`` is the specification for this node, None while device nodes are absent that it would name:
     ``absent_nodes``; ``held_nodes`` are those of the ledger that are still there. ``gpus`` is there where
-    containers get GPUs by CDI. ``absent_interpreters`` are those of the payload's scripts that the host
-    lacks. ``version`` is what the toolkit to be installed says of itself, if anything. ``links`` tells of
-    what configs and engines name by a symbolic link where it is. ``lost`` are the configs whose saved text
-    is missing or damaged; ``relinked`` tells what the symbolic links hold that somebody has put in the
+    containers get GPUs by CDI, ``plugin`` where an engine is to start a way to our NRI plugin.
+    ``absent_interpreters`` are those of the payload's scripts that the host lacks. ``version`` is what the
+    toolkit to be installed says of itself, if anything. ``links`` tells of what configs and engines name by a
+    symbolic link where it is. ``lost`` are the configs whose saved text is missing or damaged; ``relinked``
+    tells what the symbolic links hold that somebody has put in the
     place of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks
     and base specs of others name; ``other_engines`` are those beside ours that start the toolkit;
     ``unnamed`` are the programs that are started though no config names them, with what of the toolkit
-    each leads to. ``refused`` tells by name of an engine that runs why nobody knows its configs.
+    each leads to. ``refused`` tells by name of an engine that runs why nobody knows its configs;
+    ``unwritable`` tells by path why a file that an install may write could not be written.
     """
 
     engines: tuple[EngineFacts, ...]
@@ -178,6 +203,7 @@ class Facts:
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None
     gpus: GpuSpecification | None = None
+    plugin: PluginFile | None = None
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()
@@ -189,6 +215,7 @@ class Facts:
     other_engines: tuple[OtherEngine, ...] = ()
     unnamed: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
     refused: Mapping[str, InstallerError] = field(default_factory=dict)
+    unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:
@@ -197,10 +224,19 @@ class Facts:
 
     def leads_into(self, value: str, layout: Layout) -> bool:
         """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""
+        return self._leads(value, layout, lambda each: (each.toolkit, each.home))
+
+    def goes(self, value: str, layout: Layout) -> bool:
+        """Tell whether an undo takes the program at a path away: not that of another toolkit in our place."""
+        if not self.toolkit.theirs:
+            return self.leads_into(value, layout)
+        return self._leads(value, layout, lambda each: (each.home,))
+
+    def _leads(
+        self, value: str, layout: Layout, places_of: Callable[[Layout], tuple[PurePosixPath, ...]]
+    ) -> bool:
         real = self.links.get(str(layout.install_dir), layout.install_dir)
-        places = {
-            each for directory in (layout, Layout(real)) for each in (directory.toolkit, directory.home)
-        }
+        places = {each for directory in (layout, Layout(real)) for each in places_of(directory)}
         found = {_normal(value), self.links.get(value)}
         return any(
             path is not None and path not in places and path.is_relative_to(place)

@@ -2,8 +2,11 @@
 
 from enum import StrEnum
 from hashlib import sha256
+from typing import Final
 
 from installer.decide.data import dataclass, field
+
+EXECUTE: Final = 0o111  # by everybody
 
 
 class Kind(StrEnum):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias, assert_never
 
-from installer.decide.inode import Entry
+from installer.decide.inode import EXECUTE, Entry
 from installer.decide.toolkit import (
     CONFIG,
     EXECUTABLES,
@@ -23,7 +23,6 @@ NOT_OWNED: Final = "owned by another user than root"
 WRITABLE: Final = "writable by others than root"
 SPECIAL_BITS: Final = 0o7000
 ALL_READ: Final = 0o444
-ALL_EXECUTE: Final = 0o111
 PROGRAMS: Final = frozenset(
     PurePosixPath(name) for program in EXECUTABLES for name in (program.name, real_name(program.name))
 )
@@ -110,6 +109,6 @@ def access_flaw(path: PurePosixPath, entry: Entry) -> str:
             return "setuid, setgid or sticky"
         if entry.capabilities:
             return "given capabilities"
-    if (path in PROGRAMS or entry.directory) and ALL_EXECUTE & ~entry.mode:
+    if (path in PROGRAMS or entry.directory) and EXECUTE & ~entry.mode:
         return "not accessible to everybody" if entry.directory else "not executable by everybody"
     return "not readable by everybody" if ALL_READ & ~entry.mode and path != CONFIG else ""

@@ -213,7 +213,7 @@ def _naming(engine: EngineFacts, attempt: Attempt, default: str) -> str:
 
 def _disturbing(engine: EngineFacts, paths: str, wrong: Iterable[str]) -> InstallerError:
     return InstallerError(
-        f"undo our edits of {paths} and leave all else of {engine.name} as it is ({'; '.join(wrong)})",
+        f"undo our edits of {paths} and leave all else of {engine.title} as it is ({'; '.join(wrong)})",
         remedy=f"correct that config, then {TRY_AGAIN}",
         code="config-disturbs-others",
     )
@@ -222,7 +222,7 @@ def _disturbing(engine: EngineFacts, paths: str, wrong: Iterable[str]) -> Instal
 def _default_is_gone(engine: EngineFacts, name: str, paths: str) -> InstallerError:
     """Return why the default runtime that we gave an engine stays."""
     return InstallerError(
-        f"make {name} the default runtime of {engine.name} again (nobody defines it any more)",
+        f"make {name} the default runtime of {engine.title} again (nobody defines it any more)",
         remedy=f"define it in {paths}, or name another default there, then {TRY_AGAIN}",
         code="runtime-needed",
     )
@@ -254,7 +254,8 @@ def refuse_fatal(engine: EngineFacts, now: Effect | None, after: Effect | None) 
         reason = f"its default runtime {after.undefined} is not defined"
     if reason:
         raise InstallerError(
-            f"undo our edits for {engine.name} (it would not come up again with the config it has: {reason})",
+            f"undo our edits for {engine.title} (it would not come up again with the config it has: "
+            f"{reason})",
             remedy=f"correct that config, then {TRY_AGAIN}",
             code="config-refused",
         )

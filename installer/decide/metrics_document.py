@@ -45,7 +45,7 @@ What the file says holds until the next look: a pod that was killed has changed 
 | drift that is not repaired: a restart would be needed, `--drift report`, or five repairs in an hour | 0 until it is repaired | `{PREFIX}failures_total` counts it, with the code `drifted` or `drift-repeats` |
 | an engine does not answer, or does not run | 0 until it serves again | its code in `{PREFIX}failures_total` |
 | nothing | stays as it is, and the file is not written: an old file is no bad sign | |
-| `--drift ignore` | stays as it is | |
+| drift, with `--drift ignore` | 1 while the engines serve | `{PREFIX}config_drifted` stays 0 |
 
 Two expressions to begin with. The first has each node that is not ready, for whatever reason; the second each node that node_exporter tells of and
 we do not (nothing was ever installed there, it was uninstalled, or the file is lost):

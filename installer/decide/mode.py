@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
+from installer.decide.for_runtimes import runtime_asked_by
 from installer.decide.options import GPU_KIND, Mode, Options
 from installer.decide.rows import Record
 
@@ -62,14 +63,14 @@ def mode_of(engines: Iterable[EngineFacts], held: Record, options: Options) -> t
 def _for_runtimes(engines: tuple[EngineFacts, ...], held: Record, options: Options) -> Iterator[str]:
     """Yield why engines are to serve runtimes of ours."""
     if held.engines:
-        yield f"{held.engines[0].name} has runtimes of ours already"
-    if options.asks_for_runtime:
-        yield "a runtime is asked for by its name, as the default, or by CRI-O's hook"
+        yield f"{held.engines[0].title} has runtimes of ours already"
+    if flags := runtime_asked_by(options):
+        yield f"a runtime is asked for by {' and '.join(flags)}"
     if not engines:
         yield "no engine is to be asked"
     for engine in engines:
         if lacks := lacking(engine):
-            yield f"{engine.name} takes no devices by CDI ({lacks})"
+            yield f"{engine.title} takes no devices by CDI ({lacks})"
 
 
 def lacking(engine: EngineFacts) -> str:
@@ -94,15 +95,25 @@ def against_cdi(engines: Iterable[EngineFacts], held: Record) -> Iterator[Instal
     """Yield what stands against CDI alone on this node."""
     for row in held.engines:
         yield InstallerError(
-            f"leave {row.name} to CDI (it has runtimes of ours since an earlier install)",
+            f"leave {row.title} to CDI (it has runtimes of ours since an earlier install)",
             remedy=Remedy("run toolkit-installer uninstall first, or keep ", Option("mode", "runtime")),
             code="mode-unusable",
         )
     for engine in engines:
-        if lacks := lacking(engine):
+        if engine.serving is None:
+            yield InstallerError(
+                f"ask {engine.title} whether it takes devices by CDI ({engine.silence})",
+                remedy=engine.remedy
+                or Remedy(
+                    f"start {engine.title}, see why it does not answer, or leave it out of ",
+                    Option("runtime"),
+                ),
+                code="engine-not-answering",
+            )
+        elif lacks := lacking(engine):
             since = WITH_CDI[ENGINES[engine.name].process]
             yield InstallerError(
-                f"give containers of {engine.name} GPUs by CDI ({lacks})",
+                f"give containers of {engine.title} GPUs by CDI ({lacks})",
                 remedy=Remedy("use ", Option("mode", "runtime"), f"; {since}"),
                 code="mode-unusable",
             )

@@ -11,7 +11,7 @@ def needed_next(found: EngineFacts | None, names: frozenset[str]) -> dict[str, I
     if found is None or name not in names or name == found.flags.default:
         return {}
     error = InstallerError(
-        f"take the runtime {name} away from {found.name} (its unit starts it with --default-runtime {name})",
+        f"take the runtime {name} away from {found.title} (its unit starts it with --default-runtime {name})",
         remedy=f"take that out of the unit, then {TRY_AGAIN}",
         code="runtime-needed",
     )
@@ -22,12 +22,13 @@ def default_of_others(engine: EngineFacts, name: str, paths: str) -> InstallerEr
     """Return why a runtime of ours stays that its engine's owner has made the default."""
     if name == engine.flags.default:
         return InstallerError(
-            f"take the runtime {name} away from {engine.name} (it was started with --default-runtime {name})",
-            remedy=f"start {engine.name} without that, then {TRY_AGAIN}",
+            f"take the runtime {name} away from {engine.title} "
+            f"(it was started with --default-runtime {name})",
+            remedy=f"start {engine.title} without that, then {TRY_AGAIN}",
             code="runtime-needed",
         )
     return InstallerError(
-        f"take the runtime {name} away from {engine.name} (it was made the default in {paths})",
+        f"take the runtime {name} away from {engine.title} (it was made the default in {paths})",
         remedy=f"name another default runtime there, then {TRY_AGAIN}",
         code="runtime-needed",
     )

@@ -76,7 +76,7 @@ class Drift(StrEnum):
     """What ``run`` does, while it waits, when the node is not as installed any more.
 
     ``auto`` repairs what no engine has to be restarted or reloaded for, ``repair`` that as well; ``report``
-    tells it only, and ``ignore`` does not even look.
+    tells it only, and ``ignore`` says nothing of it as long as the engines serve our runtimes.
     """
 
     AUTO = "auto"
@@ -222,14 +222,6 @@ class Options:
             raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
         if self.serves_nri:
             self.nri.refuse_idle()
-        if self.mode.by_cdi and self.asks_for_runtime:
-            raise UsageError(
-                "leave engines to CDI alone with --set-as-default, --runtime-name or --crio-hook",
-                remedy="leave those out, or use --mode runtime",
-            )
-        if self.restart_mode is RestartMode.WHEN_IDLE and self.drift is Drift.IGNORE:
-            problem = "find an engine idle without looking (--restart-mode when-idle with --drift ignore)"
-            raise UsageError(problem, remedy="use another --drift, or --restart-mode auto")
         if not 0 < self.timeout_s < inf:
             raise UsageError(
                 f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
@@ -250,11 +242,6 @@ class Options:
                 f"write labels to {labels}",
                 remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
             )
-
-    @property
-    def asks_for_runtime(self) -> bool:
-        """Whether something was said that only a runtime of ours has."""
-        return self.set_as_default or self.runtime_name != RUNTIME_NAME or self.crio_hook is not None
 
     @property
     def serves_nri(self) -> bool:

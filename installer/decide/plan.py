@@ -41,6 +41,7 @@ class Plan:
     of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
     ``pending`` tells why an engine is not restarted yet, ``due`` are those whose restart an earlier plan has
     left for later, and ``earlier`` what was written for it then: a roll-back takes that back as well.
+    ``unmade`` is that nvidia-ctk has failed although a driver is loaded.
     """
 
     parts: tuple[Part, ...]
@@ -55,6 +56,7 @@ class Plan:
     pending: Mapping[str, NotIdleError] = field(default_factory=dict)
     due: frozenset[str] = frozenset()
     earlier: tuple[WriteConfig, ...] = ()
+    unmade: bool = False
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -91,6 +93,11 @@ class Plan:
         """Why something of ours stays after an undo."""
         return tuple(error for part in self.parts for error in part.needed)
 
+    def already_serves(self, reload: Reload) -> bool:
+        """Tell whether an engine served what a reload is to bring about, when it was asked."""
+        engine = self.engines.get(reload.engine)
+        return engine is not None and engine.serving is not None and reload.satisfied_by(engine.serving)
+
     def and_part(self, part: Part) -> "Plan":
         """Return the plan with one part more."""
         return replace(self, parts=(*self.parts, part))
@@ -124,17 +131,18 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     low_level = options.low_level or engine.low_level(chosen, facts, options)
     shipped = FOR_CDI if by_cdi else WHOLE
     payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
-    specification, of_gpus = cdi.install(facts, options), gpus.install(facts, reason)
+    specification, of_gpus = cdi.install(facts, options), gpus.install(facts, options, reason)
+    plugin = nri.install(facts, options)
     parts = (
         node.install(facts, entries),
         *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
         *refused,
         device_nodes.install(facts, options),
         payload,
-        directories.install(facts, (specification, of_gpus, *engines)),
+        directories.install(facts, (specification, of_gpus, plugin, *engines)),
         specification,
         of_gpus,
-        nri.install(facts, options),
+        plugin,
         *map(engine.find_runtimes, chosen),
         *engines,
         toolkit.sweep(facts, payload),
@@ -175,6 +183,7 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: 
         pending=pending,
         due=frozenset(row.name for row in held.engines if row.restart_due),
         earlier=tuple(write for each in chosen for write in _earlier(each, facts)),
+        unmade=facts.gpus is not None and facts.gpus.unmade,
     )
     return plan.and_part(Part("failed-before", obstacles=_refused_before(plan, held, options)))
 

@@ -16,7 +16,6 @@ from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.options import Options
 from installer.decide.part import TRY_AGAIN, Part
-from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import ConfigRow
 from installer.decide.steps import Reload, WriteConfig
 
@@ -29,7 +28,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     layout = options.layout
     steps = [step for part in parts for step in part.steps]
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
-    left = {row.path for row in facts.held.configs if row.engine == OWNER}
+    left = {row.path for row in facts.held.configs if row.engine not in ENGINES}
     left |= {row.path for part in parts if part.rows.engines for row in part.in_progress}
     for engine in ENGINES.values():
         left |= {*_ignored(engine, facts, texts, layout)}
@@ -50,7 +49,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
         )
     for other in facts.other_engines:
         yield InstallerError(
-            f"remove the toolkit ({other.name} of {other.unit} runs and {other.named[0]})",
+            f"remove the toolkit ({ENGINES[other.name].title} of {other.unit} runs and {other.named[0]})",
             remedy=f"correct that, stop or restart {other.unit}, then {TRY_AGAIN}",
             code="toolkit-needed",
         )
@@ -70,16 +69,15 @@ def _ignored(
     usual = (path for path in sorted(texts) if engine.drop_in_dir in path.parents or path == engine.config)
     paths = tuple(path for path in found or usual if path.suffix != ".json")
     runtimes, default = engine.named(tree_of(texts.get(path), path) for path in paths)
-    return () if facts.leads_into(runtimes.get(default) or default, layout) else paths
+    return () if facts.goes(runtimes.get(default) or default, layout) else paths
 
 
 def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
     """Yield the rows, those of a first install with what their files name of the toolkit by then."""
     for row in rows:
         held = facts.held.config(row.path)
-        named = (
-            held.named if held else tuple(_programs(facts.contents.get(row.path), row.path, facts, layout))
-        )
+        programs = programs_named(facts.contents.get(row.path), row.path)
+        named = held.named if held else tuple(each for each in programs if facts.leads_into(each, layout))
         yield replace(row, named=named)
 
 
@@ -99,7 +97,7 @@ def _newly_named(path: PurePosixPath, file: File | None, facts: Facts, layout: L
 def _handed(facts: Facts, layout: Layout) -> Iterator[InstallerError]:
     """Yield which files of others have containers start the toolkit: CDI specifications, hooks, and such."""
     for path, values in facts.handed.items():
-        named = next((value for value in values if facts.leads_into(value, layout)), None)
+        named = next((value for value in values if facts.goes(value, layout)), None)
         if named is not None:
             problem = f"remove the toolkit ({path} names {_told(named, facts)})"
             yield InstallerError(
@@ -113,27 +111,27 @@ def _served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator
     for engine in facts.engines:
         now, later = engine.flags.runtimes, engine.next_flags.runtimes
         for name, binary in {**later, **now}.items():
-            if facts.leads_into(binary, layout):
+            if facts.goes(binary, layout):
                 start = "was started" if name in now else "will be started by its unit"
-                started = f"{engine.name} {start} with a flag for {name}"
+                started = f"{engine.title} {start} with a flag for {name}"
                 yield InstallerError(
                     f"remove the toolkit ({started}, which starts {_told(binary, facts)})",
-                    remedy=f"start {engine.name} without that flag, then {TRY_AGAIN}",
+                    remedy=f"start {engine.title} without that flag, then {TRY_AGAIN}",
                     code="toolkit-needed",
                 )
         binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
         for name, binary in binaries.items():
-            if (engine.name, name) not in ours and facts.leads_into(binary, layout):
+            if (engine.name, name) not in ours and facts.goes(binary, layout):
                 yield InstallerError(
-                    f"remove the toolkit ({engine.name} serves {name}, which starts {_told(binary, facts)})",
-                    remedy=f"take it out of the config of {engine.name}, restart that, then {TRY_AGAIN}",
+                    f"remove the toolkit ({engine.title} serves {name}, which starts {_told(binary, facts)})",
+                    remedy=f"take it out of the config of {engine.title}, restart that, then {TRY_AGAIN}",
                     code="toolkit-needed",
                 )
 
 
 def _programs(file: File | None, path: PurePosixPath, facts: Facts, layout: Layout) -> Iterator[str]:
-    """Yield what a file names of the toolkit; one that no engine could read names nothing."""
-    yield from (value for value in programs_named(file, path) if facts.leads_into(value, layout))
+    """Yield what a file names of the toolkit that goes; one that no engine could read names nothing."""
+    yield from (value for value in programs_named(file, path) if facts.goes(value, layout))
 
 
 def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:

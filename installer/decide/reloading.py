@@ -101,12 +101,12 @@ def stale(engine: EngineFacts, facts: Facts, entries: Iterable[RuntimeEntry]) ->
     wanted = effect(text, engine.config, engine.version, engine.flags)
     if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
         yield (
-            f"{engine.name} has the default runtime {default} in force and {engine.config} says "
+            f"{engine.title} has the default runtime {default} in force and {engine.config} says "
             f"{wanted.default}: a reload brings into force what the file says"
         )
     if names_gone := forgotten(engine.serving, engine.version):
         yield (
-            f"{engine.name} serves {' and '.join(names_gone)}, which this release forgets in each reload "
+            f"{engine.title} serves {' and '.join(names_gone)}, which this release forgets in each reload "
             "until its next start"
         )
     yield from stale_runtimes(engine, wanted, ours)
@@ -128,8 +128,8 @@ def stale_runtimes(engine: EngineFacts, wanted: Effect | None, ours: Collection[
             continue
         how = "" if lacks else " as it is"
         yield (
-            f"{engine.name} serves the runtime {name}, which is not defined{how} in {files}: its next {when} "
-            f"{'ends' if lacks else 'changes'} that"
+            f"{engine.title} serves the runtime {name}, which is not defined{how} in {files}: its next "
+            f"{when} {'ends' if lacks else 'changes'} that"
         )
 
 
@@ -150,7 +150,7 @@ def pending(engine: EngineFacts, extras: Extras, *, told: bool) -> str:
     ``told`` is that its config asks for CDI, which a restart brings into force.
     """
     if told and engine.serving is not None and engine.serving.cdi is None:
-        return f"{CDI} in {engine.config} has no effect, for this {engine.name} has no CDI"
+        return f"{CDI} in {engine.config} has no effect, for this {engine.title} has no CDI"
     if ENGINES[engine.name].reload is not ReloadMethod.HUP:
         return ""
     return docker.pending(engine.config, extras, engine.serving)

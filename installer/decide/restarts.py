@@ -27,7 +27,7 @@ def not_idle(engine: EngineFacts, creating: Sequence[str]) -> NotIdleError:
     names = ", ".join(each[:SHORT] for each in sorted(creating)[:NAMED])
     more = f" and {len(creating) - NAMED} more" if len(creating) > NAMED else ""
     return NotIdleError(
-        f"restart {engine.name} yet (it has created containers that are not started: {names}{more})",
+        f"restart {engine.title} yet (it has created containers that are not started: {names}{more})",
         remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "
         "no run waits, run install again",
     )
@@ -64,7 +64,7 @@ def elsewhere(engine: EngineFacts, after: Effect) -> Iterator[InstallerError]:
 def moved(engine: EngineFacts, what: str, was: str, where: str) -> InstallerError:
     """Return why an engine is not restarted that would have another config, root, state or address then."""
     return InstallerError(
-        f"restart {engine.name} (at its next start {what}, and it runs with {was})",
+        f"restart {engine.title} (at its next start {what}, and it runs with {was})",
         remedy=f"restart {engine.unit} at a time of your choice, or take that out of {where}, then run again",
         code="restart-moves-engine",
     )
@@ -73,7 +73,7 @@ def moved(engine: EngineFacts, what: str, was: str, where: str) -> InstallerErro
 def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
     """Return why an engine is not restarted whose unit was edited since its start."""
     return InstallerError(
-        f"restart {engine.name} ({engine.unit} would not start it again: {reason})",
+        f"restart {engine.title} ({engine.unit} would not start it again: {reason})",
         remedy=f"correct {engine.unit}, or what it needs, then run again",
         code="unit-failed",
     )
@@ -82,7 +82,7 @@ def not_started_again(engine: EngineFacts, reason: str) -> InstallerError:
 def masked(engine: EngineFacts) -> InstallerError:
     """Return why an engine is not restarted whose unit systemd starts for nobody."""
     return InstallerError(
-        f"restart {engine.name} (its unit {engine.unit} is masked)",
+        f"restart {engine.title} (its unit {engine.unit} is masked)",
         remedy=f"say systemctl unmask {engine.unit} on the node, then run again",
         code="unit-failed",
     )
@@ -91,7 +91,7 @@ def masked(engine: EngineFacts) -> InstallerError:
 def not_by_hand(engine: EngineFacts, setting: str) -> InstallerError:
     """Return why an engine is not restarted whose unit only others may start or stop."""
     return InstallerError(
-        f"restart {engine.name} ({engine.unit} has {setting}=yes, so systemd refuses that)",
+        f"restart {engine.title} ({engine.unit} has {setting}=yes, so systemd refuses that)",
         remedy=f"say {setting}=no in an override of {engine.unit} and daemon-reload, then run again",
         code="unit-failed",
     )
@@ -100,7 +100,7 @@ def not_by_hand(engine: EngineFacts, setting: str) -> InstallerError:
 def ending_containers(engine: EngineFacts, mode: str, monitors: int) -> InstallerError:
     """Return why an engine is not restarted whose unit takes the monitors of live containers with it."""
     return InstallerError(
-        f"restart {engine.name} ({engine.unit} has KillMode={mode}, and {monitors} shims of live containers "
+        f"restart {engine.title} ({engine.unit} has KillMode={mode}, and {monitors} shims of live containers "
         "run in it: a stop would kill them)",
         remedy=f"say KillMode=process in an override of {engine.unit} and daemon-reload, then run again",
         code="restart-kills-containers",
@@ -110,7 +110,7 @@ def ending_containers(engine: EngineFacts, mode: str, monitors: int) -> Installe
 def stopped_meanwhile(engine: EngineFacts) -> EngineStoppedError:
     """Return why nobody knows whether an engine would serve our runtimes."""
     return EngineStoppedError(
-        f"prove that {engine.name} serves our runtimes (somebody has stopped {engine.unit})",
+        f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",
         remedy=f"start {engine.unit}, then run again",
         code="engine-not-proven",
     )

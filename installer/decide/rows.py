@@ -4,6 +4,7 @@ from pathlib import PurePosixPath
 
 from installer.decide.data import dataclass
 from installer.decide.edits import Edit, Syntax
+from installer.decide.engines import ENGINES
 from installer.decide.inode import File, Meta
 
 
@@ -67,6 +68,11 @@ class EngineRow:
     default: str = ""
     version: tuple[int, ...] | None = None
     restart_due: bool = False
+
+    @property
+    def title(self) -> str:
+        """How a sentence calls it."""
+        return ENGINES[self.name].title
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """A CDI specification as data: with the host's paths, and of the lowest version that has all it says."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
 from installer.decide.errors import InstallerError
+from installer.decide.pattern import pattern
+from installer.decide.top_of_yaml import top_of_yaml
 
 Version: TypeAlias = tuple[int, ...]
 Moves: TypeAlias = Sequence[tuple[PurePosixPath, PurePosixPath]]
@@ -25,10 +25,7 @@ LOWEST: Final = (0, 3, 0)
 HOST_PATHS: Final = (0, 5, 0)  # of a device node, and a device whose name begins with a digit
 MOUNT_TYPES: Final = (0, 4, 0)
 ANNOTATIONS: Final = (0, 6, 0)  # and a dot in the class
-_VERSION: Final = re.compile(r"\d{1,4}(?:\.\d{1,4}){2}")
-_NO_LINE: Final = re.compile(r"\s*#|---|\.\.\.|%")
-_KEY: Final = re.compile(r"""([\w.-]+|"[^"]*"|'[^']*')\s*:(|\s.*)$""")
-_COMMENT: Final = re.compile(r"(?:^|\s+)#.*")
+_VERSION: Final = pattern(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 # What reading raises where the text is of another shape.
 MISTAKEN: Final = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
@@ -73,48 +70,28 @@ def named(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path.startswith("/")))
 
 
-def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
+def has_devices(text: str, kind: str, highest: Version | None = None) -> bool | None:
     """Tell whether a specification, in JSON or YAML, gives devices of this kind to engines that read it.
 
     They read none that lacks devices, or is of a later version than ``highest``, None where nobody knows it.
-    Comments, deeper tables and values that only look like it give nobody a device.
+    Comments, deeper tables and values that only look like it give nobody a device. None is the answer for a
+    text that names the kind in a way that is not understood here.
     """
     try:
         said = json.loads(text)
+        said = {key.lower(): value for key, value in said.items()} if isinstance(said, dict) else {}
     except ValueError:
-        said = _top_of_yaml(text)
+        try:
+            said = top_of_yaml(text)
+        except ValueError:
+            return None if kind in text else False
     except RecursionError:
         return False
-    if not isinstance(said, Mapping) or said.get("kind") != kind or not said.get("devices"):
+    if said.get("kind") != kind or not said.get("devices"):
         return False
-    version = _VERSION.fullmatch(str(said.get("cdiVersion", "")))
-    late = version is not None and highest is not None and tuple(map(int, version[0].split("."))) > highest
+    version = _VERSION.fullmatch(str(said.get("cdiversion", "")))
+    late = version is not None and highest is not None and tuple(map(int, version[1].split("."))) > highest
     return version is not None and not late
-
-
-def _top_of_yaml(text: str) -> dict[str, str]:
-    """Return what stands behind each key of the uppermost table, as text, over several lines perhaps."""
-    lines = [line for line in text.splitlines() if line.strip() and not _NO_LINE.match(line)]
-    depth = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
-    found: dict[str, str] = {}
-    key = ""
-    for line in lines:
-        top = _KEY.match(line[depth:]) if not line[:depth].strip() else None
-        if top is not None:
-            key = top[1].strip("\"'")
-            found[key] = _plain(top[2])
-        elif key:
-            found[key] = f"{found[key].lstrip('>|-+')} {_plain(line)}".strip()
-    return {name: "" if value in {"[]", "{}", "null", "~"} else value for name, value in found.items()}
-
-
-def _plain(value: str) -> str:
-    """Return one value of YAML without its quotes and the comment behind it."""
-    value = _COMMENT.sub("", value.strip())
-    if value[:1] == value[-1:] == '"' and len(value) > 1:
-        with suppress(ValueError):
-            return str(json.loads(value))
-    return value.strip("'")
 
 
 def _paths(edits: Mapping[str, Any]) -> Iterator[Any]:

@@ -45,6 +45,8 @@ class WriteConfig:
     ``link`` is what a symbolic link holds that somebody has put at ``path`` since we created a file there:
     it goes with the file, for a link to nowhere is not the absence that was there before us. ``passing`` are
     the edits of a text that stands there for the time of a reload only: it may stay, and be edited by others.
+    One that is ``executable`` becomes so only under its name: of some directories an engine executes all.
+    ``unwanted`` is that nobody wants ``before`` back, also if what follows fails.
     """
 
     engine: str
@@ -53,6 +55,8 @@ class WriteConfig:
     after: File | None
     link: str = ""
     passing: tuple[Edit, ...] = ()
+    executable: bool = False
+    unwanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class SwitchToolkit:
     """Let ``<install-dir>/toolkit`` be what ``after`` says.
 
     Each side is what a symlink holds, "" for no such name, or None for the directory of another
-    installer, which stands aside while our symlink is in its place.
+    installer, which stands aside while our symlink is in its place; on both sides, the one that stands
+    aside goes, for a later one has taken its name.
     """
 
     before: str | None
@@ -222,7 +227,7 @@ def describe(step: Step) -> str:
         case MakeDirectory(path) | RemoveDirectory(path):
             return f"{'make' if isinstance(step, MakeDirectory) else 'remove'} the directory {path}"
         case FindRuntimes(engine):
-            return f"make sure that {engine} finds the runtimes"
+            return f"make sure that {ENGINES[engine].title} finds the runtimes"
         case WriteConfig(_, path, before, after):
             verb = "create" if before is None else "remove" if after is None else "edit"
             return f"{verb} {path}"
@@ -230,10 +235,12 @@ def describe(step: Step) -> str:
             return f"install toolkit {version}{' anew' if repairs else ''} ({len(files)} files)"
         case RemoveVersion(version):
             return f"remove toolkit {version}"
-        case SwitchToolkit(_, after):
-            return f"point toolkit to {after}" if after else "point toolkit to what it was before"
+        case SwitchToolkit(before, after):
+            return _switched(before, after)
         case Reload(engine, present):
-            return f"{TAKES_UP[ENGINES[engine].reload].format(engine)}{PROOF if present else ''}"
+            return (
+                f"{TAKES_UP[ENGINES[engine].reload].format(ENGINES[engine].title)}{PROOF if present else ''}"
+            )
         case RemoveToolkit():
             return "remove the toolkit of NVIDIA's installer"
         case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
@@ -245,6 +252,12 @@ def describe(step: Step) -> str:
             return "make sure that no container runs on the runtimes"
         case _:
             assert_never(step)
+
+
+def _switched(before: str | None, after: str | None) -> str:
+    if before is None and after is None:
+        return "remove the toolkit that another installer had there before"
+    return f"point toolkit to {after}" if after else "point toolkit to what it was before"
 
 
 def paths_of(nodes: Iterable[DeviceNode]) -> str:
@@ -262,12 +275,12 @@ def inverse(step: Step) -> Step | None:
             return RemoveDirectory(path)
         case RemoveDirectory(path):
             return MakeDirectory(path)
-        case WriteConfig(_, _, before, after):
-            return replace(step, before=after, after=before)
+        case WriteConfig(_, _, before, after, unwanted=unwanted):
+            return None if unwanted else replace(step, before=after, after=before)
         case InstallVersion(version, _, repairs):
             return None if repairs else RemoveVersion(version)
         case SwitchToolkit(before, after):
-            return SwitchToolkit(before=after, after=before)
+            return SwitchToolkit(before=after, after=before) if before != after else None
         case MakeDeviceNodes(nodes):
             return RemoveDeviceNodes(nodes)
         case (

@@ -1,20 +1,21 @@
 """The toolkit's config.toml: NVIDIA's document, and what an administrator has made of it since."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from installer.decide.data import dataclass
 from installer.decide.edits import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.errors import InstallerError
+from installer.decide.pattern import pattern
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.items import Table
 
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY: Final = pattern(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +39,84 @@ class ToolkitConfig:
     features: tuple[str, ...] = ()
 
 
-def render_config(
+def config_tree(
     config: ToolkitConfig,
     *,
     toolkit_dir: PurePosixPath,
     low_level: Sequence[str],
     ldconfig_real: bool,
     suse: bool,
-) -> str:
-    """Return the text of config.toml.
+) -> Tree:
+    """Return what config.toml says.
 
     ``ldconfig_real`` says that the driver root holds sbin/ldconfig.real, as on Debian, where sbin/ldconfig
     is a script that a container cannot run. On ``suse`` device nodes belong to the group video.
     """
+    ldconfig = PurePosixPath(config.driver_root, "sbin", "ldconfig.real" if ldconfig_real else "ldconfig")
+    document: dict[str, Value] = {
+        "accept-nvidia-visible-devices-as-volume-mounts": config.accept_volume_mounts,
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": config.accept_envvar_when_unprivileged,
+        "disable-require": False,
+        "supported-driver-capabilities": "compat32,compute,display,graphics,ngx,utility,video",
+        "swarm-resource": "",
+        "nvidia-container-cli": {
+            "debug": config.cli_debug,
+            "environment": [],
+            "ldcache": "",
+            # @ means the host's own program: one from the image could be anybody's.
+            "ldconfig": f"@{ldconfig}",
+            "load-kmods": True,
+            "no-cgroups": False,
+            "path": str(toolkit_dir / "nvidia-container-cli"),
+            "root": config.driver_root,
+            "user": "root:video" if suse else "",
+        },
+        "nvidia-container-runtime": {
+            "debug": config.runtime_debug,
+            "log-level": config.log_level,
+            "mode": config.mode,
+            "runtimes": list(low_level),
+            "modes": {
+                "cdi": {
+                    "annotation-prefixes": list(config.cdi_annotation_prefixes),
+                    "default-kind": config.cdi_default_kind,
+                    "spec-dirs": ["/etc/cdi", "/var/run/cdi"],
+                },
+                "csv": {"mount-spec-path": "/etc/nvidia-container-runtime/host-files-for-container.d"},
+                "legacy": {"cuda-compat-mode": "ldconfig"},
+            },
+        },
+        "nvidia-container-runtime-hook": {
+            "path": str(toolkit_dir / "nvidia-container-runtime-hook"),
+            "skip-mode-detection": config.skip_mode_detection,
+        },
+        "nvidia-ctk": {"path": str(toolkit_dir / "nvidia-ctk")},
+    }
+    if config.features:
+        document["features"] = _features(config.features)
+    return document
+
+
+def render_config(tree: Tree, before: str = "") -> str:
+    """Return the text of a config.toml that says ``tree``: the text ``before`` where that says it.
+
+    Of a text that we rendered before, an earlier version of ours perhaps, only what it says counts.
+    """
+    if _says(before, tree):
+        return before
+    # Loading it takes as long as all of the edits do; a start that changes nothing renders nothing.
     import tomlkit
 
     document = tomlkit.document()
-    _fill(document, _document(config, toolkit_dir, low_level, ldconfig_real=ldconfig_real, suse=suse), "")
+    _fill(document, tree, "")
     return tomlkit.dumps(document)
+
+
+def _says(text: str, tree: Tree) -> bool:
+    """Tell whether a text of ours says all of ``tree``, and nothing else."""
+    with suppress(InstallerError):
+        return not _differ(parse(text, Syntax.TOML, name="config.toml"), tree)
+    return False
 
 
 def carry_over(
@@ -104,59 +165,6 @@ def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, .
         for key in _keys(ours, installed)
         if _differ(_look_up(ours, key), _look_up(installed, key))
     )
-
-
-def _document(
-    config: ToolkitConfig,
-    toolkit_dir: PurePosixPath,
-    low_level: Sequence[str],
-    *,
-    ldconfig_real: bool,
-    suse: bool,
-) -> Tree:
-    ldconfig = PurePosixPath(config.driver_root, "sbin", "ldconfig.real" if ldconfig_real else "ldconfig")
-    document: dict[str, Value] = {
-        "accept-nvidia-visible-devices-as-volume-mounts": config.accept_volume_mounts,
-        "accept-nvidia-visible-devices-envvar-when-unprivileged": config.accept_envvar_when_unprivileged,
-        "disable-require": False,
-        "supported-driver-capabilities": "compat32,compute,display,graphics,ngx,utility,video",
-        "swarm-resource": "",
-        "nvidia-container-cli": {
-            "debug": config.cli_debug,
-            "environment": [],
-            "ldcache": "",
-            # @ means the host's own program: one from the image could be anybody's.
-            "ldconfig": f"@{ldconfig}",
-            "load-kmods": True,
-            "no-cgroups": False,
-            "path": str(toolkit_dir / "nvidia-container-cli"),
-            "root": config.driver_root,
-            "user": "root:video" if suse else "",
-        },
-        "nvidia-container-runtime": {
-            "debug": config.runtime_debug,
-            "log-level": config.log_level,
-            "mode": config.mode,
-            "runtimes": list(low_level),
-            "modes": {
-                "cdi": {
-                    "annotation-prefixes": list(config.cdi_annotation_prefixes),
-                    "default-kind": config.cdi_default_kind,
-                    "spec-dirs": ["/etc/cdi", "/var/run/cdi"],
-                },
-                "csv": {"mount-spec-path": "/etc/nvidia-container-runtime/host-files-for-container.d"},
-                "legacy": {"cuda-compat-mode": "ldconfig"},
-            },
-        },
-        "nvidia-container-runtime-hook": {
-            "path": str(toolkit_dir / "nvidia-container-runtime-hook"),
-            "skip-mode-detection": config.skip_mode_detection,
-        },
-        "nvidia-ctk": {"path": str(toolkit_dir / "nvidia-ctk")},
-    }
-    if config.features:
-        document["features"] = _features(config.features)
-    return document
 
 
 def _features(names: Sequence[str]) -> Tree:

@@ -12,7 +12,7 @@ from installer.decide.facts import Container, EngineFacts, Facts, names_of
 from installer.decide.former import after_undo
 from installer.decide.options import Options
 from installer.decide.part import Part, attempted, id_of, rows_of
-from installer.decide.parts import cdi, device_nodes, directories, engine, node, toolkit
+from installer.decide.parts import adopted, cdi, device_nodes, directories, engine, gpus, node, nri, toolkit
 from installer.decide.plan import Plan
 from installer.decide.references import references
 from installer.decide.reloading import knowing_texts_of, take_up
@@ -37,9 +37,11 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     stays = bool(facts.running or needed)
     parts = (
         *first,
+        nri.undo(facts),
         cdi.undo(facts, stays=stays),
         device_nodes.undo(facts, stays=stays),
         toolkit.undo(facts, options, needed, engines),
+        adopted.left_theirs(facts, options),
         directories.undo(facts, options, stays=stays),
     )
     return _undone(parts, facts, stays=stays)
@@ -111,7 +113,7 @@ def plan_rollback(
     ]
     rows = tuple(knowing_texts_of(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
-    final = in_progress if used else held
+    final = in_progress if used else gpus.withdrawn(held, done)
     part = Part("roll-back", tuple(steps), ("the install failed",) * len(steps))
     return Plan((part,), in_progress, final, plan.engines, in_use=running if used else (), seen=plan.seen)
 

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final, TypeAlias
 
 from installer.decide.data import dataclass
+from installer.decide.engines import ENGINES
 
 LABEL: Final = "toolkit-installer"
 MARK: Final = "toolkit-installer-verify"  # the label's value, and the name of the image
@@ -99,14 +100,14 @@ def proof(wanted: Wanted, observed: Observed) -> Proof:
 def _problem(
     wanted: Wanted, observed: Observed, devices: Sequence[str], libraries: Sequence[str]
 ) -> tuple[str, str]:
-    doctor = "see toolkit-installer doctor"
+    title, doctor = ENGINES[wanted.engine].title, "see toolkit-installer doctor"
     if observed.failure:
-        return f"no container could be run: {observed.failure}", f"see the log of {wanted.engine}; {doctor}"
+        return f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}"
     if MARK not in observed.said.splitlines():
         return f"the container printed {observed.said[:200]!r}", doctor
     if observed.started_by != wanted.binary:
         by = observed.started_by or "a runtime that is not ours"
-        return f"it was started by {by}", f"{wanted.engine} serves another runtime of that name; {doctor}"
+        return f"it was started by {by}", f"{title} serves another runtime of that name; {doctor}"
     if not observed.wrapper:
         return f"{wanted.binary} was not started", doctor
     if not observed.real:

@@ -10,6 +10,10 @@ from _socket import socket
 from fcntl import F_SETFL, F_SETOWN, F_SETSIG, fcntl
 from time import monotonic
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded to wait
+    from collections.abc import Callable
+
 AT_MOST_S = 1.0
 STEP_S = 0.05
 REQUEST_BYTES = 4096
@@ -17,6 +21,13 @@ ANSWER_BYTES = 1 << 20
 END = b"\r\n\r\n"
 O_ASYNC = 0o20000  # asm-generic/fcntl.h; posix does not name it
 TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def beside(said: bytes, asked: int) -> "Callable[[list[int]], None]":
+    """Have the kernel tell of who connects to a socket; return what then answers with a file."""
+    fd, _, path = said.partition(b":")
+    arm(int(fd), asked)
+    return lambda numbers: answer(int(fd), path, numbers)
 
 
 def arm(fd: int, asked: int) -> None:

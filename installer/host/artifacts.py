@@ -1,47 +1,59 @@
 """What the toolkit's source holds, by the names we ship."""
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.artifacts import search_paths
+from installer.decide.pattern import pattern
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact
 from installer.host.digests import Known
 from installer.host.inodes import translated
-from installer.host.programs import run_locally
-from installer.host.threads import begun
+from installer.host.programs import Ran, run_beside
+from installer.host.threads import beside
 
 ASK_S: Final = 2.0
 ASKED: Final = "nvidia-ctk"
 NAMED: Final = "libnvidia-container.so.1"
-_SAYS: Final = re.compile(r"\bCLI version v?(\d{1,6}(?:\.\d{1,6}){2})\b")
-_NAMED: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
+_SAYS: Final = pattern(r"\bCLI version v?(\d{1,6}(?:\.\d{1,6}){2})\b")
+_NAMED: Final = pattern(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 @contextmanager
-def asked_version(root: PurePosixPath) -> Iterator[Callable[[], tuple[int, ...] | None]]:
+def asked_version(root: PurePosixPath, known: Known) -> Iterator[Callable[[], tuple[int, ...] | None]]:
     """Ask the toolkit below ``root`` for its version while the block goes on.
 
     What is yielded returns it: as its program says, else as the name of its library does; None where neither
-    is to be had. A release that is yet to come (``1.18.0-rc.1``) counts as it.
+    is to be had. A release that is yet to come (``1.18.0-rc.1``) counts as it. What a program said is
+    ``known`` as its digest is.
     """
-    with ThreadPoolExecutor(1) as pool:
-        yield begun(pool, partial(_version, root))
-
-
-def _version(root: PurePosixPath) -> tuple[int, ...] | None:
     program = find_artifact(root, ASKED)
-    ran = run_locally(program, ("--version",), "", timeout_s=ASK_S) if program else None
+    version = known.version_of(str(program)) if program else ""
+    if program is None or version:
+        yield lambda: _numbers(version or _named(root))
+        return
+    with run_beside(program, ("--version",)) as ended:
+        yield lambda: _numbers(known.told(str(program), _said(ended(ASK_S))) or _named(root))
+
+
+def _said(ran: Ran | None) -> str:
+    """Return the version that a program said; "" where it said none."""
     said = _SAYS.search(ran.stdout) if ran is not None and ran.returncode == 0 else None
-    if said is None:
-        library = find_artifact(root, NAMED)
-        said = _NAMED.search(library.name) if library else None
-    return tuple(int(number) for number in said[1].split(".")) if said else None
+    return said[1] if said else ""
+
+
+def _named(root: PurePosixPath) -> str:
+    """Return the version in the name of the toolkit's library; "" where there is none."""
+    library = find_artifact(root, NAMED)
+    named = _NAMED.search(library.name) if library else None
+    return named[1] if named else ""
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    return tuple(int(number) for number in version.split(".")) if version else None
 
 
 def machine() -> str:
@@ -56,9 +68,16 @@ def found_artifacts(root: PurePosixPath, known: Known) -> Iterator[Callable[[], 
     What is yielded returns them, and raises InstallerError where one cannot be read. What is ``known`` is not
     read as a whole.
     """
-    found = [(name, place) for name in REQUIRED if (place := _find(Path(root), name)) is not None]
-    with ThreadPoolExecutor() as pool:
-        reads = [begun(pool, partial(_read, name, Path(root), place, known)) for name, place in found]
+    found = [
+        (name, place, (Path(root) / place).resolve())
+        for name in REQUIRED
+        if (place := _find(Path(root), name)) is not None
+    ]
+    with beside() as begun:
+        reads = [
+            begun(partial(_read, name, place, path, known), long=known.is_long(str(path)))
+            for name, place, path in found
+        ]
         yield lambda: tuple(read() for read in reads)
 
 
@@ -77,8 +96,7 @@ def _find(root: Path, name: str) -> PurePosixPath | None:
     return None
 
 
-def _read(name: str, root: Path, place: PurePosixPath, known: Known) -> Artifact:
-    path = (root / place).resolve()
+def _read(name: str, place: PurePosixPath, path: Path, known: Known) -> Artifact:
     with translated("read", PurePosixPath(path)), path.open("rb") as file:
         status = os.fstat(file.fileno())
         head = file.read(HEAD_BYTES)

@@ -1,8 +1,8 @@
 """A pod with one container over CRI, as a kubelet makes it, and gone when the block is left."""
 
 import json
+import os
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,7 +101,7 @@ def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:
 
 
 def _pod(cgroup_parent: str) -> bytes:
-    name = f"{MARK}-{uuid.uuid4().hex[:8]}"
+    name = f"{MARK}-{os.urandom(4).hex()}"
     metadata = _bytes(1, name) + _bytes(2, name) + _bytes(3, "default")
     security = _bytes(1, _number(1, NODE) + _number(2, CONTAINER))
     linux = (_bytes(1, cgroup_parent) if cgroup_parent else b"") + _bytes(2, security)

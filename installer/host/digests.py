@@ -1,4 +1,4 @@
-"""What programs hold, told by their sha256: hashed in threads while something else goes on."""
+"""What programs hold, told by their sha256: large ones are hashed while something else goes on."""
 
 import hashlib
 import os
@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.host.files import Host
 from installer.host.glance import mark
+from installer.host.threads import beside
 from installer.host.watched import SECOND_NS, TICK_NS
 
 LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up
+VERSION: Final = "/version"  # behind the mark of a program whose version is known
 
 
 class Known:
@@ -35,6 +37,27 @@ class Known:
         if found and digest:
             into[found] = digest
         return digest
+
+    def version_of(self, program: str) -> str:
+        """Return the version that a large program of the source has said; "" where that is not known.
+
+        Its words depend on what it holds alone.
+        """
+        return self.told(program, self.before.get(settled_mark(program) + VERSION, ""))
+
+    def told(self, program: str, version: str) -> str:
+        """Keep the ``version`` that a program of the source says, if it says one and is large; return it."""
+        if version and (found := settled_mark(program)):
+            self.sources[found + VERSION] = version
+        return version
+
+    def is_long(self, path: str) -> bool:
+        """Tell whether ``digest_of`` is going to read a large file."""
+        try:
+            size_bytes = os.lstat(path).st_size
+        except OSError:
+            return False
+        return size_bytes >= LARGE_BYTES and settled_mark(path) not in self.before
 
 
 def settled_mark(path: str, *, wait: bool = False) -> str:
@@ -68,16 +91,13 @@ def digests_below(
     if path is None:
         yield dict
         return
-    from concurrent.futures import ThreadPoolExecutor
-
-    from installer.host.threads import begun
-
-    local = host.local_path(path)
-    files = [Path(place, name) for place, _, names in os.walk(local) for name in names]
-    digest = partial(known.digest_of, into=known.installed) if known else digest_of
-    with ThreadPoolExecutor() as pool:
+    local, known = str(host.local_path(path)), known or Known({})
+    files = [os.path.join(place, name) for place, _, names in os.walk(local) for name in names]  # noqa: PTH118
+    digest = partial(known.digest_of, into=known.installed)
+    with beside() as begun:
         hashed = {
-            PurePosixPath(file.relative_to(local)): begun(pool, partial(digest, str(file))) for file in files
+            PurePosixPath(file[len(local) + 1 :]): begun(partial(digest, file), long=known.is_long(file))
+            for file in files
         }
         yield lambda: {name: done() for name, done in hashed.items()}
 

@@ -1,8 +1,8 @@
 """A container of Docker's on an image that has nothing in it; both are gone when the block is left."""
 
 import io
+import os
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,7 +76,7 @@ def _running(
     made = client.containers.create(
         f"{MARK}:1",
         tools.command(WAITS),
-        name=f"{MARK}-{uuid.uuid4().hex[:8]}",
+        name=f"{MARK}-{os.urandom(4).hex()}",
         runtime=runtime,
         environment=dict(environment),
         labels={LABEL: MARK},

@@ -22,7 +22,7 @@ class NotServedError(InstallerError):
     usual = "engine-unknown"
 
     def __init__(self, reason: str, *, remedy: str) -> None:
-        super().__init__(f"configure docker ({reason})", remedy=f"leave docker out of --runtime{remedy}")
+        super().__init__(f"configure Docker ({reason})", remedy=f"leave docker out of --runtime{remedy}")
         self.reason = reason
 
 

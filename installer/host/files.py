@@ -13,10 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, Self
 
-from installer.decide.errors import InstallerError, Option, Remedy
+from installer.decide.errors import InstallerError
 from installer.decide.inode import File, Kind
 from installer.host.inodes import (
     exchange_names,
+    find_name,
     is_mount_point,
     kind_of,
     labelled_as_neighbours,
@@ -32,6 +33,7 @@ from installer.host.inodes import (
 from installer.host.places import DIRECTORY, Mount, Place, Places
 
 READ_BYTES: Final = 1 << 20
+READ_ONLY, NOEXEC = "read-only", "noexec"
 
 
 class Host(Places):
@@ -43,7 +45,7 @@ class Host(Places):
         refuse_missing_root(root)
         host = cls([Mount(PurePosixPath("/"), Path(root))])
         for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
-            host._mounts[host.resolve(directory)] = Path(local)  # a path is looked up without its links
+            host.mount(host.resolve(directory), Path(local))  # a path is looked up without its links
         return host
 
     def local_path(self, path: PurePosixPath, *, last: bool = True) -> Path:
@@ -146,7 +148,7 @@ class Host(Places):
         with translated("remove", path):
             try:
                 with self.place(path, last=False).opened() as (directory, name):
-                    _find(name, directory)
+                    find_name(name, directory)
                     os.unlink(name, dir_fd=directory)
                     os.fsync(directory)
             except (FileNotFoundError, NotADirectoryError):
@@ -171,7 +173,7 @@ class Host(Places):
         """Remove an empty directory, and a link that leads to it with it; tell whether it is gone."""
         try:
             with self.place(path).opened() as (directory, name):
-                _find(name, directory)
+                find_name(name, directory)
                 os.rmdir(name, dir_fd=directory)
                 os.fsync(directory)
         except FileNotFoundError:
@@ -252,29 +254,16 @@ class Host(Places):
         status = self._file_system(path)
         return status.f_bavail * status.f_frsize
 
-    def install_obstacles(self, path: PurePosixPath) -> tuple[InstallerError, ...]:
-        """Return why nothing could be installed or run below ``path``, which need not exist."""
+    def mounted(self, path: PurePosixPath) -> tuple[str, ...]:
+        """Return how the file system of ``path``, which need not exist, is mounted: read-only, noexec."""
         flags = self._file_system(path).f_flag
-        words = ((os.ST_RDONLY, "read-only"), (os.ST_NOEXEC, "noexec"))
-        return tuple(
-            InstallerError(
-                f"install into {path} (its file system is mounted {word})",
-                remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
-                code="install-dir-unusable",
-            )
-            for flag, word in words
-            if flags & flag
-        )
+        words = ((os.ST_RDONLY, READ_ONLY), (os.ST_NOEXEC, NOEXEC))
+        return tuple(word for flag, word in words if flags & flag)
 
     def _file_system(self, path: PurePosixPath) -> os.statvfs_result:
         standing = next(each for each in (path, *path.parents) if self.kind(each) is not Kind.ABSENT)
         with translated("look at", standing):
             return os.statvfs(self.local_path(standing))
-
-
-def _find(name: str, directory: int) -> None:
-    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
-    os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def _beside(place: Place) -> Place:

@@ -3,7 +3,6 @@
 Paths here are those of this process; ``files.Host`` says which ones they are.
 """
 
-import ctypes
 import errno
 import os
 import stat
@@ -14,7 +13,7 @@ from typing import Final, NoReturn
 
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError, Option, Remedy
-from installer.decide.inode import Kind, Meta
+from installer.decide.inode import EXECUTE, Kind, Meta
 from installer.host.kernel import mounts
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
@@ -82,10 +81,17 @@ def no_file(path: PurePosixPath, found: str) -> InstallerError:
 
 def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
     """Let two names in open directories change places at once (renameat2(2), since Linux 3.15)."""
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(one_fd, os.fsencode(one), other_fd, os.fsencode(other), RENAME_EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def find_name(name: str, directory: int) -> None:
+    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
+    os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def remove_name(name: str, dir_fd: int) -> None:
@@ -105,6 +111,17 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_executable(local: Path) -> None:
+    """Let everybody execute a file, which stays what it is; on the disk when this returns."""
+    with translated("make executable", PurePosixPath(local)):
+        fd = os.open(local, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | EXECUTE)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def apply_metadata(fd: int, meta: Meta) -> None:

@@ -7,16 +7,15 @@ where a process of root's holds it.
 import errno
 import fcntl
 import os
-import re
 import stat
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, LockedError, Option, Remedy
+from installer.decide.pattern import pattern
 from installer.host.files import Host
 from installer.host.glance import MAX_PID_BYTES
 from installer.host.home import open_home
@@ -30,7 +29,7 @@ PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 # A pid of ours or NVIDIA's, or what a crash has left of one.
-_PID = re.compile(rb"[0-9\s\0]*")
+_PID = pattern(rb"[0-9\s\0]*")
 FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
@@ -294,5 +293,5 @@ def _holder(local: Path) -> str:
     if holder is None:
         return ""
     pid, started = holder
-    since = datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started, tz=UTC)
-    return f": pid {pid}, started {since:%Y-%m-%d %H:%M:%S} UTC"
+    since = time.gmtime(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started)
+    return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', since)} UTC"

@@ -1,7 +1,6 @@
 """Texts that a program of the host reads, and that are on no disk: what they hold is nobody else's to see."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -44,6 +43,8 @@ def held_texts(count: int) -> Iterator[Sequence[Held]]:
 @contextmanager
 def held_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[Held]:
     """Yield a directory with ``texts`` by their relative paths, which nobody but its owner can enter."""
+    import tempfile
+
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as directory:
         top = Path(directory, "texts")
         top.mkdir()

@@ -8,6 +8,10 @@ import posix
 from _signal import SIGKILL, SIGTERM  # type: ignore[import-not-found]  # as in waiter.py
 from time import monotonic, sleep
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded to wait
+    from collections.abc import Callable
+
 PLUGIN = b"_TOOLKIT_INSTALLER_NRI"
 PARENT = b"_TOOLKIT_INSTALLER_PARENT"
 OWN = b"_TOOLKIT_INSTALLER_"
@@ -16,7 +20,12 @@ NEW = b"0 0 0 0 -"
 # The pause before the next start doubles, and is the first one again after a plugin that has lasted.
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0
 STOP_S, LOOK_S = 5.0, 0.01
-MANY_FILES = 1024
+MANY_FILES = 1024  # as in waiter.py
+
+
+def beside(_: bytes, __: int) -> "Callable[[list[int]], float | None]":
+    """Return what keeps the plugin running, whenever it is called."""
+    return Child().keep
 
 
 class Child:

@@ -3,7 +3,6 @@
 It keeps no capability, and where ``run`` has started it, it ends with that.
 """
 
-import ctypes
 import os
 import signal
 import struct
@@ -43,6 +42,8 @@ def parent() -> Parent | None:
 
 def ends_with(parent: Parent) -> bool:
     """Let this process be stopped when its parent ends; tell whether the parent runs."""
+    import ctypes
+
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     return os.getppid() == parent.pid
 
@@ -60,6 +61,8 @@ def _keep_no_capability() -> None:
 
     The bounding set would need CAP_SETPCAP, which a pod has no other use for.
     """
+    import ctypes
+
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))

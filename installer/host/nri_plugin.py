@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from installer.decide.nri.session import Configured, Given, Refused, Session, Sy
 from installer.decide.nri.wishes import Allowed, Identity, Missed
 from installer.host.events import line, log
 from installer.host.glance import trusted_uids
+from installer.host.nri_relay import Connection, Dialled, Relay
 from installer.host.nri_state import State, publish
 from installer.host.sockets import connectable
 from installer.host.streams import write
@@ -48,11 +49,15 @@ LogWriter = Callable[[str, str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the engine listens, and the files beside: the state for ``status``, and our lock."""
+    """Where the engine listens, and what is beside: the state for ``status``, our lock, and pipes.
+
+    ``pipes`` is "" where no engine starts a program that leads to us.
+    """
 
     socket: str
     state: str
     lock: str
+    pipes: str
 
     @property
     def directory(self) -> str:
@@ -61,11 +66,11 @@ class Place:
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve until told to stop; ``words`` are socket, state, lock, log format, name, index, the allowed."""
-    place, log_format, identity = Place(*words[:3]), words[3], Identity(words[4], words[5])
+    """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
+    place, log_format, identity = Place(*words[:4]), words[4], Identity(words[5], words[6])
     log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(STDERR)))
     wakes = Wakes(place.directory)
-    plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[6:]))))
+    plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[7:]))))
     try:
         plugin.serve()
     except InstallerError as error:
@@ -73,6 +78,8 @@ def main(words: Sequence[str]) -> int:
         leave(str(error))
         log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
         return int(error.exit)
+    finally:
+        plugin.close()
     log.info("stopped")
     for path in (place.state, place.lock):
         with suppress(OSError):
@@ -85,6 +92,7 @@ class Plugin:
 
     def __init__(self, place: Place, wakes: Wakes, session: Callable[[], Session]) -> None:
         self._place, self._wakes, self._session = place, wakes, session
+        self._relay = Relay.at(place.pipes)
         self._refused: dict[str, float] = {}
         self._problem = ""
         self._engine = ""
@@ -98,12 +106,17 @@ class Plugin:
         self.tell_state(State(problem="it waits for the engine"))
         while (connection := self._connected()) is not None:
             began = time.monotonic()
-            with connection:
+            with closing(connection):
                 served = self._served(connection)
             if self._wakes.stopping:
                 return
             if not served or time.monotonic() - began < STEADY_S:
                 self._pause()
+
+    def close(self) -> None:
+        """Leave nothing at which an engine could wait for us."""
+        if self._relay is not None:
+            self._relay.close()
 
     def tell_state(self, state: State) -> None:
         """Let ``status`` know. It must not end us that it cannot."""
@@ -112,23 +125,31 @@ class Plugin:
         except OSError as error:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
-    def _connected(self) -> socket.socket | None:
+    def _connected(self) -> Connection | None:
         """Return a connection as soon as there is one; None where a stop comes first."""
         soon_until = time.monotonic() + SOON_FOR_S
         while not self._wakes.stopping:
             self._wakes.watch()
             try:
-                return self._dialled()
+                return self._relayed() or self._dialled()
             except OSError as error:
                 if isinstance(error, PermissionError):
                     self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
             now = time.monotonic()
             if self._wakes.changed():
                 soon_until = now + SOON_FOR_S
-            self._wakes.wait(None, SOON_S if now < soon_until else LATER_S)
+            self._wakes.wait(self._waits_for, SOON_S if now < soon_until else LATER_S)
         return None
 
-    def _dialled(self) -> socket.socket:
+    @property
+    def _waits_for(self) -> int | None:
+        return self._relay.reads if self._relay else None
+
+    def _relayed(self) -> Connection | None:
+        """Return the connection of an engine that has started its way to us, where there is one."""
+        return self._relay.accepted() if self._relay else None
+
+    def _dialled(self) -> Connection:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with connectable(Path(self._place.socket)) as path:
@@ -137,14 +158,19 @@ class Plugin:
         except BaseException:
             connection.close()
             raise
-        return connection
+        # It listens only after it has started its programs: two connections would give each device twice.
+        if (relayed := self._relayed()) is not None:
+            connection.close()
+            return relayed
+        return Dialled(connection)
 
     def _pause(self) -> None:
         until = time.monotonic() + PAUSE_S
         while not self._wakes.stopping and (left_s := until - time.monotonic()) > 0:
-            self._wakes.wait(None, left_s)
+            if self._wakes.wait(self._waits_for, left_s):
+                return  # an engine starts, and waits for us
 
-    def _served(self, connection: socket.socket) -> bool:
+    def _served(self, connection: Connection) -> bool:
         """Talk until the connection ends; tell whether the engine had taken us."""
         registered = False
         try:
@@ -163,17 +189,17 @@ class Plugin:
                 self._note(_LOST)
         return registered
 
-    def _talk(self, connection: socket.socket, session: Session) -> Iterator[bool]:
+    def _talk(self, connection: Connection, session: Session) -> Iterator[bool]:
         """Yield after each message whether we are registered; end where the connection or we do."""
         registered, due = False, time.monotonic() + REGISTER_S
         self._send(connection, session.opening())
         while not self._wakes.stopping:
-            ready = self._wakes.wait(connection.fileno(), None if registered else due - time.monotonic())
+            ready = self._wakes.wait(connection.reads, None if registered else due - time.monotonic())
             if not registered and time.monotonic() > due:
                 raise TimeoutError(None, "it has not registered us in time")
             if not ready:
                 continue
-            content = connection.recv(READ_BYTES)
+            content = connection.receive(READ_BYTES)
             if not content:
                 return
             for turn in session.hear(content):
@@ -184,13 +210,13 @@ class Plugin:
                 self._tell(turn.news)
                 yield registered
 
-    def _send(self, connection: socket.socket, content: bytes) -> None:
+    def _send(self, connection: Connection, content: bytes) -> None:
         due = time.monotonic() + SEND_S
         while content:
             with suppress(BlockingIOError):
                 content = content[connection.send(content) :]
                 continue
-            self._wakes.wait(connection.fileno(), due - time.monotonic(), select.POLLOUT)
+            self._wakes.wait(connection.writes, due - time.monotonic(), select.POLLOUT)
             if time.monotonic() > due:
                 raise TimeoutError(None, "it reads no answers")
 

@@ -1,6 +1,5 @@
 """Which of some files were opened meanwhile: the kernel tells, and whoever starts a program opens it."""
 
-import ctypes
 import os
 import struct
 from collections.abc import Iterable, Iterator
@@ -45,6 +44,8 @@ class Opens:
 @contextmanager
 def opens(files: Iterable[Path]) -> Iterator[Opens]:
     """Watch files for the block; one that cannot be watched is never called opened."""
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(IN_CLOEXEC | IN_NONBLOCK)
     if fd < 0:  # no instance left: nobody can tell

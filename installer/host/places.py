@@ -84,7 +84,15 @@ class Places:
     """One host, seen through the mounts of this process; the longest prefix decides."""
 
     def __init__(self, mounts: Sequence[Mount]) -> None:
-        self._mounts = {mount.host: mount.local_path for mount in mounts}
+        self._mounts: dict[PurePosixPath, Path] = {}
+        self._texts: dict[str, str] = {}  # the same, "" for a root
+        for each in mounts:
+            self.mount(each.host, each.local_path)
+
+    def mount(self, host: PurePosixPath, local: Path) -> None:
+        """Take a directory of the host, whose path has no links, from where this process finds it."""
+        self._mounts[host] = local
+        self._texts[str(host).rstrip("/")] = str(local).rstrip("/")
 
     def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
         """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
@@ -122,14 +130,15 @@ class Places:
         """
         _refuse_impossible(path)
         rest = list(reversed(path.parts[1:]))
-        done = ROOT
+        # As text, a hundred times at each start: each step as a path of its own took the most of it.
+        done = ""
         followed = 0
         while rest:
             part = rest.pop()
             if part == "..":
-                done = done.parent
+                done = done.rpartition("/")[0]
                 continue
-            above, done = done, done / part
+            above, done = done, f"{done}/{part}"
             target = None if not rest and not last else self._link_target(above, done)
             if target is not None:
                 followed += 1
@@ -140,8 +149,8 @@ class Places:
                         code="path-unusable",
                     )
                 rest.extend(reversed([part for part in target.parts if part != "/"]))
-                done = ROOT if target.is_absolute() else above
-        return done
+                done = "" if target.is_absolute() else above
+        return PurePosixPath(done or ROOT)
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return the uppermost directory where somebody who is not root can exchange what leads to ``path``.
@@ -163,21 +172,31 @@ class Places:
         except OSError:
             return _placed_by_root(directory, None)
 
-    def _link_target(self, above: PurePosixPath, path: PurePosixPath) -> PurePosixPath | None:
-        if path in self._mounts:
+    def _local(self, path: str) -> str:
+        """Return where this process finds a ``path`` without links that is no mount's."""
+        prefix = path
+        while prefix and prefix not in self._texts:
+            prefix = prefix.rpartition("/")[0]
+        if prefix not in self._texts:
+            return str(self._mapped(PurePosixPath(path)).local_path)  # which raises
+        return self._texts[prefix] + path[len(prefix) :]
+
+    def _link_target(self, above: str, path: str) -> PurePosixPath | None:
+        """Return where a link leads to; None for what is none. ``above`` is the directory it is in."""
+        if path in self._texts:
             return None
-        local = self._mapped(path).local_path
+        local = self._local(path)
         try:
             status = os.lstat(local)
             if not stat.S_ISLNK(status.st_mode):
                 return None
-            directory, target = os.lstat(local.parent), os.readlink(local)  # noqa: PTH115 - here as a Path costs more
+            directory, target = os.lstat(local.rpartition("/")[0] or "/"), os.readlink(local)  # noqa: PTH115 - text
         except OSError:
             return None
         if not _placed_by_root(directory, status):
             raise InstallerError(
                 f"follow the link {path} (somebody who is not root could have placed it)",
-                remedy=f"remove it, or let root alone write {above}",
+                remedy=f"remove it, or let root alone write {above or ROOT}",
                 code="path-unusable",
             )
         return PurePosixPath(target)

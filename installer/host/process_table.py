@@ -6,6 +6,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -26,6 +27,7 @@ _UIDS: Final = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE
 class Seen:
     """One process; ``file`` tells one program from another, also where both had the same path.
 
+    ``program`` is "" where nobody may look at it: a container needs CAP_SYS_PTRACE for that.
     ``of_host`` tells that it sees the host's files as init does, and that its program is one that root alone
     can have written: only such a program may be started.
     """
@@ -39,8 +41,22 @@ class Seen:
     of_host: bool
 
 
-def of_root(host: Host) -> Iterator[Seen]:
-    """Yield root's processes, kernel threads left out."""
+def sees_host(host: Host) -> bool:
+    """Tell whether the host's processes are in view: its first one, or the kernel's own."""
+    directory = host.local_path(PROC)
+    with suppress(OSError):
+        if text_of(directory / "2/comm") == "kthreadd\n":
+            return True
+    with suppress(OSError):
+        return text_of(directory / "1/comm") in {"systemd\n", "init\n"}
+    return False
+
+
+def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
+    """Yield root's processes, kernel threads left out.
+
+    ``unread`` has those come as well whose program nobody may look at.
+    """
     proc = host.local_path(PROC)
     init = _namespace(proc / "1")
     for pid in _pids(proc):
@@ -48,9 +64,16 @@ def of_root(host: Host) -> Iterator[Seen]:
         try:
             if not _is_root(directory):
                 continue
-            program = os.readlink(directory / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
             name = text_of(directory / "comm").removesuffix("\n")
             cmdline = tuple(text_of(directory / "cmdline").split("\0")[:-1])
+        except OSError:  # it ended
+            continue
+        try:
+            program = os.readlink(directory / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
+        except PermissionError:
+            if unread and cmdline:
+                yield Seen(pid, name, "", deleted=False, cmdline=cmdline, file=(0, 0), of_host=False)
+            continue
         except OSError:  # it ended, or is a thread of the kernel's
             continue
         file, safe = _program(directory / "exe")

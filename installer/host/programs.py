@@ -1,23 +1,26 @@
 """The host's own programs, run in the host's own root: what they link to is there and not here."""
 
-import signal
+import os
 import stat
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError, StoppedError
+from installer.decide.errors import InstallerError
+from installer.host import signals
 from installer.host.files import Host
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
-STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})  # blocked, as in signals.py
 STOP_POLL_S: Final = 0.1
 UNSTARTED: Final = range(125, 128)  # chroot(1): it failed itself; the program cannot be started; is not there
 
@@ -81,44 +84,76 @@ def run_in_time(
         LateError: it was started, and had not come to its end after ``timeout_s``.
     """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    ran = _ran(command, "", timeout_s, environment, fds)
+    ran = _ran(command, timeout_s, environment, fds)
     if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
         return None
     return ran
 
 
-def run_locally(program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float) -> Ran | None:
-    """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``."""
-    with suppress(LateError):
-        return _ran([str(program), *words], text, timeout_s)
-    return None
+@contextmanager
+def run_beside(program: PurePosixPath, words: Sequence[str]) -> Iterator[Callable[[float], Ran | None]]:
+    """Run a program of ours in this process's own root while the block goes on.
+
+    What is yielded waits for its end, for so many seconds at most; it returns None as ``run_in`` does. A
+    program that still runs at the end of the block is ended.
+    """
+    from subprocess import DEVNULL, PIPE, Popen, SubprocessError
+
+    command = [str(program), *words]
+    try:
+        child = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=ENVIRONMENT, cwd="/")
+    except (OSError, SubprocessError):  # the second where it is killed before it is that program
+        yield lambda _: None
+        return
+    with child:
+        try:
+            yield partial(_ended, child)
+        finally:
+            child.kill()
+
+
+def _ended(child: "Popen[bytes]", timeout_s: float) -> Ran | None:
+    from subprocess import TimeoutExpired
+
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except TimeoutExpired:
+        return None
+    return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 def run_until_stopped(
     program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float
 ) -> Ran | None:
-    """Do what ``run_locally`` does, for one that may take long: it is ended where we are told to stop.
+    """Run a program of ours in this process's own root, with ``text`` as its input; None as in ``run_in``.
+
+    It may take long: it is ended where we are told to stop.
 
     Raises:
         LateError: it had not come to its end after ``timeout_s``.
         StoppedError: a stop is pending.
     """
+    import subprocess
+
     deadline = time.monotonic() + timeout_s
     pipe = subprocess.PIPE
     try:
-        child = subprocess.Popen(
-            [str(program), *words], stdin=pipe, stdout=pipe, stderr=pipe, env=ENVIRONMENT
-        )
-    except OSError:
+        # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
+        with os.fdopen(os.memfd_create("text"), "wb+") as given:
+            given.write(text.encode())
+            given.seek(0)
+            child = subprocess.Popen(
+                [str(program), *words], stdin=given, stdout=pipe, stderr=pipe, env=ENVIRONMENT
+            )
+    except (OSError, subprocess.SubprocessError):  # as in run_beside
         return None
     with child:
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):
-                    out, err = child.communicate(text.encode(), timeout=STOP_POLL_S)
+                    out, err = child.communicate(timeout=STOP_POLL_S)
                     return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-                if signal.sigpending() & STOP:
-                    raise StoppedError
+                signals.check()
                 if time.monotonic() > deadline:
                     raise _late(str(program), timeout_s)
         finally:
@@ -126,16 +161,14 @@ def run_until_stopped(
 
 
 def _ran(
-    command: Sequence[str],
-    text: str,
-    timeout_s: float,
-    environment: Mapping[str, str] = ENVIRONMENT,
-    fds: Sequence[int] = (),
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str], fds: Sequence[int]
 ) -> Ran | None:
+    import subprocess
+
     try:
         done = subprocess.run(
             command,
-            input=text.encode(),
+            input=b"",
             capture_output=True,
             env=environment,
             cwd="/",
@@ -145,7 +178,7 @@ def _ran(
         )
     except subprocess.TimeoutExpired as error:
         raise _late(command[0], timeout_s) from error
-    except OSError:
+    except (OSError, subprocess.SubprocessError):  # as in run_beside
         return None
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 

@@ -4,7 +4,6 @@ systemd starts it in the mount namespace of that container, as a script with the
 and the command that is to be executed, with the environment of the process PID of the container.
 """
 
-import ctypes
 import os
 import sys
 
@@ -24,6 +23,8 @@ def main(arguments: list[str]) -> None:
         said = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry]
     environment = {name: value for name, _, value in said if name not in OWN}
     if not os.path.exists("/proc/self"):  # noqa: PTH110
+        import ctypes
+
         # That /proc shows the container's processes only, and goes with them.
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mount(b"none", b"/proc", None, MS_PRIVATE, None)

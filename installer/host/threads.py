@@ -1,16 +1,59 @@
 """Work done beside other work, by threads where there may be any: ``ulimit -v`` or ``-u`` may forbid them."""
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import Lock
-from typing import TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-def begun(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Callable[[], T]:
+class Begin(Protocol):
+    """Begins a piece of work, and returns what waits for it and returns what it comes to."""
+
+    def __call__(self, work: Callable[[], T], *, long: bool) -> Callable[[], T]:
+        """Begin ``work``: in a thread if it is ``long``, else it is done at once."""
+
+
+@contextmanager
+def beside() -> Iterator[Begin]:
+    """Do long work while the block goes on.
+
+    What is short is done at once: a thread takes longer to start, and to take turns with the others. An error
+    of either is raised where its outcome is asked for.
+    """
+    with ExitStack() as stack:
+        pools: list[ThreadPoolExecutor] = []
+
+        def begin(work: Callable[[], T], *, long: bool) -> Callable[[], T]:
+            if not long:
+                return _done(work)
+            if not pools:
+                pools.append(stack.enter_context(_threads()))
+            return _begun(pools[0], work)
+
+        yield begin
+
+
+def each(function: Callable[[S], T], items: Iterable[S], *, at_once: int | None = None) -> list[T]:
+    """Return what ``function`` makes of each item, in their order."""
+    with _threads(at_once) as pool:
+        answers = [_begun(pool, partial(function, item)) for item in items]
+        return [answer() for answer in answers]
+
+
+def _threads(at_once: int | None = None) -> "ThreadPoolExecutor":
+    # Which brings the standard library's logging; a start that changes nothing needs no thread.
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(at_once)
+
+
+def _begun(pool: "ThreadPoolExecutor", work: Callable[[], T]) -> Callable[[], T]:
     """Begin ``work`` and return what waits for it; where no thread can be had it is done then."""
     once = _once(work)
     try:
@@ -19,14 +62,22 @@ def begun(pool: ThreadPoolExecutor, work: Callable[[], T]) -> Callable[[], T]:
         return once
 
 
-def each(function: Callable[[S], T], items: Iterable[S], *, at_once: int | None = None) -> list[T]:
-    """Return what ``function`` makes of each item, in their order."""
-    with ThreadPoolExecutor(at_once) as pool:
-        answers = [begun(pool, partial(function, item)) for item in items]
-        return [answer() for answer in answers]
+def _done(work: Callable[[], T]) -> Callable[[], T]:
+    """Do ``work`` now; return what returns its outcome, or raises its error."""
+    try:
+        found = work()
+    except Exception as error:  # noqa: BLE001 - told where it is asked for, as of a thread
+        return partial(_raise, error)
+    return lambda: found
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _once(work: Callable[[], T]) -> Callable[[], T]:
+    from threading import Lock
+
     lock, done = Lock(), list[T]()
 
     def run() -> T:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,6 @@ from installer.host.inodes import (
 from installer.host.lock_table import root_holds
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.places import DIRECTORY
-from installer.host.progress import Progress
 
 Label = tuple[tuple[str, bytes], ...]
 
@@ -160,12 +158,15 @@ def _remove(name: str, directory: int) -> None:
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
     elif mounted_below(directory, name) is None:
-        shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
+        from shutil import rmtree
+
+        rmtree(name, ignore_errors=True, dir_fd=directory)
 
 
 def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Label) -> None:
     """Put ``files`` into the directory ``staged``."""
     top = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    from installer.host.progress import Progress
     from installer.host.threads import each as put_each
 
     try:
@@ -247,10 +248,12 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         refuse_mounts_below(directory, (name, staged), path)
         _remove(staged, directory)
         if _is_directory(name, directory):
+            from shutil import rmtree
+
             with _kept_from_others(name, directory):
                 _rename(directory, name, directory, staged)
                 os.fsync(directory)
-                shutil.rmtree(staged, dir_fd=directory)
+                rmtree(staged, dir_fd=directory)
 
 
 @contextmanager

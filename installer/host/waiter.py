@@ -3,6 +3,7 @@
 It is started as a script with three lists, each its length and then its words: the numbers of signals, the
 places that are watched with what is known of them (see ``Watch``), and the command that is to be executed, in
 the same process, when one of the signals comes or a place has changed. Pid, locks and the signal mask stay.
+Behind them are the file descriptors by which the kernel tells of changes (dnotify.py), to be closed then.
 """
 
 import posix
@@ -36,7 +37,7 @@ PLUGIN = b"_TOOLKIT_INSTALLER_NRI"  # as in nri_child.py
 UNDO_INCOMPLETE = 4  # as decide.errors.Exit
 # One tells of a change, one of somebody who asks for metrics. A process that expects neither ignores both,
 # so one that comes late harms nobody.
-CHANGED, ASKED = int(SIGURG), int(SIGWINCH)
+CHANGED, ASKED = int(SIGURG), int(SIGWINCH)  # the first as in dnotify.py
 ENDED = int(SIGCHLD)
 CHECK_S = 60.0  # what is watched is compared as often: not every kernel or file system tells of changes
 SOON_S = 2.0  # as often where a place is a pattern: what comes and goes with a driver tells of nothing
@@ -46,14 +47,17 @@ QUIET_S = 1.0  # editors and scripts write several times
 NEVER_QUIET = 10  # in QUIET_S: then it is looked at all the same
 MANY = 512  # names in one directory
 PROC = "/proc/"
-# Before a path: one that is to be there; and a socket, with a letter for what is spoken on it (asking.py).
-THERE, ASK = "!", "?"
+# Before a path: one that is to be there; a socket, with a letter for what is spoken on it (asking.py); and a
+# directory that could not be written to.
+THERE, ASK, ROOM = "!", "?", "%"
 
 
 def main(arguments: list[str]) -> int:
     """Wait for a signal or a change; return an exit code where the program cannot be started again."""
     words = iter(arguments)
     numbers, watched, command = ([next(words) for _ in range(int(next(words)))] for _ in range(3))
+    for fd in words:
+        posix.set_inheritable(int(fd), False)  # noqa: FBT003 - its only form
     woken_by = wait([int(word) for word in numbers], watched)
     pthread_sigmask(SIG_UNBLOCK, [CHANGED, ASKED, ENDED])
     environment = {**posix.environ, WOKEN_BY: str(int(woken_by)).encode()}
@@ -80,13 +84,7 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     ask_at = began + CHECK_S if asked else float("inf")
     due = began + float(due_s) if float(due_s) else float("inf")
     pthread_sigmask(SIG_BLOCK, [CHANGED])
-    check_s = SOON_S if any(place[-1] == "*" for place in places) else CHECK_S
-    # Where all is compared that often nothing is held open: a directory of a driver keeps its mount busy.
-    if check_s == CHECK_S:
-        for directory in sorted(
-            {directory_of(place.removeprefix(THERE)) for place in places if PROC not in place}
-        ):
-            notify(directory)
+    check_s = SOON_S if compared_soon(places) else CHECK_S
     while monotonic() < due:
         if monotonic() >= ask_at:
             if _silent(asked, numbers):
@@ -156,34 +154,16 @@ def _find_beside_us() -> None:
 
 def _asides() -> "list[Aside]":
     """Return what is done beside the wait: metrics are told, and the NRI plugin is kept running."""
-    if not (posix.environ.get(LISTENS) or posix.environ.get(PLUGIN)):
-        return []
-    _find_beside_us()
-    return [*_answering(), *_plugin()]
-
-
-def _answering() -> "list[Aside]":
-    told = posix.environ.get(LISTENS)
-    if not told:
-        return []
-    fd, _, path = told.partition(b":")
-    pthread_sigmask(SIG_BLOCK, [ASKED])
-    try:
-        answering = __import__("answering")
-        answering.arm(int(fd), ASKED)
-    except (ImportError, OSError, ValueError):
-        return []  # the wait is what counts
-    return [(ASKED, lambda numbers: answering.answer(int(fd), path, numbers))]
-
-
-def _plugin() -> "list[Aside]":
-    if not posix.environ.get(PLUGIN):
-        return []
-    pthread_sigmask(SIG_BLOCK, [ENDED])
-    try:
-        return [(ENDED, __import__("nri_child").Child().keep)]
-    except (ImportError, ValueError):
-        return []
+    found: list[Aside] = []
+    for number, variable, module in ((ASKED, LISTENS, "answering"), (ENDED, PLUGIN, "nri_child")):
+        if said := posix.environ.get(variable):
+            pthread_sigmask(SIG_BLOCK, [number])
+            _find_beside_us()
+            try:
+                found.append((number, __import__(module).beside(said, number)))
+            except (ImportError, OSError, ValueError):
+                continue  # the wait is what counts
+    return found
 
 
 def _until(numbers: list[int], asides: "list[Aside]", seconds: float | None) -> int:
@@ -203,19 +183,35 @@ def _until(numbers: list[int], asides: "list[Aside]", seconds: float | None) -> 
             return came
 
 
-def directory_of(place: str) -> str:
-    """Return the directory whose changes are those of ``place``."""
-    return place.rpartition("/")[0] or "/"
+def compared_soon(places: list[str]) -> bool:
+    """Tell whether all is compared every other second, for one of ``places`` comes and goes untold."""
+    return any(place[-1] == "*" for place in places)
+
+
+def directories(places: list[str]) -> list[str]:
+    """Return the directories whose changes are those of ``places``.
+
+    Where all is compared soon there are none: what is held open of a driver keeps its mount busy.
+    """
+    if compared_soon(places):
+        return []
+    paths = (
+        place.removeprefix(THERE) for place in places if place[0] not in {ASK, ROOM} and PROC not in place
+    )
+    return sorted({path.rpartition("/")[0] or "/" for path in paths})
 
 
 def signature(places: list[str]) -> str:
     """Return a number that is another one as soon as a place is.
 
-    That is a path, with / at its end all in a directory, with * all whose names begin so, and behind
-    ``THERE`` one that is to be there, whatever it is.
+    That is a path, with / at its end all in a directory, with * all whose names begin so, behind ``THERE``
+    one that is to be there, whatever it is, and behind ``ROOM`` a file system that may get writable or space.
     """
     found: list[int] = []
     for place in places:
+        if place[0] == ROOM:
+            found += _room(place[1:])
+            continue
         if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
             found += [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
             continue
@@ -246,6 +242,15 @@ def _named(beginning: str) -> list[int]:
     return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
 
 
+def _room(path: str) -> list[int]:
+    """Return what is said of a file system once it is writable, and whenever its space has doubled."""
+    try:
+        said = posix.statvfs(path)
+    except OSError:
+        return []
+    return [said.f_flag & posix.ST_RDONLY, said.f_bavail.bit_length()]
+
+
 def _stat(path: str) -> list[int]:
     try:
         found = [posix.lstat(path)]
@@ -258,29 +263,6 @@ def _stat(path: str) -> list[int]:
         for at in found
         for number in (at.st_dev, at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
     ]
-
-
-def notify(directory: str) -> int | None:
-    """Have the kernel send ``CHANGED`` at each change in a directory, as long as what this returns is open.
-
-    That is dnotify: it needs nothing but fcntl(2), where inotify is not in the standard library and ctypes
-    alone costs a megabyte of the six that a wait may take; and it tells by a signal, which we wait for
-    anyway. A kernel without it gives None, and leaves us the slow check.
-    """
-    try:
-        import fcntl
-
-        fd = posix.open(directory, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
-        try:
-            fcntl.fcntl(fd, fcntl.F_SETSIG, CHANGED)
-            kinds = fcntl.DN_MODIFY | fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB
-            fcntl.fcntl(fd, fcntl.F_NOTIFY, kinds | fcntl.DN_MULTISHOT)
-        except OSError:
-            posix.close(fd)
-            return None
-    except (ImportError, OSError):
-        return None
-    return fd
 
 
 def _say(text: str) -> None:

@@ -7,20 +7,20 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
-from installer.host import nri_child, successor, waiter
+from installer.host import dnotify, nri_child, successor, waiter
 
 SUCCEEDS: Final = successor.SUCCEEDS.decode()
 SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
 LISTENS: Final = waiter.LISTENS.decode()
 PLUGIN: Final = nri_child.PLUGIN.decode()
-THERE, ASK = waiter.THERE, waiter.ASK
+THERE, ASK, ROOM = waiter.THERE, waiter.ASK, waiter.ROOM
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
-SCRIPT: Final = Path(waiter.__file__)
 _HEADER = struct.Struct("<4xIII")  # of a compiled module (PEP 552): its kind, time and size of its source
 _TIMED, _UNCHECKED = 0, 1
 
@@ -35,8 +35,9 @@ class Watch:
     A place is a path as this process finds it, with / at its end all that is in a directory, with * all whose
     names begin so: with one of these all are compared every other second, else as they change. Behind
     ``THERE`` it is to be there, whatever it is; behind ``ASK`` it is the socket of an engine that is to
-    answer. ``before`` is the ``signature`` that they had when they were looked at. After ``due_s`` seconds (0
-    is never) it is time for a look whatever happens, and before ``rest_s`` no change is a reason for one.
+    answer; behind ``ROOM`` a directory whose file system may become writable, or get space. ``before`` is the
+    ``signature`` that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time for
+    a look whatever happens, and before ``rest_s`` no change is a reason for one.
     """
 
     places: tuple[str, ...] = ()
@@ -108,16 +109,32 @@ def command_again(script: Path) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(script), str(os.getpid()), str(Path.cwd()), *again)
 
 
-def script() -> Path:
-    """Return the waiter as Python has compiled it, if of its text: to compile costs half a megabyte."""
-    compiled = Path(waiter.__spec__.cached or SCRIPT)
+def script(module: ModuleType) -> Path:
+    """Return a script as Python has compiled it, if of its text: to compile costs half a megabyte."""
+    text = Path(str(module.__file__))
+    compiled = Path((module.__spec__ and module.__spec__.cached) or text)
     try:
         kind, time, size = _HEADER.unpack(compiled.read_bytes()[: _HEADER.size])
-        text = SCRIPT.stat()
+        status = text.stat()
     except (OSError, struct.error):
-        return SCRIPT
-    same = (time, size) == (int(text.st_mtime) & 0xFFFFFFFF, text.st_size & 0xFFFFFFFF)
-    return compiled if kind == _UNCHECKED or (kind == _TIMED and same) else SCRIPT
+        return text
+    same = (time, size) == (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    return compiled if kind == _UNCHECKED or (kind == _TIMED and same) else text
+
+
+def waits(numbers: Iterable[signal.Signals], watch: Watch, again: Sequence[str]) -> list[str]:
+    """Return the command of a process that waits for a signal or a change, and then executes ``again``."""
+    words = [str(int(number)) for number in numbers]
+    watched = [watch.before, str(watch.due_s), str(watch.rest_s), *watch.places] if watch.places else []
+    lists = [word for each in (words, watched, again) for word in (str(len(each)), *each)]
+    bare = [sys.executable, "-I", "-S"]
+    command = [*bare, str(script(waiter)), *lists]
+    directories = waiter.directories(list(watch.places))
+    return (
+        [*bare, str(script(dnotify)), str(len(directories)), *directories, *command]
+        if directories
+        else command
+    )
 
 
 def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int], watch: Watch) -> None:
@@ -126,12 +143,7 @@ def become_waiter(numbers: Iterable[signal.Signals], fds: Sequence[int], watch: 
     It comes back as this program, started anew and told by ``woken``. This returns only where that
     image cannot be started.
     """
-    words = [str(int(number)) for number in numbers]
-    watched = [watch.before, str(watch.due_s), str(watch.rest_s), *watch.places] if watch.places else []
-    again = [sys.executable, *sys.orig_argv[1:]]
-    lists = [word for each in (words, watched, again) for word in (str(len(each)), *each)]
-    command = [sys.executable, "-I", "-S", str(script()), *lists]
     os.environ[LOCKS] = ",".join(map(str, fds))
     with suppress(OSError):
-        os.execv(sys.executable, command)  # noqa: S606 - no shell is meant to be there
+        os.execv(sys.executable, waits(numbers, watch, [sys.executable, *sys.orig_argv[1:]]))  # noqa: S606 - no shell is meant to be there
     del os.environ[LOCKS]

@@ -6,9 +6,10 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from installer.host.waiter import CHANGED, notify
+from installer.host import signals
+from installer.host.dnotify import notify
+from installer.host.waiter import CHANGED
 
-STOP: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 _AT_ONCE: Final = 64
 
 
@@ -22,9 +23,9 @@ class Wakes:
         self._watched: tuple[int, os.stat_result] | None = None
         self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for number in (*STOP, CHANGED):
+        for number in (*signals.STOP, CHANGED):
             signal.signal(number, lambda *_: None)  # the pipe tells
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOP, CHANGED))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*signals.STOP, CHANGED))
 
     def watch(self) -> None:
         """See to it that changes in what has the directory's name now are told of."""
@@ -36,7 +37,7 @@ class Wakes:
             if os.path.samestat(now, self._watched[1]):
                 return
             os.close(self._watched[0])
-        fd = notify(self._directory)
+        fd = notify(self._directory, CHANGED)
         self._watched = (fd, now) if fd is not None else None
 
     def changed(self) -> bool:
@@ -53,6 +54,6 @@ class Wakes:
         ready = [each for each, _ in poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)]
         if self._read in ready:
             came = os.read(self._read, _AT_ONCE)
-            self.stopping = self.stopping or any(number in came for number in STOP)
+            self.stopping = self.stopping or any(number in came for number in signals.STOP)
             self._changed = self._changed or CHANGED in came
         return fd in ready

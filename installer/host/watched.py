@@ -22,22 +22,26 @@ class Watched(Host):
 
     def _mapped(self, path: PurePosixPath) -> Place:
         place = super()._mapped(path)
-        self._look(place.local_path)
+        self._look(str(place.local_path))
         return place
+
+    def _local(self, path: str) -> str:
+        local = super()._local(path)
+        self._look(local)
+        return local
 
     def names(self, path: PurePosixPath) -> tuple[str, ...]:
         """Return the sorted names in a directory, once it has its mark."""
-        self._look(self.local_path(path), listed=True)
+        self._look(str(self.local_path(path)), listed=True)
         return super().names(path)
 
     def below(self, path: PurePosixPath) -> Iterator[Path]:
         """Return what stands at ``path`` and below it, once all of it has its mark."""
         for each in super().below(path):
-            self._look(each, listed=True)
+            self._look(str(each), listed=True)
         return super().below(path)
 
-    def _look(self, local: Path, *, listed: bool = False) -> None:
-        path = str(local)
+    def _look(self, path: str, *, listed: bool = False) -> None:
         if (path, listed) not in self._marks:
             self._marks[path, listed] = mark(path, listed=listed)
 

@@ -88,6 +88,16 @@ def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[Installer
         )
 
 
+def unusable(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
+    """Yield why nothing could be installed or run below ``path``, which need not exist."""
+    for word in host.mounted(path):
+        yield InstallerError(
+            f"install into {path} (its file system is mounted {word})",
+            remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
+            code="install-dir-unusable",
+        )
+
+
 def refuse_strangers_pidfile(host: Host, path: PurePosixPath) -> None:
     """Raise where somebody who is not root could exchange the pidfile.
 

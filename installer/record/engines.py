@@ -22,9 +22,9 @@ from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.host.systemd import UnitState
 from installer.record import units
+from installer.record.await_idle import await_idle
 from installer.record.failed_start import why_not_started
 from installer.record.reloadable import unit_obstacle, without_unit
-from installer.record.settled import await_settled
 from installer.record.units import Patience
 
 ASK_S: Final = 5.0
@@ -117,7 +117,7 @@ def reload(
     """
     deadline = time.monotonic() + limit_s(ENGINES[facts.name], patience)
     if ENGINES[facts.name].reload is ReloadMethod.RESTART:
-        await_settled(host, facts, patience)
+        await_idle(host, facts, patience)
         if patience.may_rest and _rests(host, facts, patience):
             return False
     gate()
@@ -192,8 +192,8 @@ def _disturbed(facts: EngineFacts, step: Reload, answer: Answer, *, raises: bool
     lost = step.lost_in(answer.serving) if answer.serving is not None else ()
     if lost and raises:
         raise InstallerError(
-            f"prove that {facts.name} serves what it served before (not as it was: {', '.join(lost)})",
-            remedy=f"look at the config of {facts.name}",
+            f"prove that {facts.title} serves what it served before (not as it was: {', '.join(lost)})",
+            remedy=f"look at the config of {facts.title}",
             code="others-not-served",
         )
     return bool(lost)
@@ -227,8 +227,8 @@ def _send_sighup(host: Host, facts: EngineFacts, socket: Path, timeout_s: float)
         units.reload(host, facts.unit, timeout_s=timeout_s)
     else:
         raise InstallerError(
-            f"reload {engine.name} (nobody answers on {facts.socket})",
-            remedy=f"check that {engine.name} is well",
+            f"reload {engine.title} (nobody answers on {facts.socket})",
+            remedy=f"check that {engine.title} is well",
             code="engine-not-answering",
         )
 
@@ -236,7 +236,7 @@ def _send_sighup(host: Host, facts: EngineFacts, socket: Path, timeout_s: float)
 def _unproven(facts: EngineFacts, step: Reload, found: str, when: str) -> InstallerError:
     wanted = "serves our runtimes" if step.present else "has let go of our runtimes"
     return InstallerError(
-        f"prove that {facts.name} {wanted}{when} ({found})",
+        f"prove that {facts.title} {wanted}{when} ({found})",
         remedy=Remedy(
             f"look at the log of {facts.name}, and give ",
             Option("timeout"),

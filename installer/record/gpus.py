@@ -8,6 +8,7 @@ from typing import Final
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError, StoppedError
 from installer.decide.facts import EngineFacts, GpuSpecification
+from installer.decide.inode import File
 from installer.decide.layout import DRIVER_LIBRARY_DIRS, cdi_hook
 from installer.decide.mode import SPEC_DIR, Version, highest_read
 from installer.decide.mode import SPECIFICATION as PATH
@@ -17,29 +18,31 @@ from installer.decide.specification import has_devices, named, specification
 from installer.host.files import Host
 from installer.record.cdi import run_tool
 from installer.record.hints import driver_root
-from installer.record.texts import text
+from installer.record.texts import text, text_of
 
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
+LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as the driver's module is
 DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 
 
 def gpu_specification(
-    host: Host, options: Options, engines: Collection[EngineFacts], held: Record
+    host: Host, options: Options, engines: Collection[EngineFacts], held: Record, file: File | None
 ) -> GpuSpecification:
-    """Return what the specification of the GPUs is to be, and what is there of it and beside it."""
-    hook, now = str(cdi_hook(options.layout)), text(host, PATH)
-    row, file = held.config(PATH), host.read(PATH)
+    """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
+    hook, now, row = str(cdi_hook(options.layout)), text_of(file), held.config(PATH)
     highest = highest_read(engines)
     # Without its ledger it is known by its hook: that of our toolkit. What is in our place and gives nobody a
     # device is no other's specification: a text of ours that was spoilt.
     ours = file is not None and ((row is not None and file.digest in row.ours) or f'"{hook}"' in now)
-    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest)
+    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest) is not False
     found = GpuSpecification(
         PATH,
         ours=ours,
         stale=tuple(path for path in named(now) if ours and not _is_there(host, path)),
         others=(*((PATH,) if theirs else ()), *_others(host, engines, highest)),
     )
+    unread = (path for path in found.others if has_devices(text(host, path), GPU_KIND, highest) is None)
+    found = replace(found, unread=tuple(unread))
     if file is not None and not (ours or theirs or row):
         return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
     try:
@@ -47,7 +50,8 @@ def gpu_specification(
     except StoppedError:
         raise
     except InstallerError as error:
-        return replace(found, lacking=f"cannot {error.problem}; {error.remedy}")
+        why = f"cannot {error.problem}; {error.remedy}"
+        return replace(found, lacking=why, unmade=not found.others and host.exists(LOADED))
 
 
 def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
@@ -82,7 +86,8 @@ def _others(host: Host, engines: Iterable[EngineFacts], highest: Version | None)
     for directory in dict.fromkeys(host.resolve(path) for path in (SPEC_DIR, *said)):
         for name in host.names(directory):
             path = directory / name
-            if path.suffix in SUFFIXES and path != own and has_devices(text(host, path), GPU_KIND, highest):
+            known = path.suffix not in SUFFIXES or path == own
+            if not known and has_devices(text(host, path), GPU_KIND, highest) is not False:
                 yield path
 
 
@@ -110,5 +115,5 @@ def _watched(host: Host, options: Options) -> Iterator[str]:
     # A driver beside the one that is named, and one that was not there at all.
     yield from (str(host.local_path(driver / path.relative_to("/"))) for path in DRIVER_LIBRARY_DIRS)
     yield str(host.local_path(driver))
-    yield "/proc/driver/nvidia/version"
+    yield str(LOADED)
     yield from (f"{host.local_path(path)}/" for path in (SPEC_DIR, PurePosixPath("/etc/cdi")))

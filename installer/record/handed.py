@@ -68,7 +68,7 @@ def given_back(host: Host, value: str, layout: Layout) -> bool:
 
 def with_unnamed(host: Host, facts: Facts, layout: Layout) -> Facts:
     """Return the facts with the programs that engines or people start by a word and that lead to ours."""
-    ours, found, paths = Ours(host, layout), {}, list(paths_of(facts))
+    ours, found, paths = Ours(host, layout, theirs=facts.toolkit.theirs), {}, list(paths_of(facts))
     paths += [(engine.exe.parent,) for engine in facts.engines if engine.exe]  # containerd looks there, too
     words = dict.fromkeys(word for engine in ENGINES.values() for word in engine.starts)
     places = tuple(dict.fromkeys(place for path in paths for place in path))

@@ -59,7 +59,7 @@ def _effect(host: Host, row: EngineRow, rows: Collection[ConfigRow]) -> Effect |
 
 def _lacking(row: EngineRow, found: Effect) -> Iterator[str]:
     if found.broken:
-        yield f"{row.name} would not start with them ({found.broken})"
+        yield f"{row.title} would not start with them ({found.broken})"
         return
     for name, binary in row.runtimes:
         handler = found.handlers.get(name)

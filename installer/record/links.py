@@ -28,17 +28,21 @@ Places = tuple[PurePosixPath, ...]
 
 
 class Ours:
-    """The files of the toolkit, by what they are and not by a name; looked at where a name does not tell."""
+    """The files of the toolkit, by what they are and not by a name; looked at where a name does not tell.
 
-    def __init__(self, host: Host, layout: Layout) -> None:
+    Where another toolkit stands in the place of ours, as ``theirs`` says, those of our versions.
+    """
+
+    def __init__(self, host: Host, layout: Layout, *, theirs: bool = False) -> None:
         self.layout = layout
         self._host = host
+        self._theirs = theirs
         self._listed: dict[tuple[Host, PurePosixPath], frozenset[str]] = {}
 
     @cached_property
     def files(self) -> Mapping[Identity, PurePosixPath]:
         """Those that are installed."""
-        places = (self.layout.toolkit, self.layout.versions)
+        places = (() if self._theirs else (self.layout.toolkit,)) + (self.layout.versions,)
         return {what: path for place in places for what, path in identities_below(self._host, place).items()}
 
     def behind(self, host: Host, path: PurePosixPath, places: Places = PATH) -> PurePosixPath | None:

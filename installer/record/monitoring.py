@@ -18,7 +18,7 @@ from installer.decide.metrics import (
     features,
     openmetrics,
 )
-from installer.decide.options import Options
+from installer.decide.options import Drift, Options
 from installer.decide.plan import Plan
 from installer.decide.rows import EngineRow, Record
 from installer.host import listening
@@ -137,7 +137,7 @@ def _tell(
         EngineFigures(
             row.name,
             row.name in serving,
-            _drifted(host, row, ledger.held),
+            options.drift is not Drift.IGNORE and _drifted(host, row, ledger.held),
             refused=serving.get(row.name, False),
             pending=row.restart_due,
         )

@@ -12,7 +12,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.former import holds_ours
 from installer.decide.inode import Kind
-from installer.decide.mode import mode_of
+from installer.decide.mode import SPECIFICATION, mode_of
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
@@ -20,7 +20,8 @@ from installer.host.digests import Known, digests_below
 from installer.host.entries import entries
 from installer.host.files import Host
 from installer.record import reads, units
-from installer.record.access import install_dir_obstacles
+from installer.record.access import install_dir_obstacles, unusable
+from installer.record.await_idle import with_creating
 from installer.record.cdi import absent_nodes, specification
 from installer.record.cmdline import path_of
 from installer.record.configs import (
@@ -48,10 +49,11 @@ from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named, loops
 from installer.record.located import located
 from installer.record.other_engines import with_other_engines
+from installer.record.preinstalled import plugin_file
 from installer.record.reloadable import unit_obstacles
 from installer.record.running import in_use, low_level_runtime
-from installer.record.settled import with_creating
-from installer.record.targets import led_elsewhere, missing_above, targets_of
+from installer.record.targets import led_elsewhere, missing_above, targets_of, unwritable
+from installer.record.theirs import former_defaults, is_theirs, still_ours
 from installer.record.write import linked_since
 
 
@@ -61,19 +63,20 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    held = _wherever(host, with_put_back(host, held))
+    told, held = held, _wherever(host, with_put_back(host, still_ours(host, options.layout, held)))
     known = known or Known({})
     # Hashing the payload and asking the engines wait for different things.
     with (
         found_artifacts(options.toolkit_source, known) as artifacts,
-        asked_version(options.toolkit_source) as version,
+        asked_version(options.toolkit_source, known) as version,
         digests_below(host, in_place(host, options.layout), known) as digests,
     ):
         found = running_engines(host, options, held)
         engines, left = without_unused(host, held, found.engines) if options.auto else (found.engines, ())
         if options.restart_mode is RestartMode.WHEN_IDLE:
             engines = with_creating(host, engines)
-        facts = _with_specifications(host, options, _facts(host, options, held, engines))
+        facts = _with_taken_over(_facts(host, options, held, engines), told)
+        facts = _with_plugin(host, options, _with_specifications(host, options, facts))
         targets = _targets(options, facts)
         facts = _with_node(host, options, _with_targets(host, facts, targets))
         overruled = found.overruled if facts.gpus is None else ()
@@ -99,6 +102,7 @@ def _with_targets(host: Host, facts: Facts, targets: Collection[PurePosixPath]) 
     return replace(
         facts,
         missing=frozenset(missing_above(host, {*targets, *linked})),
+        unwritable=unwritable(host, targets),
         targets=led_elsewhere(host, {*targets, *(path for engine in facts.engines for path in engine.files)}),
     )
 
@@ -123,7 +127,7 @@ def _obstacles(
     """Yield what stands against any install on this node."""
     if facts.engines:
         yield from served_by_image(host)
-    yield from host.install_obstacles(options.install_dir)
+    yield from unusable(host, options.install_dir)
     yield from install_dir_obstacles(host, options.install_dir)
     if facts.gpus is None:
         yield from unit_obstacles(host, options, facts.engines)
@@ -136,6 +140,7 @@ def _targets(options: Options, facts: Facts) -> set[PurePosixPath]:
     changed = facts.engines if facts.gpus is None else ()
     targets = {path for engine in changed for path in targets_of(engine)}
     targets |= {options.cdi.path} if options.cdi is not None else set()
+    targets |= {facts.plugin.path} if facts.plugin is not None and facts.plugin.path else set()
     return targets | ({facts.gpus.path} if facts.gpus is not None else set())
 
 
@@ -154,8 +159,17 @@ def _with_specifications(host: Host, options: Options, facts: Facts) -> Facts:
         facts = _with_cdi(host, options, options.cdi, facts)
     if not mode_of(facts.engines, facts.held, options)[0].by_cdi:
         return facts
-    found = gpu_specification(host, options, facts.engines, facts.held)
-    return replace(facts, contents={**facts.contents, found.path: host.read(found.path)}, gpus=found)
+    # Read once: whose it is and what is replaced are the same text, also where somebody writes meanwhile.
+    now = host.read(SPECIFICATION)
+    found = gpu_specification(host, options, facts.engines, facts.held, now)
+    return replace(facts, contents={**facts.contents, SPECIFICATION: now}, gpus=found)
+
+
+def _with_plugin(host: Host, options: Options, facts: Facts) -> Facts:
+    """Return the facts with where an engine is to start a way to our NRI plugin, if it is."""
+    found = plugin_file(host, options, facts)
+    read = {found.path: host.read(found.path)} if found is not None and found.path else {}
+    return replace(facts, contents={**facts.contents, **read}, plugin=found)
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:
@@ -190,7 +204,7 @@ def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = 
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
-    held = _wherever(host, with_put_back(host, held))
+    told, held = held, _wherever(host, with_put_back(host, still_ours(host, options.layout, held)))
     engines = []
     for row in held.engines:
         engine = ENGINES[row.name]
@@ -211,11 +225,19 @@ def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = 
     named |= {
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
-    facts = with_handed(host, _facts(host, options, held, tuple(engines), named), options.layout)
+    facts = _with_taken_over(_facts(host, options, held, tuple(engines), named), told)
+    facts = with_handed(host, facts, options.layout)
     facts = with_other_engines(host, with_unnamed(host, facts, options.layout), options.layout)
     restarts = options.restart_mode is not RestartMode.NONE
     used, idle = in_use(host, options.layout, held, engines, restarts=restarts)
     return replace(facts, running=used, idle=idle, low_level=low_level_runtime(host, held) if used else None)
+
+
+def _with_taken_over(facts: Facts, told: Record) -> Facts:
+    """Return the facts with what the ledger ``told`` of a node that is another installer's by now."""
+    aside = facts.toolkit.replaced and told.toolkit is not None and told.toolkit.replaced
+    taken = replace(facts.toolkit, superseded=aside, defaults=former_defaults(told))
+    return replace(facts, toolkit=taken) if facts.toolkit.theirs else facts
 
 
 def _wherever(host: Host, held: Record) -> Record:
@@ -269,6 +291,7 @@ def _facts(
             versions={name: entries(host, layout.version(name)) for name in versions},
             config=text_of(config, layout.config) if config else None,
             replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
+            theirs=held.toolkit is None and is_theirs(host, layout),
         ),
         held=held,
         held_nodes=tuple(now for node in held.nodes if (now := held_node(host, node)) is not None),

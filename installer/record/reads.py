@@ -106,7 +106,7 @@ def moving(facts: EngineFacts, cmdline: tuple[str, ...]) -> Iterator[InstallerEr
         yield facts.not_restarted
     else:
         yield InstallerError(
-            f"configure {facts.name} in {now} (at its next start {facts.unit} gives it {later})",
+            f"configure {facts.title} in {now} (at its next start {facts.unit} gives it {later})",
             remedy=f"restart {facts.unit} at a time of your choice, then run again",
             code="engine-flags",
         )

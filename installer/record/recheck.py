@@ -36,8 +36,8 @@ def refuse_changed(
     if broken:
         verb = "reload" if ENGINES[engine.name].reload is ReloadMethod.HUP else "restart"
         raise ConflictError(
-            f"{verb} {engine.name} ({broken})",
-            remedy=f"look at what has just been written to the config of {engine.name}, then run again",
+            f"{verb} {engine.title} ({broken})",
+            remedy=f"look at what has just been written to the config of {engine.title}, then run again",
         )
 
 

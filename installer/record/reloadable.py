@@ -49,4 +49,4 @@ def without_unit(facts: EngineFacts, reason: str) -> InstallerError:
         )
     else:
         remedy = "run with the host's pid namespace (hostPID: true), for its process cannot be seen from here"
-    return InstallerError(f"{verb} {facts.name} ({reason})", remedy=remedy, code="engine-not-reloaded")
+    return InstallerError(f"{verb} {facts.title} ({reason})", remedy=remedy, code="engine-not-reloaded")

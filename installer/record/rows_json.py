@@ -11,6 +11,7 @@ from installer.decide.edits import Edit, Syntax
 from installer.decide.edits.tree import kind_of
 from installer.decide.engines import ENGINES
 from installer.decide.inode import Meta
+from installer.decide.parts import nri
 from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import CdiRow, ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
 
@@ -189,7 +190,7 @@ def _engine(row: Mapping[str, Any]) -> EngineRow:
 
 def _config(row: Mapping[str, Any]) -> ConfigRow:
     return ConfigRow(
-        _engine_name(row["engine"], OWNER),
+        _engine_name(row["engine"], OWNER, nri.ID),
         _path(row["path"]),
         Syntax(row["syntax"]) if row["syntax"] else None,
         None if row["original"] is None else _saved_in(_table(row["original"])),

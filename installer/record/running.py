@@ -1,12 +1,12 @@
 """The containers that run on our runtimes, whichever engine started them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.configs import tree_of
+from installer.decide.configs import text_of, tree_of
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import OUR_BINARIES
@@ -19,14 +19,18 @@ from installer.decide.rows import EngineRow, Record
 from installer.decide.toolkit_config import low_level_words
 from installer.host import docker_data, dockerd
 from installer.host.containers import STATES, of_crio, of_docker, of_shims
+from installer.host.devices import size_of
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
+from installer.host.programs import is_program
 from installer.record.cmdline import path_of, value_of
 from installer.record.links import Ours
 from installer.record.started import PATH, how_started
+from installer.record.texts import is_file
 
 ASK_S: Final = 3.0
 DATA_ROOT: Final = ("--data-root",)
+USUAL: Final = ("runc", "crun")
 
 
 def running_containers(
@@ -133,9 +137,27 @@ def _data_root(host: Host, engine: EngineFacts) -> PurePosixPath:
 def low_level_runtime(host: Host, held: Record) -> PurePosixPath | None:
     """Return the path of the runtime that ours wrap, as the host finds it; None where there is none."""
     words = low_level_words(held.toolkit.rendered) if held.toolkit else ()
-    for word in (*words, "runc", "crun"):
-        paths = (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)
-        for path in paths:
-            if host.kind(path) is Kind.FILE:
-                return path
-    return None
+    return next((path for path in _places((*words, *USUAL)) if host.kind(path) is Kind.FILE), None)
+
+
+def handed_over_to(host: Host, layout: Layout, held: Record) -> PurePosixPath | None:
+    """Return the runtime that ours hand over to, as the config.toml that lies there says; None if not found.
+
+    An engine may find one elsewhere, by a PATH of its own.
+    """
+    if held.toolkit is None or held.cdi is not None:
+        return None
+    words = low_level_words(held.toolkit.rendered)
+    with suppress(InstallerError):  # what cannot be parsed is told by the plan
+        file = host.read(layout.config)
+        words = low_level_words(text_of(file, layout.config)) if file else words
+    return next((path for path in _places(words or USUAL) if _can_be_started(host, path)), None)
+
+
+def _can_be_started(host: Host, path: PurePosixPath) -> bool:
+    return is_file(host, path) and is_program(host, path) and size_of(host, path) > 0
+
+
+def _places(words: Collection[str]) -> Iterator[PurePosixPath]:
+    for word in words:
+        yield from (PurePosixPath(word),) if word.startswith("/") else (place / word for place in PATH)

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from installer.decide.data import dataclass, field, fields_of, replace
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
 from installer.host.boot import boot_id, own_pid, runs
@@ -38,7 +39,7 @@ class EngineSeen:
         if not self.refused:
             return None
         return InstallerError(
-            f"start {self.name} again with the configs that it has now ({self.refused})",
+            f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})",
             remedy="correct them before its next start: it serves until then",
             code="config-refused",
         )
@@ -50,7 +51,9 @@ class Seen:
 
     ``number`` counts the looks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
     ``asked`` says that somebody wanted it. ``doing`` are the steps that are under way, ``did`` those that are
-    done. ``problem`` and ``remedy`` are "" where all is well. The rest is what the next decision needs.
+    done. ``problem`` and ``remedy`` are "" where all is well. ``by_cdi`` is that no engine has a runtime of
+    ours, ``ignores`` that drift is to keep no node from being ready, ``hands_over_to`` the runtime that ours
+    start, "" where it was never found. The rest is what the next decision needs.
     """
 
     boot_id: str = ""
@@ -66,10 +69,13 @@ class Seen:
     code: str = ""
     problem: str = ""
     remedy: str = ""
+    by_cdi: bool = False
     until_s: float = 0.0
     failures: int = 0
     looks: tuple[float, ...] = ()
     repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ignores: bool = False
+    hands_over_to: str = ""
 
     @property
     def current(self) -> bool:

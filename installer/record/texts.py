@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.inode import Kind
+from installer.decide.inode import File, Kind
 from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
@@ -16,10 +16,14 @@ TEXT_BYTES: Final = 16 << 20
 def text(host: Host, path: PurePosixPath) -> str:
     """Return the text of a file, whatever its bytes; "" where it cannot be read, or is far too large."""
     try:
-        file = host.read(path) if size_of(host, path) <= TEXT_BYTES else None
+        return text_of(host.read(path) if size_of(host, path) <= TEXT_BYTES else None)
     except InstallerError:
         return ""
-    return file.content.decode(errors="replace") if file else ""
+
+
+def text_of(file: File | None) -> str:
+    """Return the text of a file that was read; "" where there is none, or it is far too large."""
+    return file.content.decode(errors="replace") if file and len(file.content) <= TEXT_BYTES else ""
 
 
 def told_by_root(host: Host, path: PurePosixPath) -> dict[str, Any]:

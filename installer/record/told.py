@@ -35,7 +35,7 @@ def past(step: ConcreteStep) -> str:
             return "config written" if after else "config removed"
         case InstallVersion():
             return "toolkit installed"
-        case RemoveVersion() | RemoveToolkit():
+        case RemoveVersion() | RemoveToolkit() | SwitchToolkit(None, None):
             return "toolkit removed"
         case SwitchToolkit():
             return "toolkit switched"

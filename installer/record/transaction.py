@@ -44,6 +44,7 @@ from installer.decide.undo import plan_rollback
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
+from installer.record.await_idle import write_when_idle
 from installer.record.cdi import make_device_nodes, specification
 from installer.record.context import Context
 from installer.record.device_nodes import held_node, remove_device_node
@@ -53,7 +54,6 @@ from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
 from installer.record.recheck import refuse_changed
 from installer.record.running import low_level_runtime, running_containers
-from installer.record.settled import write_settled
 from installer.record.told import fields, past
 from installer.record.units import STOP_S, Patience
 from installer.record.visible import refuse_unseen
@@ -206,7 +206,7 @@ def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], No
         case FindRuntimes(engine, binaries):
             refuse_unseen(plan.engines[engine], binaries)
         case WriteConfig():
-            write_settled(host, step, plan.engines, patience)
+            write_when_idle(host, step, plan.engines, patience)
         case InstallVersion(version, files):
             host.make_directory(layout.versions)
             like = low_level_runtime(host, plan.in_progress)
@@ -277,7 +277,9 @@ def _switch(host: Host, layout: Layout, after: str | None) -> None:
         if aside and now is not None:
             host.exchange(layout.toolkit, layout.replaced)
             host.remove(layout.replaced)
-        elif aside and not directory:
+        elif aside and directory:  # by an installer that removes its former one at each start
+            remove_tree(host, layout.replaced)
+        elif aside:
             host.rename(layout.replaced, layout.toolkit)
     elif directory and after:
         host.link(layout.replaced, after)

@@ -28,7 +28,7 @@ def refuse_unseen(engine: EngineFacts, binaries: Iterable[PurePosixPath]) -> Non
             return
         if not there:
             raise InstallerError(
-                f"configure {engine.name} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
+                f"configure {engine.title} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
                 remedy=Remedy(
                     "make ",
                     Option("install-dir"),

@@ -9,15 +9,16 @@ from installer.decide.engines.row import Api
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.layout import Layout
-from installer.decide.options import Options
+from installer.decide.mode import SPECIFICATION
+from installer.decide.options import Options, Places
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.host.waiting import ASK, THERE, signature
+from installer.host.waiting import ASK, ROOM, THERE, signature
 from installer.record import gpus, units
 from installer.record.seen import Seen
 
 
-def places(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+def places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
     """Return what is watched but for the processes of engines.
 
     A look that finds one that runs expects nothing but that of it, however it was before: one that ends again
@@ -29,7 +30,9 @@ def places(host: Host, options: Options, held: Record) -> tuple[str, ...]:
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
     found += gpus.watched(host, options, held)
-    return tuple(dict.fromkeys((*found, *_sockets(host, held))))
+    if seen.hands_over_to:
+        found.append(str(host.local_path(PurePosixPath(seen.hands_over_to), last=False)))
+    return tuple(dict.fromkeys((*found, *_sockets(host, options, held))))
 
 
 def moment(host: Host, options: Options, held: Record) -> str:
@@ -38,9 +41,23 @@ def moment(host: Host, options: Options, held: Record) -> str:
     return signature(tuple(dict.fromkeys(place.rpartition("/")[0] for place in patterns)))
 
 
-def engine_places(host: Host, held: Record, seen: Seen) -> tuple[str, ...]:
+def rooms(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+    """Return the file systems that we write to, as they are watched after a look that failed.
+
+    Neither room that somebody makes nor a remount changes a file.
+    """
+    paths = (
+        *(row.path for row in held.configs),
+        *((SPECIFICATION,) if held.cdi else ()),
+        options.layout.home,
+    )
+    found = (next(each for each in path.parents if host.exists(each)) for path in paths)
+    return tuple(dict.fromkeys(f"{ROOM}{host.local_path(each)}" for each in found))
+
+
+def engine_places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
     """Return what is not the same any more once an engine was restarted."""
-    return (*_sockets(host, held), *processes(seen))
+    return (*_sockets(host, options, held), *processes(seen))
 
 
 def processes(seen: Seen) -> tuple[str, ...]:
@@ -75,8 +92,16 @@ def process_of(host: Host, engine: EngineFacts) -> str:
     return ""
 
 
-def _sockets(host: Host, held: Record) -> tuple[str, ...]:
-    return tuple(str(host.local_path(row.socket)) for row in held.engines)
+def running(process: str) -> str:
+    """Return a process that is watched further, "" for one that has ended: only a new one is news then."""
+    return process if process and signature((process,)) == signature(()) else ""
+
+
+def _sockets(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+    """Return the sockets of the engines that we serve; one that we have not changed has no row."""
+    by_cdi = held.cdi.engines if held.cdi else ()
+    told = (options.places.get(name, Places()).socket or ENGINES[name].socket for name in by_cdi)
+    return tuple(str(host.local_path(path)) for path in (*(row.socket for row in held.engines), *told))
 
 
 def _of_rows(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:

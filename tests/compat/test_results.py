@@ -279,14 +279,14 @@ def test_a_restart_mode_is_what_an_engine_survives(engine: str, said: str, mode:
     ("engine", "said", "told"),
     [
         ("docker", "signal", ""),
-        ("docker", "systemd", "docker gets SIGHUP: a restart by its unit would stop its containers"),
+        ("docker", "systemd", "Docker gets SIGHUP: a restart by its unit would stop its containers"),
         (
             "containerd",
             "signal",
             "containerd is restarted by its unit: a signal does not make it read its config",
         ),
         ("containerd", "systemd", ""),
-        ("crio", "Signal", "crio is restarted by its unit: a signal does not make it read its config"),
+        ("crio", "Signal", "CRI-O is restarted by its unit: a signal does not make it read its config"),
     ],
 )
 def test_a_restart_mode_that_does_not_apply_is_answered_by_what_is_done_instead(

@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 from typing import Protocol
 
-from installer import signals
 from installer.decide.errors import InstallerError
 from installer.decide.options import Options
+from installer.host import signals
 
 # Each point is a few forks; a run that has hours may take every one of them.
 STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from installer import cli, compat, daemon, signals
+from installer import cli, compat, daemon
 from installer import log as logging
 from installer.decide.errors import InstallerError
 from installer.decide.options import Cdi, Options, RestartMode
@@ -24,6 +24,7 @@ from installer.decide.steps import (
     WriteConfig,
 )
 from installer.demo import CONFIGS, stand_in_payload
+from installer.host import signals
 from installer.record import transaction
 from installer.uninstall import uninstall
 from tests.crash import faults

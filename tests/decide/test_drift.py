@@ -56,6 +56,9 @@ def clock(moment_s: float) -> str:
         pytest.param(Drift.REPAIR, RELOAD, Action.REPAIR, id="a reload that the policy allows"),
         pytest.param(Drift.REPORT, FILE, Action.REPORT, id="told only"),
         pytest.param(Drift.REPORT, RESTART, Action.REPORT, id="told only, with a restart"),
+        pytest.param(Drift.IGNORE, Drifted({}), Action.NOTHING, id="nothing differs, and nobody would tell"),
+        pytest.param(Drift.IGNORE, FILE, Action.IGNORE, id="left"),
+        pytest.param(Drift.IGNORE, RESTART, Action.IGNORE, id="left, with a restart"),
     ],
 )
 def test_the_policy_says_what_is_repaired(policy: Drift, drifted: Drifted, action: Action) -> None:
@@ -104,7 +107,7 @@ def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
     ("drifted", "words"),
     [
         pytest.param(RESTART, "containerd would have to be restarted", id="restart"),
-        pytest.param(RELOAD, "docker would have to be reloaded", id="reload"),
+        pytest.param(RELOAD, "Docker would have to be reloaded", id="reload"),
     ],
 )
 def test_what_is_left_alone_is_told_with_its_reason_and_the_way_out(drifted: Drifted, words: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from installer.decide.effect import Effect
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError, UsageError
 from installer.decide.facts import Container, EngineFacts, Facts, ToolkitFacts
@@ -113,7 +114,7 @@ def test_one_that_starts_every_pod_with_it_keeps_it(name: str) -> None:
     plan = plan_undo(facts(name, default, held), Options(engines=(name,)))
 
     assert [each.problem for each in plan.obstacles] == [
-        f"take the toolkit away from {name} (its default runtime is nvidia)"
+        f"take the toolkit away from {ENGINES[name].title} (its default runtime is nvidia)"
     ]
 
 

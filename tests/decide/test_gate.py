@@ -10,6 +10,7 @@ import pytest
 from installer.decide.choice import texts_alone
 from installer.decide.edits import Syntax
 from installer.decide.effect import Effect, Flags, Handler, disturbed
+from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
@@ -331,9 +332,7 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
 
     back = plan_undo(replace(facts, engines=(replace(engine, flags=Flags("nvidia")),)), case.options)
 
-    problem = (
-        f"take the runtime nvidia away from {case.engine} (it was started with --default-runtime nvidia)"
-    )
+    problem = f"take the runtime nvidia away from {ENGINES[case.engine].title} (it was started with --default-runtime nvidia)"
     assert [error.problem for error in back.needed] == [problem]
     assert back.final is not None
     assert [name for name, _ in back.final.engines[0].runtimes] == ["nvidia"]
@@ -354,7 +353,7 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None
 
     assert [error.problem for error in back.needed] == [
         (
-            f"remove the toolkit ({case.engine} was started with a flag for gpu, which starts "
+            f"remove the toolkit ({ENGINES[case.engine].title} was started with a flag for gpu, which starts "
             f"{TOOLKIT}/nvidia-container-runtime)"
         )
     ]

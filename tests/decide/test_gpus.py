@@ -11,11 +11,11 @@ from installer.decide.facts import Facts, GpuSpecification
 from installer.decide.inode import File
 from installer.decide.options import Mode, Options
 from installer.decide.parts.cdi import OWNER
-from installer.decide.parts.gpus import CHANGED, GIVES_WAY, ID, NEW, REMOVED, STALE
+from installer.decide.parts.gpus import CHANGED, GIVES_WAY, ID, NEW, REMOVED, STALE, WITHDRAWN
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import CdiRow, ConfigRow, Record
 from installer.decide.steps import FindRuntimes, InstallVersion, Reload, WriteConfig
-from installer.decide.undo import plan_undo
+from installer.decide.undo import plan_rollback, plan_undo
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -80,6 +80,19 @@ WRITTEN = (row(NEW_FILE),)
             BESIDE, OLD_FILE, (row(),), [(None, GIVES_WAY)], ((), THEY_HAVE), id="another's beside it"
         ),
         pytest.param(BESIDE, None, (), [], ((), THEY_HAVE), id="another's ahead of it"),
+        pytest.param(
+            *(replace(BESIDE, unread=(THEIRS,)), None, (), []),
+            (
+                (),
+                f"{THEIRS} names nvidia.com/gpu in a way that is not understood here, and may have its devices",
+            ),
+            id="one that nobody understands",
+        ),
+        pytest.param(
+            *(replace(MADE, stale=("/lib/a",)), OLD_FILE, (row(),)),
+            *([(None, STALE), (b"new\n", CHANGED)], (WRITTEN, "")),
+            id="another driver, and files of the old one gone",
+        ),
         pytest.param(
             *(IN_PLACE, NEW_FILE, (row(),), [], ((), f"{PATH} has devices of nvidia.com/gpu")),
             id="another's in its place",
@@ -171,3 +184,28 @@ def test_an_engine_without_cdi_stops_the_plan() -> None:
     plan = plan_install(replace(found, engines=off), OPTIONS)
 
     assert [error.code for error in plan.obstacles] == ["mode-unusable"]
+
+
+@pytest.mark.parametrize("tried", [1, 2], ids=["removed", "and the next one half written"])
+def test_a_roll_back_brings_no_stale_one_back_and_tells_that_there_is_none(tried: int) -> None:
+    found = facts(replace(MADE, stale=("/lib/a",)), OLD_FILE, row())
+    plan = plan_install(found, OPTIONS)
+    of_it = tuple(step for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH)[:tried]
+
+    back = plan_rollback(plan, of_it, found.held)
+
+    assert [step.after for step in back.steps if isinstance(step, WriteConfig)] == [None] * (tried - 1)
+    assert back.final is not None
+    assert back.final.configs == ()
+    assert back.final.cdi == CdiRow(("containerd",), WITHDRAWN)
+
+
+def test_a_roll_back_brings_one_back_that_still_holds() -> None:
+    found = facts(MADE, OLD_FILE, row())
+    plan = plan_install(found, OPTIONS)
+    of_it = tuple(step for step in plan.steps if isinstance(step, WriteConfig) and step.path == PATH)
+
+    back = plan_rollback(plan, of_it, found.held)
+
+    assert [step.after for step in back.steps if isinstance(step, WriteConfig)] == [OLD_FILE]
+    assert back.final == found.held

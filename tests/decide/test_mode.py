@@ -8,10 +8,12 @@ import pytest
 
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
+from installer.decide.facts import Container, EngineFacts
 from installer.decide.mode import READS, WITH_CDI, against_cdi, highest_read, lacking, mode_of
 from installer.decide.options import Mode, Options
+from installer.decide.plan import plan_install
 from installer.decide.rows import EngineRow, Record
+from tests.decide.golden import cases
 
 PROGRAMS = {row.process for row in ENGINES.values()}
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -117,7 +119,7 @@ def test_a_specification_is_of_a_version_that_all_engines_read(
                 Record(),
                 AUTO,
                 Mode.RUNTIME,
-                "docker takes no devices by CDI (it says that CDI is switched off)",
+                "Docker takes no devices by CDI (it says that CDI is switched off)",
             ),
             id="one of two without",
         ),
@@ -158,3 +160,35 @@ def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> N
 @pytest.mark.parametrize("table", [READS, WITH_CDI], ids=["what it reads", "since when it has CDI"])
 def test_each_program_that_is_an_engine_has_its_row(table: Mapping[str, object]) -> None:
     assert set(table) == PROGRAMS
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        pytest.param(
+            Options(mode=Mode.CDI),
+            "stop them, run toolkit-installer uninstall, then try again; or keep --mode runtime",
+            id="the mode",
+        ),
+        pytest.param(
+            Options(runtime_name="gpu"), "stop them first, or keep --runtime-name as it was", id="the name"
+        ),
+    ],
+)
+def test_a_runtime_in_use_cannot_go_and_the_remedy_names_what_takes_it_away(
+    options: Options, remedy: str
+) -> None:
+    ours = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    row = replace(HELD.engines[0], runtimes=(("nvidia", ours),))
+    facts = replace(
+        next(iter(cases("containerd"))).facts({}, Record(), {}),
+        held=Record(engines=(row,)),
+        running=(Container("containerd", "3f6c0d5e8a9b", "default/trainer", ours),),
+    )
+
+    first = plan_install(facts, replace(options, engines=("containerd",))).obstacles[0]
+
+    assert (
+        first.problem == "take the runtime nvidia away from containerd (it runs default/trainer (containerd))"
+    )
+    assert first.remedy == remedy

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+import pytest
+
 from installer.decide.engines import ENGINES
 from installer.decide.inode import File
 from installer.decide.options import RestartMode
 from installer.decide.plan import entries_for
+from installer.decide.restarts import not_idle
 from installer.decide.rows import Record
 from installer.decide.undo import plan_undo
 from tests.decide.golden import cases, installed, undo_facts
@@ -28,7 +31,7 @@ def test_an_undo_leaves_a_microk8s_alone_whose_template_is_gone() -> None:
     undone = plan_undo(replace(facts, engines=engines, contents=gone), options)
 
     assert [each.problem for each in undone.obstacles] == [
-        f"restart microk8s ({engines[0].unit} would not start it again: {TEMPLATE} is not there)"
+        f"restart MicroK8s ({engines[0].unit} would not start it again: {TEMPLATE} is not there)"
     ]
     assert not plan_undo(replace(facts, engines=engines), options).obstacles
 
@@ -46,3 +49,15 @@ def test_the_file_that_made_our_runtime_the_default_is_named() -> None:
     assert [error.problem for error in undone.needed] == [
         f"take the runtime nvidia away from k0s (it was made the default in {theirs})"
     ]
+
+
+@pytest.mark.parametrize(("count", "last"), [(8, "c7)"), (9, "c7 and 1 more)")], ids=["all", "the first few"])
+def test_the_containers_that_a_restart_waits_for_are_named_up_to_a_few(count: int, last: str) -> None:
+    plan, disk = installed(SHIPPED, SHIPPED.before, Record())
+    assert plan.final is not None
+    (engine,) = undo_facts(SHIPPED, disk, plan.final).engines
+
+    said = not_idle(engine, [f"c{each}" for each in range(count)]).problem
+
+    assert said.startswith("restart MicroK8s yet (it has created containers that are not started: c0, c1,")
+    assert said.endswith(last)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from installer.decide.errors import InstallerError
-from installer.decide.toolkit_config import ToolkitConfig, carry_over, edited_keys, render_config
+from installer.decide.toolkit_config import ToolkitConfig, carry_over, config_tree, edited_keys, render_config
 
 NAME = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
 
@@ -17,14 +17,16 @@ def rendered(
     *,
     low_level: tuple[str, ...] = ("runc", "crun"),
     ldconfig_real: bool = False,
+    before: str = "",
 ) -> str:
-    return render_config(
+    tree = config_tree(
         config or ToolkitConfig(),
         toolkit_dir=PurePosixPath("/usr/local/nvidia/toolkit"),
         low_level=low_level,
         ldconfig_real=ldconfig_real,
         suse=False,
     )
+    return render_config(tree, before)
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -32,6 +34,27 @@ DEFAULT = rendered()
 CHANGED = rendered(
     ToolkitConfig(mode="cdi", log_level="debug", features=("f",)), low_level=("/usr/bin/crun",)
 )
+
+
+def test_a_text_that_says_what_is_wanted_is_not_rendered_again() -> None:
+    of_another_version = f"# A line that we do not write any more\n{DEFAULT}"
+
+    assert rendered(before=of_another_version) == of_another_version
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        CHANGED,
+        "",
+        "no TOML",
+        DEFAULT.replace("load-kmods = true", "load-kmods = 1"),
+        DEFAULT + "\n[more]\nkey = 1\n",
+    ],
+    ids=["of other flags", "none", "no TOML", "another type", "more than is wanted"],
+)
+def test_a_text_that_says_anything_else_is_rendered_anew(before: str) -> None:
+    assert rendered(before=before) == DEFAULT
 
 
 @pytest.mark.parametrize(

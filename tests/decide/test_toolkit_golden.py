@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.decide.toolkit import CONFIG, REQUIRED, Artifact, PayloadFile, Text, payload
-from installer.decide.toolkit_config import ToolkitConfig, render_config
+from installer.decide.toolkit_config import ToolkitConfig, config_tree, render_config
 from tests.support.golden import golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "toolkit"
@@ -41,9 +41,10 @@ def config(
     ldconfig_real: bool = False,
     suse: bool = False,
 ) -> str:
-    return render_config(
+    tree = config_tree(
         options, toolkit_dir=toolkit_dir, low_level=low_level, ldconfig_real=ldconfig_real, suse=suse
     )
+    return render_config(tree)
 
 
 def texts() -> Mapping[str, str]:

@@ -1,12 +1,10 @@
 """--restart-mode when-idle: configs are written, and the restart is left for when no container is created."""
 
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 import pytest
 
 from installer.decide.drift import Action, Drifted, decide
-from installer.decide.errors import UsageError
 from installer.decide.facts import Facts
 from installer.decide.options import Drift, Options, RestartMode
 from installer.decide.parts import toolkit
@@ -155,10 +153,6 @@ def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_pol
 
     assert [action(plan, Drift.AUTO) for plan in due] == [Action.NOTHING, Action.NOTHING]
     assert [action(plan, Drift.REPORT) for plan in due] == [Action.NOTHING, Action.NOTHING]
+    assert [action(plan, Drift.IGNORE) for plan in due] == [Action.NOTHING, Action.NOTHING]
     assert [action(plan, Drift.AUTO) for plan in drift] == [Action.REPORT, Action.REPORT]
     assert [action(plan, Drift.REPAIR) for plan in drift] == [Action.REPAIR, Action.REPAIR]
-
-
-def test_nobody_finds_an_engine_idle_without_looking() -> None:
-    with pytest.raises(UsageError, match="--drift ignore"):
-        Options(restart_mode=RestartMode.WHEN_IDLE, drift=Drift.IGNORE, install_dir=PurePosixPath("/x"))

@@ -7,6 +7,7 @@ from installer.decide.doctor.facts import DeviceNode, Node, Process, RunningEngi
 from installer.decide.edits import Tree
 from installer.decide.effect import Effect, Handler
 from installer.decide.options import Options
+from installer.decide.rows import CdiRow
 from installer.host.files import Host
 from installer.record.examine import examine
 
@@ -39,6 +40,7 @@ FILES = {
     f"{CAPABILITIES}/access": "DeviceFileMinor: 12\nDeviceFileMode: 292\n",
     f"{CAPABILITIES}/ci0/access": "DeviceFileMinor: 13\nDeviceFileMode: 292\n",
     "/proc/900/status": "Name:\tkubelet\nUid:\t0\t0\t0\t0\n",
+    "/proc/1/comm": "systemd\n",
     "/proc/900/comm": "kubelet\n",
     "/proc/900/cmdline": "kubelet\0--config=/var/lib/kubelet/config.yaml\0",
     "/usr/bin/kubelet": "#!/bin/true\n",
@@ -189,6 +191,18 @@ def read(root: Path) -> Node:
         programs=node.programs | {RUNTIME},
         held=(("/etc/docker/daemon.json", "as we wrote it", True),),
         system=system,
+    )
+
+
+def by_cdi(node: Node) -> Node:
+    """Return the node as ``--mode nri`` makes it: no runtime of ours anywhere, and a plugin that is registered."""
+    served = Effect({"runc": Handler("", RUNC)}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),))
+    return replace(
+        node,
+        engines=tuple(replace(each, serving=served, told=served, finds_hook=False) for each in node.engines),
+        toolkits=(OTHER,),
+        by_cdi=CdiRow(("docker", "containerd")),
+        plugin=(("registered with containerd 2.1.9, since 2026-01-01T00:00:00Z", True),),
     )
 
 

@@ -11,6 +11,7 @@ from installer.decide.doctor import CHECKS, findings
 from installer.decide.doctor.facts import Node, RunningEngine, Space
 from installer.decide.doctor.model import Level, Verdict
 from installer.decide.effect import Effect, Handler
+from installer.decide.rows import CdiRow
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
 
@@ -138,6 +139,22 @@ ACTS: dict[str, list[Act]] = {
         Act(text(SPEC, "0.5.0", "0.7.0"), engine("docker", version=(20, 10, 24), said="20.10.24")),
     ],
     "cdi-enabled": [Act(facts=engine("containerd", serving=replace(SERVING, cdi=False)), level=WARN)],
+    "cdi-alone": [
+        Act(gone(SPEC), golden.by_cdi),
+        Act(gone(SPEC), lambda node: replace(golden.by_cdi(node), by_cdi=CdiRow((), "no driver"))),
+        Act(
+            facts=lambda node: engine("containerd", serving=replace(SERVING, cdi=False))(golden.by_cdi(node))
+        ),
+        Act(facts=lambda node: engine("containerd", serving=SERVING)(golden.by_cdi(node))),  # of no directory
+    ],
+    "nri-plugin": [
+        Act(facts=lambda node: replace(node, plugin=(("not registered since noon", False),))),
+        Act(
+            facts=lambda node: replace(
+                node, plugin=(("registered", True), ("1 containers run without", False))
+            )
+        ),
+    ],
     "libnvidia-container": [Act(facts=toolkit(library=(1, 0, 0)))],
     "cgroup2": [Act(facts=toolkit(library=(1, 7, 0)))],
     "toolkit-versions": [Act(facts=toolkit(library=(1, 17, 4)), level=WARN)],
@@ -182,6 +199,11 @@ ACTS: dict[str, list[Act]] = {
     ],
     "installation": [
         Act(facts=lambda node: replace(node, held=(("/etc/x", "drifted: runtimes.nvidia", False),))),
+        Act(facts=lambda node: replace(node, configured={"crio": ("crio.service", "inactive/dead/success")})),
+        Act(facts=lambda node: replace(node, configured={"crio": ("", "")})),
+        Act(
+            facts=lambda node: replace(node, configured={"crio": ("crio.service", "active/running/success")})
+        ),
     ],
     "engine-answers": [Act(facts=engine("docker", serving=None, silence="no answer within 3 s"))],
     "engine-ready": [
@@ -323,9 +345,59 @@ def verdicts(node: Node) -> dict[str, Verdict]:
 
 
 def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(tmp_path: Path) -> None:
-    found = verdicts(golden.read(golden.lay(tmp_path)))
+    node = golden.read(golden.lay(tmp_path))
+    found = verdicts(node) | {
+        name: verdicts(golden.by_cdi(node))[name] for name in ("cdi-alone", "nri-plugin")
+    }
 
     assert {name: verdict for name, verdict in found.items() if verdict.level is not Level.OK} == {}
+
+
+def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(tmp_path: Path) -> None:
+    found = verdicts(golden.by_cdi(golden.read(golden.lay(tmp_path))))
+
+    assert {name: each.found for name, each in found.items() if each.level in {BAD, WARN}} == {}
+    for name in ("runtime-served", "docker-hook"):
+        assert found[name].level is Level.NONE
+        assert "by CDI alone" in found[name].found
+
+
+@pytest.mark.parametrize(
+    ("lacks", "cdi", "todo", "not_said"),
+    [
+        pytest.param(
+            "no driver; install it", True, "put right what the brackets say", "CDI switched on", id="why"
+        ),
+        pytest.param("", True, "`toolkit-installer reconcile`", "brackets", id="removed"),
+        pytest.param("", False, "CDI switched on", "reconcile", id="switched off"),
+    ],
+)
+def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
+    tmp_path: Path, lacks: str, todo: str, not_said: str, *, cdi: bool
+) -> None:
+    node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
+    served = tuple(
+        replace(each, serving=replace(each.serving, cdi=cdi)) for each in node.engines if each.serving
+    )
+    absent = replace(node, by_cdi=CdiRow(("docker", "containerd"), lacks), engines=served)
+
+    (found,) = (
+        each
+        for each in findings(replace(absent, specs=()) if cdi else absent)
+        if each.check.name == "cdi-alone"
+    )
+
+    assert found.verdict.level is BAD
+    assert todo in found.remedy
+    assert not_said not in found.remedy
+
+
+def test_without_a_driver_an_absent_specification_is_no_fault_of_the_mode(tmp_path: Path) -> None:
+    node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
+
+    found = verdicts(replace(node, specs=(), driver=replace(node.driver, modules=frozenset())))
+
+    assert found["cdi-alone"].level is Level.OK
 
 
 @pytest.mark.parametrize(

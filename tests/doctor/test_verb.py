@@ -11,6 +11,9 @@ import pytest
 
 from installer.decide.doctor import CHECKS
 from installer.decide.doctor.document import document
+from installer.decide.rows import CdiRow, Record
+from installer.host.nri_state import State, publish
+from installer.record.rows_json import dumps
 from tests.doctor import golden
 from tests.support.golden import golden as golden_text
 from tests.support.tree import Aspect, tree
@@ -77,6 +80,25 @@ def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> No
 
     assert told["installation"]["level"] == "bad"
     assert "ledger" in told["installation"]["found"]
+
+
+def test_a_plugin_that_has_ended_and_an_install_of_cdi_alone_are_read_off_the_node(root: Path) -> None:
+    state = State(registered=True, engine="containerd 2.1.9", missed=(), missed_in_all=0)
+    (root / "var/run/nri").mkdir(parents=True)
+    publish(str(root / "var/run/nri/toolkit-installer.json"), state)
+    held = Record(cdi=CdiRow(("containerd",), "nobody"), finished=True)
+    golden.put(root, "/usr/local/nvidia/.toolkit-installer/ledger", dumps(held).decode())
+    (root / "usr/local/nvidia/.toolkit-installer/ledger").chmod(0o600)
+    (root / golden.SPEC.lstrip("/")).unlink()
+    golden.put(root, "/sys/module/nvidia/version", "550.54.15\n")
+
+    told = {each["name"]: each for each in json.loads(call(root, "--json").stdout)["checks"]}
+
+    assert told["nri-plugin"]["level"] == "bad"
+    assert "has ended" in told["nri-plugin"]["found"]
+    assert "run --mode nri" in told["nri-plugin"]["remedy"]
+    assert told["cdi-alone"]["level"] == "bad"
+    assert told["runtime-served"]["level"] == "n/a"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="nobody else gives a directory away")

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import grpc  # noqa: TID253 - a program of its own
+import grpc
 import tomlkit
 
 SOCKET = Path("/run/crio/crio.sock")

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from installer.decide.engines import ENGINES
 from tests.engines.by_cdi import GPU, LIBRARIES, MODE, SPECIFICATION, TELLS, Client, answers, driver
 from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
@@ -60,8 +61,8 @@ def seen_in_a_container(node: Node, device: str = GPU) -> str:
         node.cri.remove_pod(pod)
 
 
-def _running(node: Node) -> Running:
-    process = node.start_installer("run", *MODE)
+def _running(node: Node, *more: str) -> Running:
+    process = node.start_installer("run", *MODE, *more)
     process.wait_for("waiting for a signal")
     until(lambda: _ready(node), lambda: node.installer("status").stdout)
     return process
@@ -117,7 +118,7 @@ def test_auto_takes_cdi_where_it_is_in_effect_and_says_why(with_cdi: Node) -> No
     assert "! note: mode cdi: every engine has CDI in effect, and nobody asks for a runtime" in plan.stdout
     assert "restart" not in plan.stdout.replace("nothing is restarted", "")
     assert "nvidia.com-gpu.json" in plan.stdout
-    assert "! note: mode runtime: a runtime is asked for by its name" in named.stdout
+    assert "! note: mode runtime: a runtime is asked for by --set-as-default" in named.stdout
 
 
 def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
@@ -135,12 +136,14 @@ def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
             assert refused.returncode == 1
             assert snapshot(node) == files
             assert node.pid_of(unit(node)) == pid
-            assert f"! note: mode runtime: {node.engine} takes no devices by CDI" in auto.stdout, auto.stderr
+            assert (
+                f"! note: mode runtime: {ENGINES[node.engine].title} takes no devices by CDI" in auto.stdout
+            ), auto.stderr
             said[str(engines)] = sentence(refused.stderr)
     assert len(said) == 4
     for name, words in said.items():
         engine, since = (
-            ("docker", "Docker 28.2") if name.startswith("dockerd") else ("containerd", "containerd 2.0")
+            ("Docker", "Docker 28.2") if name.startswith("dockerd") else ("containerd", "containerd 2.0")
         )
         why = (
             "it knows nothing of CDI"
@@ -249,7 +252,7 @@ def test_without_a_driver_all_but_the_specification_is_there(containerd_2: Node)
     node.run(["rm", "-rf", LIBRARIES])
     files = snapshot(node)
 
-    process = _running(node)
+    process = _running(node, "--drift", "ignore")  # a driver that comes is no drift
     status = node.installer("status")
     without = _specification(node)
     driver(node, "550.1")
@@ -353,11 +356,12 @@ IN_BUNDLES = """
 import json
 from pathlib import Path
 from tests.gpu.__main__ import same
-from tests.gpu.machine import installed
+from tests.gpu.machine import cannot, installed
+lacks = cannot(Path("/opt/gpu"), "pass", Path("/dev/nvidia0"))
 with installed(Path("/artifacts"), Path("/opt/gpu"), "/opt/driver") as machine:
     told = [same(machine.ours(), machine.theirs())]
     told += [machine.by_nothing(PROGRAM), machine.by_cdi("0", PROGRAM), machine.by_runtime(PROGRAM)]
-print(json.dumps(told))
+print(json.dumps([lacks, *told]))
 """
 OF_A_BUNDLE = """
 import ctypes, os
@@ -374,7 +378,8 @@ def test_the_bundles_of_make_test_gpu_get_a_device_of_a_stand_in_specification(c
 
     done = node.run([PYTHON, "-c", f"PROGRAM = {OF_A_BUNDLE!r}\n{IN_BUNDLES}"])
 
-    same, nothing, by_cdi, by_runtime = json.loads(done.stdout)
+    lacks, same, nothing, by_cdi, by_runtime = json.loads(done.stdout)
+    assert lacks == ""
     assert same == "2 devices, 5 edits"
     assert nothing == "None False False\n"
     assert by_cdi == "void True 1\n"

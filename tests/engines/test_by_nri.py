@@ -3,13 +3,15 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
 
 from tests.engines.by_cdi import GPU, MODE, TELLS, Client, answers, driver
-from tests.engines.cri import NODE, Container, CriError
+from tests.engines.cri import NODE, Container, CriError, Pod
+from tests.engines.doctors import bad, doctor
 from tests.engines.inside import GRACE_S, LOG
 from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.nri import STATE
@@ -17,13 +19,20 @@ from tests.engines.operator import CDI, COMMON, MOUNTS
 from tests.engines.roots import Roots
 from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import sentence, served
 from tests.engines.versions import EngineSet
 
 KIND = GPU.partition("=")[0]
 ALLOW = ("--nri-allow", f"default={KIND}")
 WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 WORDS = (*MODE[:2], "--mode", "nri", *MODE[4:], *ALLOW)
+PROGRAM = "/opt/nri/plugins/10-toolkit-installer"
+OTHERS = "/opt/nri/plugins/20-other"
+PIDFILE = "/run/nvidia/toolkit/toolkit.pid"
+LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"  # of the module that nodes seem to have loaded
+SPECIFICATION = "/run/cdi/nvidia.com-gpu.json"
+SOME = 10
+ENGINE_WAITS_S = 5.0
 SLEEP = ("/bin/sleep", "100000")
 INJECTS = (2, 1)
 # What the operator's switch adds (object_controls.go), beside the directory of the socket.
@@ -127,6 +136,104 @@ def test_an_engines_restart_costs_nothing_but_the_gap(with_nri: Node) -> None:
         until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
 
         assert _seen(with_nri, WISH).split() == ["void", "libcuda.so.550.1", "device"]
+
+
+def _restarted_while_asked(node: Node, pod: Pod) -> tuple[float, list[str]]:
+    """Restart the engine while somebody creates containers; return when it served, and the containers."""
+    made, served_s = list[str](), 0.0
+    with ThreadPoolExecutor() as pool:
+        began = time.monotonic()
+        restart = pool.submit(node.restart, "containerd")
+        while not (restart.done() and len(made) > SOME):
+            with suppress(CriError):
+                made.append(node.cri.create(pod, Container(command=SLEEP)))
+                served_s = served_s or time.monotonic() - began
+            assert time.monotonic() - began < 60, node.journal("containerd")[-2000:]
+        restart.result()
+    return served_s, made
+
+
+def test_an_engine_that_starts_its_way_to_the_plugin_misses_nobody_at_its_restart(with_nri: Node) -> None:
+    neighbour = with_nri.root / OTHERS.lstrip("/")
+    neighbour.parent.mkdir(parents=True)
+    neighbour.write_text("#!/bin/sh\nexit 0\n")
+    neighbour.chmod(0o755)
+    files, pid = snapshot(with_nri), with_nri.pid_of("containerd")
+
+    with serving(with_nri, *WORDS, "--nri-preinstalled") as process:
+        process.wait_for("waiting for a signal")
+        first = with_nri.pid_of("containerd")
+        said = with_nri.installer("status").stdout
+        pod = with_nri.cri.run_pod(annotations={"nvidia.cdi.k8s.io/pod": GPU})
+        missed = made = 0
+        for turn in range(2, 4):
+            made += len(_restarted_while_asked(with_nri, pod)[1])
+            until(partial(_registered, process, turn), lambda: process.log)
+            missed += json.loads(with_nri.read(STATE))["missed_in_all"]
+        seen = _seen(with_nri, WISH)
+        with_nri.cri.remove_pod(pod)
+
+    assert (first, pid) == (pid, pid)  # the install itself restarts nothing
+    assert PROGRAM in said
+    assert (missed, made > 2 * SOME) == (0, True)
+    assert seen.split() == ["void", "libcuda.so.550.1", "device"]
+    assert snapshot(with_nri) == files
+    neighbour.unlink()
+    neighbour.parent.rmdir()
+    neighbour.parent.parent.rmdir()
+
+
+def _registered(process: Running, times: int) -> bool:
+    return process.log.count('"event": "registered"') >= times
+
+
+def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting(with_nri: Node) -> None:
+    with_nri.write(LIBRARY, "")
+    files = snapshot(with_nri)
+    process = with_nri.start_installer("run", *WORDS, "--nri-preinstalled")
+    process.wait_for('"event": "registered"')
+    process.wait_for("waiting for a signal")
+    well = doctor(with_nri)[1]
+    pids = with_nri.read("/run/nri/toolkit-installer.pid").strip(), with_nri.read(PIDFILE).strip()
+    with_nri.run(["kill", "-KILL", *reversed(pids)], check=False)
+    process.wait(60)
+    pod = with_nri.cri.run_pod()
+
+    served_s, made = _restarted_while_asked(with_nri, pod)
+
+    with_nri.cri.remove_pod(pod)
+    assert made
+    assert served_s < ENGINE_WAITS_S  # for a plugin that never answers
+    assert "pre-installed NRI plugin" in with_nri.journal("containerd")
+    (with_nri.root / SPECIFICATION.lstrip("/")).unlink()
+    wrong = bad(doctor(with_nri)[1])
+    done = with_nri.installer("uninstall")
+    assert (well["nri-plugin"]["level"], well["cdi-alone"]["level"]) == ("ok", "ok")
+    assert (well["runtime-served"]["level"], bad(well)) == ("n/a", {})
+    assert "has ended" in wrong["nri-plugin"]
+    assert "there is no specification of nvidia.com/gpu" in wrong["cdi-alone"]
+    assert done.returncode == 0, done.stderr
+    for path in ("run/nri/toolkit-installer.pid", "run/nri/toolkit-installer.json"):
+        (with_nri.root / path).unlink(missing_ok=True)  # what a killed plugin leaves, and the next takes over
+    with_nri.run(["rm", "-rf", "/run/nri/toolkit-installer"])
+    assert snapshot(with_nri) == files
+    (with_nri.root / LIBRARY.lstrip("/")).unlink()
+
+
+def test_a_program_of_another_owner_is_left_and_nothing_else_is_changed(with_nri: Node) -> None:
+    theirs = with_nri.root / PROGRAM.lstrip("/")
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("theirs\n")
+    files = snapshot(with_nri)
+
+    done = with_nri.installer("run", *WORDS, "--nri-preinstalled")
+
+    assert done.returncode == 1
+    assert f"cannot let the engine start {PROGRAM} (somebody else has put" in sentence(done.stderr)
+    assert snapshot(with_nri) == files
+    theirs.unlink()
+    theirs.parent.rmdir()
+    theirs.parent.parent.rmdir()
 
 
 def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(with_nri: Node) -> None:

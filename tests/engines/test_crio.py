@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-import grpc  # noqa: TID253
+import grpc
 import pytest
 
 from tests.engines.conftest import Boot
@@ -395,7 +395,7 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime_until_the_flag_is_gone(cr
     kept = crio.installer("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert "it was started with --default-runtime nvidia); start crio without that" in sentence(kept.stderr)
+    assert "it was started with --default-runtime nvidia); start CRI-O without that" in sentence(kept.stderr)
     run_pod(crio, "")
     crio.restart("crio")
     run_pod(crio, "nvidia")

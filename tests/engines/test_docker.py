@@ -51,7 +51,7 @@ def test_a_default_that_the_file_names_no_more_does_not_end_dockerd(docker_node:
     planned = docker_node.installer("plan", *SOURCE)
     done = docker_node.installer("install", *SOURCE)
 
-    assert "docker has the default runtime other in force" in planned.stdout
+    assert "Docker has the default runtime other in force" in planned.stdout
     assert done.returncode == 0, done.stderr
     assert docker_node.pid_of("docker") == pid
     assert served(docker_node) == ({"runc"} | OURS, "runc")
@@ -202,7 +202,7 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime_until_the_flag_is_gone(
 
     assert (kept.returncode, again.returncode) == (4, 4), kept.stderr
     assert sentence(again.stderr) == sentence(kept.stderr)
-    assert "it was started with --default-runtime nvidia); start docker without that" in sentence(kept.stderr)
+    assert "it was started with --default-runtime nvidia); start Docker without that" in sentence(kept.stderr)
     assert json.loads(node.read(DOCKER))["runtimes"].keys() == {"nvidia"}
     if stopped:
         node.run(["systemctl", "start", "docker"])
@@ -227,7 +227,7 @@ def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_no
     kept = node.installer("uninstall")
 
     assert kept.returncode == 4, kept.stderr
-    assert "docker was started with a flag for gpu" in sentence(kept.stderr)
+    assert "Docker was started with a flag for gpu" in sentence(kept.stderr)
     assert served(node) == ({"runc", "gpu", "other"}, "runc")
     assert node.pid_of("docker") == pid
     assert node.read(DOCKER) == DAEMON_JSON
@@ -253,7 +253,7 @@ def test_a_runtime_of_a_flag_outlives_our_undo_and_its_program_with_it(docker_no
         ),
         pytest.param(
             "--add-runtime gpu=/usr/local/nvidia/toolkit/nvidia-container-runtime",
-            "docker will be started by its unit with a flag for gpu",
+            "Docker will be started by its unit with a flag for gpu",
             True,
             id="runtime",
         ),

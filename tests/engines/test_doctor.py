@@ -8,6 +8,7 @@ import pytest
 
 from tests.engines.configs import CONTAINERD, DOCKER, base_configs
 from tests.engines.cri import CONTAINER, NODE, Cri
+from tests.engines.doctors import bad, doctor
 from tests.engines.images import IMAGE
 from tests.engines.inside import MOUNTS
 from tests.engines.nodes import PYTHON, Node
@@ -20,18 +21,6 @@ SOURCE = ("--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 SHIM = "/usr/bin/containerd-shim-runc-v2"
 FAILING = b"proc.(*execProcess).pidv"  # what the shims of containerd 1.2.1 and 1.2.2 have in their tables
-
-Checks = dict[str, dict[str, Any]]
-
-
-def doctor(node: Node) -> tuple[int, Checks]:
-    done = node.installer("doctor", "--json")
-    assert done.stdout, done.stderr
-    return done.returncode, {each["name"]: each for each in json.loads(done.stdout)["checks"]}
-
-
-def bad(checks: Checks) -> dict[str, str]:
-    return {name: each["found"] for name, each in checks.items() if each["level"] == "bad"}
 
 
 def config_of(node: Node) -> str:
@@ -133,6 +122,38 @@ def test_a_shim_with_the_nil_pointer_is_found_after_its_package_was_upgraded(nod
     assert bad(checks).keys() == {"shim-nil-pointer"}
     assert f"({SHIM}, deleted)" in checks["shim-nil-pointer"]["found"]
     assert checks["shim-replaced"]["level"] == "warn"
+
+
+def test_an_engine_that_was_configured_and_does_not_run_is_bad(node: Node) -> None:
+    give_driver(node)
+    node.installer("install", *SOURCE, check=True)
+    units = ["docker.service", "docker.socket"] if node.engine == "docker" else ["containerd.service"]
+    node.run(["systemctl", "stop", *units])
+
+    code, checks = doctor(node)
+
+    assert code == 1
+    assert f"{node.engine} does not run ({units[0]} is inactive/dead" in bad(checks)["installation"]
+
+
+def test_in_the_pod_of_the_manifests_it_finds_the_same_or_says_what_it_cannot_see(
+    containerd_node: Node, cri: Cri
+) -> None:
+    give_driver(containerd_node)
+    containerd_node.installer("install", *SOURCE, check=True)
+    pod = cri.run_pod(name="toolkit")
+    rights = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SYS_CHROOT")
+    container = cri.start_container(pod, mounts=MOUNTS, capabilities=rights, confined=True, apparmor=False)
+    words = (PYTHON, "-m", "installer", "doctor", "--json", "--host-root", "/host")
+    here = {each["name"]: each for each in json.loads(cri.exec(container, *words).stdout)["checks"]}
+    there = doctor(containerd_node)[1]
+
+    differ = {name for name, each in here.items() if each["level"] != there[name]["level"]}
+    assert {here[name]["level"] for name in differ} <= {"n/a"}, [here[name] for name in differ]
+    assert here["engine-answers"]["level"] == "ok", here["engine-answers"]
+    assert here["runtime-served"]["level"] == "ok", here["runtime-served"]
+    assert "nobody may look at their programs" in here["shim-nil-pointer"]["found"]
+    cri.remove_pod(pod)
 
 
 @pytest.mark.parametrize("pid", [NODE, CONTAINER], ids=["hostPID", "without hostPID"])

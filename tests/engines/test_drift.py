@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from installer.decide.drift import PAUSES_S
+from installer.decide.engines import ENGINES
 from installer.host import asking
 from tests.engines.configs import CONTAINERD, DOCKER
 from tests.engines.nodes import Node
@@ -228,7 +229,7 @@ def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node)
         told, sentence = node.installer("status"), why(node)
 
         verb = "reloaded" if node.engine == "docker" else "restarted"
-        assert f"{node.engine} would have to be {verb}" in sentence
+        assert f"{ENGINES[node.engine].title} would have to be {verb}" in sentence
         assert "it does not serve nvidia" in sentence
         assert "toolkit-installer reconcile" in sentence
         assert (told.returncode, "ready: no" in told.stdout) == (1, True)
@@ -258,6 +259,27 @@ def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(
         process.terminate()
         assert process.wait() == 0, process.log
     assert snapshot(node) == files
+
+
+def test_drift_that_is_ignored_takes_readiness_when_the_engine_does_not_serve_any_more(node: Node) -> None:
+    before = node.read(config_of(node))
+    with running(node, "--drift", "ignore") as process:
+        starts, number = Starts(node), look(node)["number"]
+        bootstrap(node, before)
+        until(lambda: look(node)["number"] > number, lambda: process.log)
+        told = node.installer("status")
+
+        assert ready(node), why(node)
+        assert (told.returncode, told.stdout.splitlines()[-1]) == (1, "ready: yes")
+        assert f"BAD {node.engine}" in told.stdout
+        assert "drift" not in process.log
+        starts.restart()
+        until(lambda: not ready(node), lambda: process.log)
+        until(lambda: "--drift ignore repairs nothing" in why(node), lambda: f"{why(node)} {process.log}")
+        assert node.read(config_of(node)) == before
+        assert node.installer("reconcile").returncode == 0
+        assert ready(node), why(node)
+        assert starts.ours() == int(node.engine == "containerd")
 
 
 def _story(node: Node, process: Running) -> str:
@@ -290,9 +312,26 @@ def test_an_engine_that_its_owner_restarts_or_upgrades_is_looked_at_and_left(nod
         assert "drift" not in process.log
 
 
-def test_an_engine_that_is_stopped_is_never_ok_and_ready_again_when_it_runs(node: Node) -> None:
-    units = ["docker.service", "docker.socket"] if node.engine == "docker" else ["containerd.service"]
+def test_a_runc_that_is_gone_is_told_within_seconds_and_the_node_is_ready_when_it_is_back(node: Node) -> None:
+    runc = node.run(["sh", "-c", "command -v runc"]).stdout.strip()
     with running(node) as process:
+        starts = Starts(node)
+        node.run(["mv", runc, f"{runc}.moved"])
+        until(lambda: not ready(node), lambda: process.log)
+        until(lambda: "which they start, is no program any more" in why(node), lambda: why(node))
+        sentence = why(node)
+        node.run(["mv", f"{runc}.moved", runc])
+        until(lambda: ready(node), lambda: why(node))
+
+        assert f"cannot start containers with our runtimes ({runc}" in sentence
+        assert "install it again" in sentence
+        assert starts.ours() == 0
+
+
+@pytest.mark.parametrize("drift", ["auto", "ignore"])
+def test_an_engine_that_is_stopped_is_never_ok_and_ready_again_when_it_runs(node: Node, drift: str) -> None:
+    units = ["docker.service", "docker.socket"] if node.engine == "docker" else ["containerd.service"]
+    with running(node, "--drift", drift) as process:
         node.run(["systemctl", "stop", *units])
         until(lambda: not ready(node), lambda: process.log, timeout_s=PASS_S)
         sentence, looks = why(node), look(node)["number"]

@@ -2,79 +2,30 @@
 
 import json
 import os
-import signal
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.engines.conftest import missing, must_run
+from tests.engines.mounted import MountedSite, fill, mount_namespace
 from tests.engines.told import sentence
-from tests.support.site import DAEMON_JSON, Site
+from tests.support.site import DAEMON_JSON
 
 CONTAINERD = "etc/containerd/config.toml"
 DROP_IN = "etc/crio/crio.conf.d/99-nvidia.toml"
 TOOLKIT = "usr/local/nvidia/toolkit"
 LABEL = "security.selinux"
 ACL = "system.posix_acl_access"
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-class MountedSite(Site):
-    """A host in a mount namespace of its own: what is mounted there goes with it."""
-
-    def __init__(self, directory: Path, holder: int) -> None:
-        super().__init__(directory)
-        self._real = self.root
-        self._inside = ["nsenter", "--target", str(holder), "--mount"]
-        self.root = Path(f"/proc/{holder}/root{self._real}")
-
-    def command(self, verb: str, *more: str) -> list[str]:
-        words = super().command(verb, *more)
-        return [*self._inside, *(str(self._real) if word == str(self.root) else word for word in words)]
-
-    def mount(self, path: str, *how: str) -> None:
-        """Mount something over a path of the host; "." is that path itself."""
-        target = str(self._real / path)
-        command = [*self._inside, "mount", *(target if word == "." else word for word in how), target]
-        subprocess.run(command, check=True, capture_output=True)
-
-    def unmount(self, path: str) -> None:
-        subprocess.run([*self._inside, "umount", self.path(path)], check=True, capture_output=True)
-
-    def path(self, path: str) -> str:
-        """Return where a path of the host is for a program in its mount namespace."""
-        return str(self._real / path)
-
-    def without(self, name: str) -> dict[str, str]:
-        """Return the tree but for files of that name."""
-        return {path: what for path, what in self.tree().items() if Path(path).name != name}
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[MountedSite]:
     if (lack := missing()) and not must_run():
         pytest.skip(lack)
-    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep infinity"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        try:
-            assert holder.stdout is not None
-            holder.stdout.readline()
-            yield MountedSite(tmp_path, holder.pid)
-        finally:
-            holder.send_signal(signal.SIGKILL)
-
-
-def fill(directory: Path, pages: int) -> Path:
-    """Leave that many pages of a small file system free; return the file that takes the rest."""
-    stuffing = directory / "stuffing"
-    stuffing.touch()
-    with stuffing.open("ab") as file:
-        file.write(b"\0" * PAGE * (os.statvfs(directory).f_bavail - pages))
-    assert os.statvfs(directory).f_bavail == pages
-    return stuffing
+    with mount_namespace() as holder:
+        yield MountedSite(tmp_path, holder)
 
 
 @pytest.mark.parametrize("pages", range(0, 60, 4))
@@ -180,6 +131,33 @@ def _what_else(path: Path) -> dict[str, object]:
     status = path.lstat()
     xattrs = {name: os.getxattr(path, name) for name in os.listxattr(path)}
     return {"mode": f"{status.st_mode:o}", "owner": (status.st_uid, status.st_gid), **xattrs}
+
+
+@pytest.mark.parametrize("path", ["usr/local", "etc/docker"])
+def test_a_file_system_that_became_read_only_is_told_before_a_repair_fails(
+    site: MountedSite, path: str
+) -> None:
+    before = (site.root / DAEMON_JSON).read_bytes()
+    (site.root / "usr/local").mkdir(parents=True)
+    site.mount(path, "-t", "tmpfs", "tmpfs")
+    (site.root / DAEMON_JSON).write_bytes(before)
+    assert site.call("install").returncode == 0
+    well = site.status()
+    site.mount(path, "-o", "remount,ro")
+
+    told = site.status()
+
+    where = f"/{path}" if path == "etc/docker" else "/usr/local/nvidia"
+    assert (well.returncode, told.returncode) == (0, 1), well.stdout
+    (line,) = (line for line in told.stdout.splitlines() if line.startswith("BAD"))
+    assert line.split(maxsplit=2)[1:] == [
+        where,
+        "read-only: a repair or an uninstall would fail; mount it with -o remount,rw",
+    ]
+    site.mount(path, "-o", "remount,rw")
+    assert site.status().returncode == 0
+    assert site.call("uninstall").returncode == 0
+    assert (site.root / DAEMON_JSON).read_bytes() == before
 
 
 def test_mode_owner_acl_label_and_attributes_stay_and_come_back(site: MountedSite) -> None:

@@ -91,8 +91,8 @@ def test_a_runtime_that_dockerd_has_in_memory_only_is_told_before_it_goes(
 
     assert done.returncode == 0, done.stderr
     for told in (planned.stdout, done.stderr):
-        assert f"docker serves the runtime gone, which is not defined in {DOCKER}" in told
-        assert f"docker serves the runtime other, which is not defined as it is in {DOCKER}" in told
+        assert f"Docker serves the runtime gone, which is not defined in {DOCKER}" in told
+        assert f"Docker serves the runtime other, which is not defined as it is in {DOCKER}" in told
     assert served(node)[0] == {"runc", "other"} | OURS
 
 
@@ -109,7 +109,7 @@ def test_an_undo_tells_of_a_runtime_that_dockerd_has_in_memory_only(docker_node:
 
     done = node.installer("uninstall", check=True)
 
-    assert f"docker serves the runtime gone, which is not defined in {DOCKER}" in done.stderr
+    assert f"Docker serves the runtime gone, which is not defined in {DOCKER}" in done.stderr
     assert served(node)[0] == {"runc"}
 
 
@@ -181,7 +181,7 @@ def test_a_default_of_a_flag_is_named_with_its_remedy(docker_node: Node, text: s
     assert "(it was started with --default-runtime, which its config may not say too" in sentence(done.stderr)
     remedy = f"move --default-runtime{both} from its command line to its config, and restart it"
     assert sentence(done.stderr).endswith(remedy)
-    remedy = f"define x in {DOCKER}, or start docker without that flag"
+    remedy = f"define x in {DOCKER}, or start Docker without that flag"
     empty = not text and str(node.docker_version).startswith("20.")  # which 20.10 does not read
     assert empty or (remedy if kept else "move --add-runtime from its command line") in sentence(plain.stderr)
     assert node.read(DOCKER) == text

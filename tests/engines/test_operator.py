@@ -139,12 +139,22 @@ def _is_read_only(node: Node) -> None:
     node.run(["mount", "-o", "remount,ro,bind", "/etc/containerd"])
 
 
+def _is_full(node: Node) -> None:
+    words = (
+        "cp -a /etc/containerd /run/kept && mount -t tmpfs -o size=64k tmpfs /etc/containerd",
+        "cp -a /run/kept/. /etc/containerd/ && rm -r /run/kept",
+        "! dd if=/dev/zero of=/etc/containerd/filler bs=4k",
+    )
+    node.run(["sh", "-c", " && ".join(words)])
+
+
 @pytest.mark.parametrize(
     ("happens", "words", "made"),
     [
-        # The gate asks before anything is done.
+        # The gate asks before anything is done, and what can be foreseen is.
         pytest.param(_refuses, "refuses the config it has", False, id="its own program refuses the config"),
-        pytest.param(_is_read_only, "read-only file system", True, id="its config is read-only"),
+        pytest.param(_is_read_only, "read-only file system", False, id="its config is read-only"),
+        pytest.param(_is_full, "no space left on device", True, id="there is no room for its config"),
     ],
 )
 def test_what_fails_ahead_of_or_behind_the_device_nodes_leaves_none_of_them(

@@ -69,7 +69,7 @@ def test_podman_on_the_socket_of_docker_is_left_alone(machine: Machine, roots: R
     assert (by_itself.returncode, asked_for.returncode) == (1, 1)
     assert f"cannot find a running engine (left docker alone: {words})" in sentence(by_itself.stderr)
     assert sentence(asked_for.stderr) == (
-        f"cannot configure docker ({words}); leave docker out of --runtime; "
+        f"cannot configure Docker ({words}); leave docker out of --runtime; "
         "Podman takes GPUs by CDI, without a runtime of ours"
     )
     assert after == before

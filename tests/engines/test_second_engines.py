@@ -46,10 +46,10 @@ def test_the_toolkit_outlives_a_second_dockerd(docker_node: Node) -> None:
 
     kept(
         node,
-        "docker of docker2.service runs and reads /etc/docker2/daemon.json, which names /usr/local/nvidia",
+        "Docker of docker2.service runs and reads /etc/docker2/daemon.json, which names /usr/local/nvidia",
     )
     node.write("/etc/docker2/daemon.json", "{}")
-    kept(node, "docker of docker2.service runs and serves nvidia")
+    kept(node, "Docker of docker2.service runs and serves nvidia")
     node.run(["systemctl", "restart", "docker2"])
 
     node.installer("uninstall", check=True)
@@ -86,7 +86,7 @@ def test_the_toolkit_outlives_a_dockerd_that_listens_on_tcp_alone(docker_node: N
     started(node, "docker2.service", DOCKERD.replace("unix:///run/docker2.sock", address))
     node.run(["rm", "-r", "/etc/docker2"])
 
-    kept(node, "docker of docker2.service runs and serves nvidia")
+    kept(node, "Docker of docker2.service runs and serves nvidia")
 
     node.write("/etc/docker2/daemon.json", "{}")
     node.run(["systemctl", "restart", "docker2"])

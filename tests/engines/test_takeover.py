@@ -1,4 +1,4 @@
-"""A node on which NVIDIA's toolkit pod was killed: ours takes over, serves, and gives back what it found."""
+"""NVIDIA's toolkit pod and ours, one after the other, on a node: each serves, and takes away what is its own."""
 
 import json
 import tomllib
@@ -8,8 +8,11 @@ import tomlkit
 
 from tests.engines.configs import CONTAINERD, DOCKER, VERSION_2
 from tests.engines.images import IMAGE
+from tests.engines.live import start
 from tests.engines.nodes import PYTHON, Node
+from tests.engines.operator import CDI
 from tests.engines.payload import ARTIFACTS
+from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
 
@@ -19,7 +22,7 @@ MODES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
 BINARIES = {name: f"{TOOLKIT}/nvidia-container-runtime{mode}" for name, mode in MODES.items()}
 
 
-def leave_what_nvidias_pod_leaves(node: Node, *, default: bool) -> None:
+def leave_what_nvidias_pod_leaves(node: Node, *, default: bool, restart: bool = True) -> None:
     """Leave what nvidia-ctk-installer v1.20.0 leaves when it is killed, and let the engine read it.
 
     Its directory; daemon.json with the runtimes; for containerd the root file with an import of the whole
@@ -44,7 +47,10 @@ def leave_what_nvidias_pod_leaves(node: Node, *, default: bool) -> None:
         copy = {"version": dump["version"], "plugins": {name: dump["plugins"][name]}}
         node.write(DROP_IN, tomlkit.dumps(copy))
         node.write(CONTAINERD, f'imports = ["/etc/containerd/conf.d/*.toml"]\n{node.read(CONTAINERD)}')
-    node.restart(f"{node.engine}.service")
+    if restart:
+        node.restart(f"{node.engine}.service")
+    else:
+        node.run(["systemctl", "reload", f"{node.engine}.service"])
     if node.engine == "containerd":
         node.cri.wait()
 
@@ -81,6 +87,52 @@ def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, def
     assert undone.returncode == 0, undone.stderr
     assert served(node) == before
     assert snapshot(node) == files
+
+
+SPECIFICATION = "/run/cdi/management.nvidia.com-gpu.yaml"
+NODES = "/run/nvidia/driver/dev"
+
+
+@pytest.mark.any_version
+def test_what_nvidias_image_serves_after_an_incomplete_undo_of_ours_stays(node: Node) -> None:
+    node.run(["mkdir", "-p", NODES])
+    node.run([PYTHON, "-m", "installer.compat"], env=variables(node) | CDI)
+    live = start(node)
+    kept = node.installer("uninstall", "--in-use", "keep")
+    # NVIDIA's removes what has its directory's name, and writes the same specification again.
+    node.run(["rm", TOOLKIT])
+    leave_what_nvidias_pod_leaves(node, default=False, restart=node.engine != "docker")
+    until(lambda: BINARIES.keys() <= served(node)[0], lambda: node.journal(node.engine))
+    node.run(
+        ["sh", "-c", f"cp {SPECIFICATION} {SPECIFICATION}.new && mv {SPECIFICATION}.new {SPECIFICATION}"]
+    )
+    before, specification = served(node), node.read(SPECIFICATION)
+    toolkit, pid = snapshot(node), node.pid_of(f"{node.engine}.service")
+    told = node.installer("status")
+
+    undone = node.installer("uninstall")
+
+    assert kept.returncode == 4, kept.stderr
+    assert BINARIES.keys() <= before[0]
+    assert "not ours: another installer has put its toolkit there" in told.stdout
+    assert undone.returncode == 0, undone.stderr
+    assert "left nvidia, nvidia-cdi, nvidia-legacy in /etc/" in undone.stderr
+    assert served(node) == before
+    assert node.pid_of(f"{node.engine}.service") == pid
+    assert node.read(SPECIFICATION) == specification
+    assert (node.root / NODES[1:] / "nvidiactl").exists(), "which that names"
+    left = snapshot(node)
+    gone = {name for name in toolkit if name not in left}
+    assert {name for name in toolkit if name in left and left[name] != toolkit[name]} <= {"/usr/local/nvidia"}
+    assert all(".toolkit-installer" in name for name in gone), gone
+    assert not (node.root / "usr/local/nvidia/.toolkit-installer").exists()
+    assert live.exec() == "alive\n"
+    live.stop()
+    live.remove()
+    again = start(node, name="again")
+    assert again.exec() == "alive\n"
+    again.stop()
+    again.remove()
 
 
 def test_a_drop_in_of_nvidias_that_is_newer_than_the_root_file_is_taken_over(containerd_node: Node) -> None:

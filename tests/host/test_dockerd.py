@@ -209,4 +209,4 @@ def test_who_else_answers_the_api_of_docker_is_told_apart(
         info(docker, timeout_s=5)
 
     assert refusal.value.reason == reason.format(docker)
-    assert refusal.value.problem == f"configure docker ({reason.format(docker)})"
+    assert refusal.value.problem == f"configure Docker ({reason.format(docker)})"

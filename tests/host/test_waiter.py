@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 
 from installer.host import waiter
+from installer.host.waiting import Watch, waits
+from installer.host.waiting import script as waiting_script
 
 SCRIPT = Path(waiter.__file__)
 STOPS = [signal.SIGTERM, signal.SIGHUP]
-# What the waiter becomes, and the slow check alone, as on a kernel without dnotify.
+# What the waiter becomes, and the slow check alone, as on a kernel that tells of nothing.
 SAYING = f"""
 import os
 print(os.environ[{waiter.WOKEN_BY.decode()!r}])
+print(*sorted(fd for fd in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + fd)))
 print(*(line for line in open("/proc/self/status") if "SigBlk" in line))
 """
 SAYS = (sys.executable, "-I", "-S", "-c", SAYING)
@@ -28,7 +31,7 @@ WITHOUT_DNOTIFY = f"""
 import sys
 sys.path.insert(0, {str(SCRIPT.parent)!r})
 import waiter
-waiter._notify, waiter.CHECK_S, waiter.QUIET_S = lambda directory: None, 0.2, 0.1
+waiter.CHECK_S, waiter.QUIET_S = 0.2, 0.1
 waiter.main(sys.argv[1:])
 """
 
@@ -55,21 +58,26 @@ def waiting(
     places: list[str], *, due_s: float = 0, rest_s: float = 0, before: str = "", code: str = ""
 ) -> Iterator["subprocess.Popen[str]"]:
     """Start the waiter; when it wakes it becomes what says what woke it."""
-    numbers = [str(int(number)) for number in STOPS]
-    watched = [before or waiter.signature(places), str(due_s), str(rest_s), *places]
-    lists = [word for each in (numbers, watched, SAYS) for word in (str(len(each)), *each)]
-    start = ["-c", code] if code else [str(SCRIPT)]
+    watch = Watch(tuple(places), before or waiter.signature(places), due_s, rest_s)
+    command = waits(STOPS, watch, SAYS)
+    if code:  # in the place of the script
+        script = str(waiting_script(waiter))
+        command = [*command[:3], "-c", code, *command[command.index(script) + 1 :]]
+    with _started(command) as child:
+        yield child
+
+
+@contextmanager
+def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", *start, *lists], stdout=subprocess.PIPE, text=True
-        )
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     with child:
         try:
             deadline = time.monotonic() + 10
-            while "sigtimedwait" not in Path(f"/proc/{child.pid}/wchan").read_text():
+            while not _waits(child.pid):
                 assert time.monotonic() < deadline
                 if child.poll() is not None:
                     break
@@ -77,6 +85,10 @@ def waiting(
             yield child
         finally:
             child.kill()
+
+
+def _waits(pid: int) -> bool:
+    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 def woken_by(child: "subprocess.Popen[str]", timeout_s: float = 20) -> int:
@@ -237,6 +249,24 @@ def test_its_own_signal_is_not_blocked_any_more_in_what_it_becomes(place: Path) 
     assert blocked & (1 << (signal.SIGTERM - 1))
 
 
+def test_nothing_of_the_watch_is_open_in_what_it_becomes(place: Path) -> None:
+    with waiting([f"{place}/"], due_s=1) as child:
+        held = [path.readlink() for path in Path(f"/proc/{child.pid}/fd").iterdir()]
+        said, _ = child.communicate(timeout=20)
+
+    assert place in held
+    assert said.splitlines()[1] == "0 1 2"
+
+
+def test_it_waits_where_the_waiter_cannot_take_its_place(place: Path) -> None:
+    command = waits(STOPS, Watch((f"{place}/",), waiter.signature([f"{place}/"])), SAYS)
+    second = command.index(sys.executable, 1)
+    with _started([*command[:second], "/nowhere/python3", *command[second + 1 :]]) as child:
+        _rewritten(place)
+
+        assert woken_by(child) == waiter.CHANGED
+
+
 def test_an_engine_that_is_gone_is_seen_by_its_process() -> None:
     with (
         subprocess.Popen(["sleep", "60"]) as engine,
@@ -252,16 +282,7 @@ def test_an_engine_that_is_gone_is_seen_by_its_process() -> None:
 
 @pytest.mark.parametrize("number", STOPS)
 def test_a_signal_is_handed_on_where_nothing_is_watched(number: signal.Signals) -> None:
-    numbers = [str(int(each)) for each in STOPS]
-    lists = [word for each in (numbers, (), SAYS) for word in (str(len(each)), *each)]
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SCRIPT), *lists], stdout=subprocess.PIPE, text=True
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    with child:
+    with _started(waits(STOPS, Watch(), SAYS)) as child:
         child.send_signal(number)
 
         assert woken_by(child) == number

@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -12,10 +13,12 @@ from installer.decide.effect import Effect
 from installer.decide.errors import StoppedError
 from installer.decide.facts import EngineFacts, GpuSpecification
 from installer.decide.inode import File
-from installer.decide.options import Options
+from installer.decide.options import Mode, Options
 from installer.decide.rows import CdiRow, ConfigRow, Record
 from installer.host.files import Host
+from installer.host.signals import STOP
 from installer.record.gpus import gpu_specification, roots, watched
+from installer.record.probe import probe_install
 
 HOOK = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 OWN = "run/cdi/nvidia.com-gpu.json"
@@ -65,7 +68,8 @@ class Node:
         )
 
     def found(self, held: Record | None = None, driver_root: str = "/driver") -> GpuSpecification:
-        return gpu_specification(self.host, self.options(driver_root), (ENGINE,), held or Record())
+        now = self.host.read(PATH)
+        return gpu_specification(self.host, self.options(driver_root), (ENGINE,), held or Record(), now)
 
 
 @pytest.fixture
@@ -134,6 +138,17 @@ def test_a_file_of_somebody_else_with_the_same_kind_is_seen(
     assert [str(path) for path in others] == ([f"/{directory}/{name}"] if theirs else [])
 
 
+def test_one_that_is_not_understood_is_somebodys_and_that_is_said(node: Node) -> None:
+    odd_text = THEIRS.replace("nvidia.com/gpu", "*kind").replace("---\n", "a: &kind nvidia.com/gpu\n")
+    node.write("etc/cdi/odd.yaml", odd_text)
+    node.write("etc/cdi/plain.yaml", THEIRS)
+
+    found = node.found()
+
+    odd, plain = (PurePosixPath(f"/etc/cdi/{name}.yaml") for name in ("odd", "plain"))
+    assert (found.others, found.unread) == ((odd, plain), (odd,))
+
+
 @pytest.mark.parametrize(
     ("there", "record", "ours"),
     [
@@ -173,18 +188,35 @@ def test_what_stood_in_its_place_before_us_and_gives_no_device_is_not_replaced(n
     assert found.lacking == f"cannot replace {PATH} (it is no specification of ours); move it away"
 
 
-def test_a_stop_ends_an_nvidia_ctk_that_hangs(node: Node) -> None:
+def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_was_there(node: Node) -> None:
+    tool = node.source / "usr/bin/nvidia-ctk"
+    written = node.root / OWN
+    somebody = f"test $1 = cdi && mkdir -p {written.parent} && printf theirs > {written}\n"
+    tool.write_text(TOOL.replace("#!/bin/sh\n", f"#!/bin/sh\n{somebody}"))
+    node.write("etc/containerd/config.toml")
+
+    facts = probe_install(
+        node.host, replace(node.options(), engines=("containerd",), mode=Mode.CDI), Record()
+    )
+
+    assert written.read_text() == "theirs"
+    assert facts.gpus is not None
+    assert (facts.gpus.lacking, facts.contents[PATH]) == ("", None)
+
+
+@pytest.mark.parametrize("number", sorted(STOP))
+def test_a_stop_ends_an_nvidia_ctk_that_hangs(node: Node, number: signal.Signals) -> None:
     tool = node.source / "usr/bin/nvidia-ctk"
     tool.write_text("#!/bin/sh\nexec sleep 1000\n")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     began = time.monotonic()
     try:
         # To this thread: those of whoever runs the tests have not blocked it.
-        threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGTERM)).start()
+        threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), number)).start()
         with pytest.raises(StoppedError):
             node.found()
     finally:
-        came = signal.sigtimedwait([signal.SIGTERM], 30)
+        came = signal.sigtimedwait([number], 30)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     assert came is not None

@@ -56,6 +56,34 @@ def test_the_second_install_knows_all_and_writes_nothing(site: Site) -> None:
     assert {line.split()[0] for line in kept} >= {settled_mark(str(path)) for path in sources}
 
 
+def with_a_shell(site: Site) -> None:
+    (site.root / "bin").mkdir(exist_ok=True)
+    (site.root / "bin/sh").write_text("")
+
+
+def test_the_second_install_does_not_ask_a_program_for_its_version_again(site: Site) -> None:
+    with_a_shell(site)
+    program, asked = source_of(site), site.root / "asked"
+    says = f"#!/bin/sh\necho >>{asked}\necho NVIDIA Container Toolkit CLI version 1.14.0\nexit\n"
+    program.write_bytes(says.encode() + bytes(LARGE_BYTES))
+    time.sleep(TICK_S)
+    notes = [site.call("install").stderr.count("1.14.0 has known holes") for _ in range(2)]
+
+    assert notes == [1, 1]
+    assert asked.read_text() == "\n"
+
+
+def test_a_program_that_was_changed_is_asked_for_its_version_again(site: Site) -> None:
+    with_a_shell(site)
+    program = source_of(site)
+    for version in ("1.14.0", "1.16.0"):
+        says = f"#!/bin/sh\necho NVIDIA Container Toolkit CLI version {version}\nexit\n"
+        program.write_bytes(says.encode() + bytes(LARGE_BYTES))
+        time.sleep(TICK_S)
+
+        assert f"{version} has known holes" in site.call("install").stderr
+
+
 def test_a_program_that_was_changed_behind_its_times_is_installed_anew(site: Site) -> None:
     program = site.root / TOOLKIT / f"{PROGRAM}.real"
     before = program.read_bytes()

@@ -5,12 +5,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import LockedError
+from installer.decide.engines import ENGINES
+from installer.decide.errors import LockedError, UndoIncompleteError
 from installer.decide.layout import Layout
-from installer.decide.rows import Record, ToolkitRow
+from installer.decide.options import Options, RestartMode
+from installer.decide.rows import EngineRow, Record, ToolkitRow
 from installer.host.files import Host
 from installer.record.ledger import Ledger, opened
-from installer.record.successor import await_successor, ledger_of_predecessor
+from installer.record.successor import await_successor, handed_over, ledger_of_predecessor
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
 HELD = Record(toolkit=ToolkitRow("digest", None, ""))
@@ -51,3 +53,40 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
 
     thread.join(30)
     assert found == HELD
+
+
+def configured(engine: str) -> Record:
+    row = ENGINES[engine]
+    return Record(engines=(EngineRow(engine, row.socket, row.unit, (), PurePosixPath("/state")),))
+
+
+def in_a_container(root: Path) -> None:
+    """Make what CRI-O and the kernel have of a container whose mount namespace is ours."""
+    for path in (root / "state/abc/userdata", root / "proc/7/ns"):
+        path.mkdir(parents=True)
+    (root / "state/abc/userdata/pidfile").write_text("7")
+    (root / "proc/7/ns/mnt").symlink_to(Path("/proc/self/ns/mnt").readlink())
+
+
+def test_an_undo_in_a_container_of_crio_is_handed_over_or_not_begun(host: Host, tmp_path: Path) -> None:
+    in_a_container(tmp_path)
+
+    with pytest.raises(UndoIncompleteError, match="the node has no nsenter"):
+        handed_over(host, Options(), configured("crio"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "contained"),
+    [
+        pytest.param("crio", RestartMode.AUTO, False, id="no container of it"),
+        pytest.param("crio", RestartMode.NONE, True, id="nothing is restarted"),
+        pytest.param("containerd", RestartMode.AUTO, True, id="an engine that restarts meanwhile"),
+    ],
+)
+def test_an_undo_is_not_handed_over_where_the_engine_restarts_meanwhile_or_not_at_all(
+    host: Host, tmp_path: Path, engine: str, mode: RestartMode, *, contained: bool
+) -> None:
+    if contained:
+        in_a_container(tmp_path)
+
+    assert not handed_over(host, Options(restart_mode=mode), configured(engine))

@@ -5,17 +5,25 @@ then a CreateContainer for each container. ``tests/engines/test_nri.py`` sees th
 """
 
 import os
+import select
 import socket
 import struct
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from installer.decide.nri import messages
 from installer.decide.nri.wire import PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, Messages, encoded, unpack
 from tests.host.servers import message
+from tests.support.site import PROJECT
 
 DEADLINE_S = 60  # of a busy machine
+WISH = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
+ALLOW = ("--nri-allow", "operator=management.nvidia.com/gpu")
 
 
 def pod(annotations: dict[str, str], namespace: str = "operator", number: str = "p1") -> bytes:
@@ -104,6 +112,10 @@ class Engine:
         plugin.register(existing=existing)
         return plugin
 
+    def is_dialled(self, within_s: float = 1.2) -> bool:
+        """Tell whether a plugin comes to the socket while one could be expected."""
+        return bool(select.select([self._listener], [], [], within_s)[0])
+
     def stop(self) -> None:
         """End as an engine does: its socket's name stays."""
         self._listener.close()
@@ -124,3 +136,44 @@ def until(path: Path, words: str) -> str:
         assert time.monotonic() < deadline, text
         time.sleep(0.005)
     return text
+
+
+class Place:
+    """A directory for the socket, and what is started there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "nri"
+        self.directory.mkdir()
+        self.socket = self.directory / "nri.sock"
+        self.state = self.directory / "toolkit-installer.json"
+        self.log = directory / "log"
+
+    def command(self, verb: str, *words: str) -> list[str]:
+        return [sys.executable, "-m", "installer", verb, "--nri-socket", str(self.socket), *words]
+
+    def call(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+        return subprocess.run(
+            self.command(verb, *words),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
+        )
+
+    @contextmanager
+    def plugin(self, *words: str, stderr: int | None = None) -> Iterator["subprocess.Popen[bytes]"]:
+        environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+        with (
+            self.log.open("ab") as log,
+            subprocess.Popen(
+                self.command("nri", *(words or ALLOW)),
+                stderr=log if stderr is None else stderr,
+                env=environment,
+            ) as child,
+        ):
+            try:
+                yield child
+            finally:
+                child.kill()

@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from installer.decide.doctor.facts import Node, Spec, Version
+from installer.decide.doctor.facts import ROOT, Node, RunningEngine, Spec, Version
 from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, listed, none, ok, warn
-from installer.decide.mode import read_by
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts
+from installer.decide.mode import WITH_CDI, lacking, read_by
 
 GROUP: Final = "CDI"
 GPU_KIND: Final = re.compile(r"""["']?kind["']?:\s*["']?nvidia\.com/gpu["']?\s*(?:,|$)""", re.MULTILINE)
@@ -21,6 +23,9 @@ CAP: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})")
 NO_SPEC: Final = none("no CDI specification for nvidia.com/gpu")
 NEW: Final = (0, 7, 0)  # no engine was seen to refuse an older one
 ALL: Final = (1 << 31,)
+MAKE_IT: Final = (
+    "`toolkit-installer reconcile` where `run` waits, else `toolkit-installer install --mode cdi`"
+)
 
 
 def _gpu_specs(node: Node) -> Iterator[Spec]:
@@ -32,10 +37,48 @@ def specification(node: Node) -> Verdict:
     found = [str(spec.path) for spec in _gpu_specs(node)]
     if found:
         return ok(listed(found))
+    if node.by_cdi is not None:
+        return none("cdi-alone judges that of --mode cdi")
     modes = {_mode(toolkit.config) for toolkit in node.toolkits}
     if "cdi" in modes and node.driver.loaded:
         return bad('mode is "cdi", and there is no specification for nvidia.com/gpu')
     return none("no mode needs one; nvidia-cdi makes its own")
+
+
+def alone(node: Node) -> Verdict:
+    """Judge whether containers get their GPUs where no engine has a runtime of ours, as it was asked for."""
+    if node.by_cdi is None:
+        return none("engines were not left to CDI alone by us")
+    names = {each.name for each in node.engines} & {*node.by_cdi.engines}
+    wrong, todo = [], []
+    if not any(_gpu_specs(node)) and node.driver.loaded:
+        why = node.by_cdi.lacking
+        wrong.append(f"there is no specification of nvidia.com/gpu ({why or 'somebody has removed it'})")
+        todo.append("put right what the brackets say; then " + MAKE_IT if why else MAKE_IT)
+    for each in node.engines:
+        if each.name in names and each.serving is not None and (why := lacking(_facts(each))):
+            wrong.append(f"{each.name} takes no devices by CDI ({why})")
+            todo.append(f"give {each.name} CDI: {WITH_CDI[ENGINES[each.name].process]}")
+    if wrong:
+        return bad(listed(wrong), "; ".join(todo))
+    return ok(f"{listed(sorted(names)) or 'no engine seen here'}: by CDI")
+
+
+def _facts(engine: RunningEngine) -> EngineFacts:
+    return EngineFacts(
+        *(engine.name, engine.config, None, None, (), ROOT, engine.unit),
+        version=engine.version,
+        serving=engine.serving,
+        silence=engine.silence,
+    )
+
+
+def plugin(node: Node) -> Verdict:
+    """Judge whether the NRI plugin gives devices to the pods that ask by annotation."""
+    if not node.plugin:
+        return none("no NRI plugin of ours")
+    wrong = [state for state, good in node.plugin if not good]
+    return bad(listed(wrong)) if wrong else ok(listed([state for state, _ in node.plugin]))
 
 
 def _mode(config: object) -> object:
@@ -157,5 +200,23 @@ CHECKS: Final = (
         enabled,
         worst=Level.WARN,
         seen=("NixOS/nixpkgs#420638",),
+    ),
+    Check(
+        "cdi-alone",
+        GROUP,
+        "the specification and the engines' own words, where `--mode cdi` or `--mode nri` is installed",
+        "there is no specification although the driver is loaded, or an engine takes no devices by CDI",
+        "put right why there is no specification, or switch CDI on in that engine, as the line says; then"
+        f" {MAKE_IT}",
+        alone,
+    ),
+    Check(
+        "nri-plugin",
+        GROUP,
+        "what the NRI plugin tells beside its socket (`--nri-socket`), and its lock",
+        "it is not registered, has ended, or has missed containers, which run without their devices",
+        "`toolkit-installer run --mode nri` (or `nri`) has to run, and NRI to be on in the engine; its log"
+        " says why it is `not registered`. Delete the pods that were missed",
+        plugin,
     ),
 )

@@ -17,9 +17,9 @@ can tell from where it was called. It exits 1 if a line is bad, 0 otherwise; `--
 
 It is a report of what is seen, and of the reports that look the same: the same words may have another cause on your node. Versions are asked
 of the programs themselves. Only processes and programs of root's are believed, and each question has an end. In a pod it needs the
-host's root and a view of the host's processes: root with all capabilities, with or without the host's pid namespace, sees what it sees on the node. The
-DaemonSet's pod has neither: driver, CDI, toolkit and kernel are looked at there, and the checks of engines and shims are `n/a` (`no engine runs`). Say it
-on the node itself, or in a privileged pod ([how](deploy.md#questions)). [verify](verify.md) works in either.
+host's root, `/proc` included: root with all capabilities, with or without the host's pid namespace, sees what it sees on the node. The DaemonSet's pod has
+fewer capabilities: it sees which processes run and not their programs, so that the checks of shims and of the versions of running programs are `n/a` there.
+For those say it on the node itself, or in a privileged pod ([how](deploy.md#questions)). Where no process of the host is in view, each check says so.
 
 This page is generated from the table in `installer/decide/doctor/`; the known holes in it are of {TABLE_DATE}.
 """

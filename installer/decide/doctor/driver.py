@@ -137,6 +137,8 @@ def fabric(node: Node) -> Verdict:
     if not node.driver.switches:
         return none("no NVSwitch on the PCI bus")
     running = next((each for each in node.processes if each.name == FABRIC), None)
+    if running is None and not node.sees_host:
+        return none("the host's processes are not in view")
     if running is None:
         return bad(f"{len(node.driver.switches)} NVSwitches, and no nv-fabricmanager runs")
     versions = ".".join(map(str, running.version)), ".".join(map(str, numbers(node.driver.version)))

@@ -13,6 +13,7 @@ GROUP: Final = "Engines"
 AGAIN: Final = "/auto-restart/"
 UNITS: Final = frozenset(unit for each in ENGINES.values() for unit in (each.unit, *each.units))
 NO_ENGINE: Final = none("no engine runs")
+UNSEEN: Final = none("no engine is seen: the host's processes are not in view")
 
 
 def each_engine(
@@ -20,7 +21,7 @@ def each_engine(
 ) -> Verdict:
     """Return a verdict on all engines: ``wrong`` says what is wrong with one, "" where nothing is."""
     if not node.engines:
-        return NO_ENGINE
+        return NO_ENGINE if node.sees_host else UNSEEN
     found = [f"{engine.name}: {said}" for engine in node.engines if (said := wrong(engine))]
     return level(listed(found)) if found else ok(fine)
 
@@ -168,6 +169,8 @@ def hook(node: Node) -> Verdict:
     docker = next((each for each in node.engines if ENGINES[each.name].api is Api.DOCKER), None)
     if docker is None or docker.finds_hook is None or not node.driver.loaded:
         return none("no dockerd whose PATH can be seen, or no driver")
+    if node.by_cdi is not None:
+        return none("containers get their GPUs by CDI alone: --device nvidia.com/gpu=all")
     if docker.finds_hook:
         return ok("nvidia-container-runtime-hook is in the PATH of dockerd")
     return warn(

@@ -9,6 +9,7 @@ from installer.decide.edits import Tree
 from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd import CONTAINERD
+from installer.decide.rows import CdiRow
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
@@ -189,8 +190,12 @@ class System:
 class Node:
     """Everything that is judged. ``held`` are the lines of ``status`` with whether each is good.
 
+    ``by_cdi`` is there where the last install was one of CDI alone (``--mode cdi``, ``--mode nri``).
+    ``plugin`` is what there is to tell of an NRI plugin of ours, with whether each is good.
     ``programs`` are the files of the node that engines' runtimes and toolkits name, and that are there;
-    ``runc`` is what runc and crun of the node say of themselves, by path.
+    ``runc`` is what runc and crun of the node say of themselves, by path. ``configured`` has the engines that
+    are to serve what is installed, each with its unit and the state of that, "" where systemd does not tell.
+    ``sees_host`` tells that the host's processes are in view.
     """
 
     driver: Driver = Driver()
@@ -201,4 +206,8 @@ class Node:
     runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)
     programs: frozenset[str] = frozenset()
     held: tuple[tuple[str, str, bool], ...] = ()
+    by_cdi: CdiRow | None = None
+    plugin: tuple[tuple[str, bool], ...] = ()
+    configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     system: System = System()
+    sees_host: bool = True

@@ -19,10 +19,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one check found on one node."""
+    """What one check found on one node; ``remedy`` is what to do here, "" where that of the check fits."""
 
     level: Level
     found: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ class Finding:
         """Tell whether something is to be done about it."""
         return self.verdict.level in (Level.WARN, Level.BAD)
 
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return self.verdict.remedy or self.check.remedy
+
 
 SHOWN: Final = 4
 
@@ -69,9 +75,9 @@ def warn(found: str) -> Verdict:
     return Verdict(Level.WARN, found)
 
 
-def bad(found: str) -> Verdict:
-    """Return that something is wrong."""
-    return Verdict(Level.BAD, found)
+def bad(found: str, remedy: str = "") -> Verdict:
+    """Return that something is wrong, and what to do where the check's remedy is too general."""
+    return Verdict(Level.BAD, found, remedy)
 
 
 def none(reason: str) -> Verdict:

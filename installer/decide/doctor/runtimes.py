@@ -14,6 +14,8 @@ PACKAGED: Final = frozenset({PurePosixPath("/usr/bin"), PurePosixPath("/usr/loca
 
 def served(node: Node) -> Verdict:
     """Judge whether an engine serves a runtime of NVIDIA's, where a toolkit is there for it."""
+    if node.by_cdi is not None:
+        return none("no runtime is asked for: containers get their GPUs by CDI alone")
     if not node.toolkits:
         return none("no toolkit of NVIDIA's on the node")
 

@@ -14,14 +14,21 @@ EXEC_FIXED: Final = (1, 2, 13)
 
 
 def _shims(node: Node) -> list[Process]:
-    return [each for each in node.processes if each.name.startswith(SHIM)]
+    return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
+
+
+def _none(node: Node) -> Verdict:
+    """Return why no shim is judged."""
+    if any(each.name.startswith(SHIM) for each in node.processes):
+        return none("shims run, and nobody may look at their programs from here")
+    return none("no shim runs" if node.sees_host else "the host's processes are not in view")
 
 
 def nil_pointer(node: Node) -> Verdict:
     """Judge whether a shim runs that dies of a nil pointer when many execs come at once."""
     shims = _shims(node)
     if not shims:
-        return none("no shim runs")
+        return _none(node)
     dying = [each for each in shims if each.nil_pointer or each.version[:3] in NIL_POINTER]
     if not dying:
         versions = sorted({dotted(each.version) for each in shims if each.version})
@@ -48,7 +55,7 @@ def replaced(node: Node) -> Verdict:
     shims = _shims(node)
     old = [each for each in shims if each.deleted]
     if not shims:
-        return none("no shim runs")
+        return _none(node)
     pids = listed([str(each.pid) for each in old])
     return (
         warn(f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {pids})")

@@ -16,6 +16,7 @@ RUNTIME: Final = "nvidia-container-runtime"
 NO_TOOLKIT: Final = none("no toolkit of NVIDIA's on the node")
 SILENT: Final = none("nvidia-container-cli does not say its version")
 NO_CONFIG: Final = none("no config.toml of a toolkit")
+RUNNING: Final = ("active", "activating", "reloading")
 
 
 def _value(toolkit: Toolkit, *key: str) -> object:
@@ -162,11 +163,27 @@ def log_level(node: Node) -> Verdict:
 
 
 def installation(node: Node) -> Verdict:
-    """Judge whether what we installed is as we left it, in the words of ``status``."""
+    """Judge whether what we installed is as we left it, in the words of ``status``, and its engines run."""
     if not node.held:
         return none("nothing of ours is installed")
-    wrong = [f"{what}: {state}" for what, state, good in node.held if not good]
-    return bad(listed(wrong)) if wrong else ok(f"{len(node.held)} things as they should be")
+    running = {engine.name for engine in node.engines}
+    absent = {name: told for name, told in node.configured.items() if name not in running}
+    stopped = [
+        f"{name} does not run{f' ({unit} is {state})' if state else ''}: start it, its configs are ours"
+        for name, (unit, state) in absent.items()
+        if (not state.startswith(RUNNING) if state else node.sees_host)
+    ]
+    stopped += [
+        f"nobody listens on the socket of {name}, whose {unit} is {state}: restart it"
+        for name, (unit, state) in absent.items()
+        if state.startswith("active") and node.sees_host
+    ]
+    wrong = [*stopped, *(f"{what}: {state}" for what, state, good in node.held if not good)]
+    if wrong:
+        return bad(listed(wrong))
+    unseen = [name for name, (_, state) in absent.items() if not state]
+    beside = f"; nobody tells here whether {' and '.join(unseen)} runs" if unseen else ""
+    return ok(f"{len(node.held)} things as they should be{beside}")
 
 
 CHECKS: Final = (
@@ -256,9 +273,10 @@ CHECKS: Final = (
     Check(
         "installation",
         GROUP,
-        "what `toolkit-installer status` looks at",
-        "something is not as it was installed",
-        "`toolkit-installer status` has the whole list; `toolkit-installer install` puts it right",
+        "what `toolkit-installer status` looks at, and whether the engines that are configured for it run",
+        "something is not as it was installed, or such an engine does not run",
+        "start the engine; of all else `toolkit-installer status` has the whole list, and `toolkit-installer"
+        " install` puts it right",
         installation,
     ),
 )

@@ -109,6 +109,8 @@ def _with_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
             yield from _with_inline(text, below, key)
 
 
+LONG: Final = 1 << 14  # what is shorter is read line by line sooner than its pattern is compiled
+
 # The text that was scanned last, with its sections: an edit changes a few lines of what may be megabytes.
 _latest: Final[list[tuple[str, tuple[_Section, ...]]]] = []
 
@@ -182,7 +184,7 @@ def _next_header(text: str, pos: int) -> int:
 
 
 def _pairs(text: str, pos: int, stop: int, first: str | None = None) -> Iterator[Pair]:
-    lines = VOID if first is None else lines_of_others(first)
+    lines = VOID if first is None or stop - pos < LONG else lines_of_others(first)
     while (pos := _skip(VOID, text, _skip(lines, text, pos))) < stop:
         name, raw, value = _named(text, pos)
         if first in {None, name[0]}:

@@ -90,7 +90,7 @@ def reloaded(
         words, remedy = f"specified default runtime '{default}' does not exist", ""
         if default == flags.default:
             words = f"it was started with --default-runtime {default}, and that would not be defined"
-            remedy = f"define {default} in {path}, or start docker without that flag, then run again"
+            remedy = f"define {default} in {path}, or start Docker without that flag, then run again"
         return Refused(words, dies=old, remedy=remedy)
     return replace(in_force, handlers=handlers, default=default)
 
@@ -142,8 +142,8 @@ def route(
     if isinstance(found, Refused):
         verb = "would die of it" if found.dies else "would not take it up"
         raise InstallerError(
-            f"reload docker with what {path} has to say (dockerd {verb}: {found.words})",
-            remedy=found.remedy or f"correct {path} and restart docker",
+            f"reload Docker with what {path} has to say (dockerd {verb}: {found.words})",
+            remedy=found.remedy or f"correct {path} and restart Docker",
         )
     return (middle,) if target is not None and middle.content == target.content else (middle, target)
 

@@ -4,15 +4,18 @@ Whoever may make a pod chooses its annotations. So a namespace gets a kind of de
 the node has said so, and everything else is an error: a container never starts without what its pod asks for.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.decide.data import dataclass, field
 from installer.decide.errors import InstallerError, Option, Remedy, UsageError
+from installer.decide.pattern import pattern
 
 DEFAULT_SOCKET: Final = PurePosixPath("/var/run/nri/nri.sock")
+# Named pipes, as the plugin sees them, for an engine that has started the program in nri/relay.py.
+HEARS: Final = "in"
+SAYS: Final = "out"
 # As NVIDIA's plugin reads them: the first that is there counts, alone.
 FOR_CONTAINER: Final = "nvidia.cdi.k8s.io/container."
 FOR_POD: Final = ("nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io")
@@ -21,10 +24,10 @@ GIVEN: Final = "toolkit-installer.nri/devices"
 
 # What the CDI library takes (tags.cncf.io/container-device-interface/pkg/parser).
 _KIND: Final = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?"
-_DEVICE: Final = re.compile(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-_ALLOWED: Final = re.compile(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
-_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
-_INDEX: Final = re.compile(r"[0-9]{1,2}")
+_DEVICE: Final = pattern(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_ALLOWED: Final = pattern(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
+_NAME: Final = pattern(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
+_INDEX: Final = pattern(r"[0-9]{1,2}")
 _SHOWN: Final = 80
 
 
@@ -89,13 +92,15 @@ class Missed:
 class Nri:
     """What the plugin is asked for: where the engine listens, who we are, and who gets what.
 
-    ``beside`` says that ``run`` has it run beside itself.
+    ``beside`` says that ``run`` has it run beside itself, ``preinstalled`` that the engine starts a program
+    of ours that leads to it, before it serves.
     """
 
     socket: PurePosixPath = DEFAULT_SOCKET
     identity: Identity = field(default_factory=Identity)
     allowed: tuple[Allowed, ...] = ()
     beside: bool = False
+    preinstalled: bool = False
 
     def refuse_idle(self) -> None:
         """Return where somebody may ask for something.
@@ -114,6 +119,11 @@ class Nri:
     def lock(self) -> PurePosixPath:
         """Beside the socket: two plugins that could ask the same engine see the same directory."""
         return self.socket.with_name("toolkit-installer.pid")
+
+    @property
+    def pipes(self) -> PurePosixPath:
+        """Beside it, where the program that the engine has started meets the plugin."""
+        return self.socket.with_name("toolkit-installer")
 
     @property
     def state(self) -> PurePosixPath:

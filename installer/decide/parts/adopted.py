@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -74,6 +75,24 @@ def _of_engine(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath, *, our
     row = EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items()))
     engines = (row,) if runtimes or hooks else ()
     return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
+
+
+def left_theirs(facts: Facts, options: Options) -> Part:
+    """Return what an undo leaves to another installer whose toolkit stands in the place of ours."""
+    notes = []
+    for path in sorted(facts.contents) if facts.toolkit.theirs else ():
+        with suppress(InstallerError):  # what no engine could read makes it start nothing
+            theirs = _runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
+            if names := ", ".join(sorted({key[-1] for key, _ in theirs})):
+                notes.append(
+                    f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
+                    "and they start that; toolkit-installer uninstall --adopt removes both"
+                )
+    notes += [
+        f"the default runtime in {path} was {name} before ours; what it is now is left: set it, if wanted"
+        for path, name in sorted(facts.toolkit.defaults.items())
+    ]
+    return Part(ID, notes=tuple(notes))
 
 
 def left_alone(facts: Facts, options: Options) -> Iterator[str]:

@@ -67,7 +67,7 @@ def restored(row: ConfigRow, facts: Facts) -> Iterable[WriteConfig]:
     """Yield the step that brings back what was in the specification's place."""
     was, now = without_us(row.path, facts).file, facts.contents[row.path]
     if was != now:
-        yield WriteConfig(OWNER, row.path, now, was, facts.relinked.get(row.path, ""))
+        yield WriteConfig(row.engine, row.path, now, was, facts.relinked.get(row.path, ""))
 
 
 def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigRow, ...]:

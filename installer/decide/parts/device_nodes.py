@@ -25,8 +25,14 @@ def install(facts: Facts, options: Options) -> Part:
 
 
 def undo(facts: Facts, *, stays: bool) -> Part:
-    """Return how the nodes that we had made go, unless something of ours ``stays``."""
+    """Return how the nodes that we had made go, unless something of ours ``stays``.
+
+    Those that the specification of an installer names which has taken the place of ours stay: no container
+    could start with it.
+    """
     nodes = facts.held.nodes
-    if stays or not nodes:
+    named = {path for paths in facts.handed.values() for path in paths} if facts.toolkit.theirs else set()
+    going = tuple(node for node in nodes if str(node.path) not in named)
+    if stays or not going:
         return Part(ID, rows=Record(nodes=nodes))
-    return Part(ID, (RemoveDeviceNodes(nodes),), ("we had made them",), Record(nodes=nodes))
+    return Part(ID, (RemoveDeviceNodes(going),), ("we had made them",), Record(nodes=nodes))

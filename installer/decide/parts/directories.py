@@ -13,14 +13,20 @@ ID: Final = "directories"
 
 
 def install(facts: Facts, parts: Iterable[Part]) -> Part:
-    """Return how the directories of all files that ``parts`` write are made, where they are missing."""
+    """Return how the directories of all files that ``parts`` write are made, and what stands against that."""
     steps = (step for part in parts for step in part.steps)
     written = {step.path for step in steps if isinstance(step, WriteConfig | WriteSpecification)}
     paths = written | {facts.targets[path] for path in written & facts.targets.keys()}
     needed = {parent for path in paths for parent in path.parents} & facts.missing
     made = sorted(needed, key=lambda path: len(path.parts))
     why = [f"{next(path for path in sorted(paths) if each in path.parents)} goes there" for each in made]
-    return Part(ID, tuple(map(MakeDirectory, made)), tuple(why), Record(directories=tuple(made)))
+    return Part(
+        ID,
+        tuple(map(MakeDirectory, made)),
+        tuple(why),
+        Record(directories=tuple(made)),
+        obstacles=tuple(error for path, error in sorted(facts.unwritable.items()) if path in written),
+    )
 
 
 def undo(facts: Facts, options: Options, *, stays: bool) -> Part:

@@ -114,9 +114,9 @@ def _silent(choice: Choice, options: Options) -> Iterator[InstallerError]:
         return
     wrong = f"correct what the log of {engine.name} says"
     yield InstallerError(
-        f"prove that {engine.name} serves our runtimes ({engine.silence})",
+        f"prove that {engine.title} serves our runtimes ({engine.silence})",
         remedy=Remedy(
-            engine.remedy or (f"start {engine.name}" if engine.stopped else wrong),
+            engine.remedy or (f"start {engine.title}" if engine.stopped else wrong),
             ", or configure it unproven with ",
             Option("restart-mode", "none"),
         ),
@@ -129,20 +129,20 @@ def _not_found_there(engine: EngineFacts, options: Options) -> Iterator[Installe
     finds = ENGINES[engine.name].finds
     if finds and options.install_dir != DEFAULT_INSTALL_DIR:
         yield InstallerError(
-            f"install into {options.install_dir} ({engine.name} looks below {DEFAULT_INSTALL_DIR} only)",
+            f"install into {options.install_dir} ({engine.title} looks below {DEFAULT_INSTALL_DIR} only)",
             remedy=Remedy("leave ", Option("install-dir"), " as it is"),
             code="engine-generates-config",
         )
     if finds and options.runtime_name != finds:
         yield InstallerError(
-            f"name the runtime {options.runtime_name} ({engine.name} names it {finds} by itself)",
+            f"name the runtime {options.runtime_name} ({engine.title} names it {finds} by itself)",
             remedy=Remedy("leave ", Option("runtime-name"), " as it is"),
             code="engine-generates-config",
         )
     if finds and options.set_as_default:
         yield InstallerError(
-            f"make the runtime the default of {engine.name} (it writes its config itself)",
-            remedy=f"start {engine.name} with --default-runtime {finds}",
+            f"make the runtime the default of {engine.title} (it writes its config itself)",
+            remedy=f"start {engine.title} with --default-runtime {finds}",
             code="engine-generates-config",
         )
 
@@ -194,13 +194,13 @@ def _spare(row: EngineRow, left: Least) -> Iterator[str]:
         if group in left.needed:
             yield f"did not {left.needed[group].problem}"
         else:
-            yield f"left {group} in the config of {row.name}: the rest of it needs that"
+            yield f"left {group} in the config of {row.title}: the rest of it needs that"
 
 
 def _told(row: EngineRow, found: EngineFacts | None, left: Least, dead: str) -> Iterator[str]:
     """Yield what the owner of the engine has to know of it."""
     if dead:
-        yield f"{row.name} does not start without our edits either: {dead}"
+        yield f"{row.title} does not start without our edits either: {dead}"
     if found is not None:
         yield from reloading.stale_runtimes(found, left.after, left.ours)
 

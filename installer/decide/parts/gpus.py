@@ -1,11 +1,15 @@
 """GPUs by CDI alone: the specification of the node's GPUs, and engines that have CDI in effect already."""
 
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.facts import Facts, GpuSpecification
+from installer.decide.for_runtimes import without_effect
 from installer.decide.inode import File, Meta
 from installer.decide.mode import against_cdi
-from installer.decide.options import GPU_KIND, Mode
+from installer.decide.options import GPU_KIND, Mode, Options
 from installer.decide.part import Part
 from installer.decide.parts.cdi import OWNER, restored
 from installer.decide.rows import CdiRow, ConfigRow, Record
@@ -17,11 +21,12 @@ REMOVED: Final = "somebody has removed it"
 CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
 STALE: Final = "it names what is not there any more, and no container could start with it"
 GIVES_WAY: Final = "somebody else has put one of the same kind there"
+WITHDRAWN: Final = "the last one was of no use any more and is removed, and what was to follow failed"
 # That the driver, devices or specifications of others change is no drift: nobody has touched what is ours.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
 
-def install(facts: Facts, why: str) -> Part:
+def install(facts: Facts, options: Options, why: str) -> Part:
     """Return how the specification comes to its place, follows the driver, and gives way to another's.
 
     ``why`` is the reason for the mode, where somebody wants to know it. Engines drop both of two of a kind in
@@ -30,15 +35,16 @@ def install(facts: Facts, why: str) -> Part:
     spec = facts.gpus
     if spec is None:
         return Part(ID, notes=(f"mode {Mode.RUNTIME}: {why}",) if why else ())
-    steps, reason, row, lacking = _specification(facts, spec)
+    pairs, row, lacking = _specification(facts, spec)
     names = tuple(engine.name for engine in facts.engines)
     return Part(
         ID,
-        steps,
-        (reason,) * len(steps),
+        tuple(step for step, _ in pairs),
+        tuple(why for _, why in pairs),
         Record(configs=(row,) if row else (), cdi=CdiRow(names, lacking)),
         notes=(
             *([f"mode {Mode.CDI}: {why}"] if why else ()),
+            *([said] if (said := without_effect(options)) else ()),
             *([f"no CDI specification of the GPUs: {lacking}"] if lacking else ()),
             *([f"kept the CDI specification of the GPUs: {spec.lacking}"] if row and spec.lacking else ()),
         ),
@@ -48,19 +54,43 @@ def install(facts: Facts, why: str) -> Part:
 
 def _specification(
     facts: Facts, spec: GpuSpecification
-) -> tuple[tuple[Step, ...], str, ConfigRow | None, str]:
-    """Return the steps with their reason, the row that is held then, and why there is no specification."""
+) -> tuple[list[tuple[Step, str]], ConfigRow | None, str]:
+    """Return the steps with their reasons, the row that is held then, and why there is no specification.
+
+    One that is stale, or beside another's, ends containers as long as it is there: it goes first, which takes
+    no space, and a roll-back does not bring it back.
+    """
     held, now = facts.held.config(spec.path), facts.contents[spec.path]
-    going = tuple(restored(held, facts)) if held and now else ()
+    going = [replace(step, unwanted=True) for step in restored(held, facts)] if held and now else []
     if spec.others:
-        return going, GIVES_WAY, None, f"{' and '.join(map(str, spec.others))} has devices of {GPU_KIND}"
+        why = " and ".join(_of(path, spec) for path in spec.others)
+        return [(step, GIVES_WAY) for step in going], None, why
     if not spec.text:
         if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
-            return (), "", held, ""
-        return going, STALE, None, spec.lacking
+            return [], held, ""
+        return [(step, STALE) for step in going], None, spec.lacking
     after = File(spec.text.encode(), now.meta if now else Meta())
     row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
     if held and now is not None and now.content == after.content:
-        return (), "", held, ""
+        return [], held, ""
     reason = CHANGED if now else REMOVED if held else NEW
-    return (WriteConfig(OWNER, spec.path, now, after),), reason, row, ""
+    if now and spec.stale:
+        gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
+        return [(gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)], row, ""
+    return [(WriteConfig(OWNER, spec.path, now, after), reason)], row, ""
+
+
+def _of(path: PurePosixPath, spec: GpuSpecification) -> str:
+    """Return why ours is not written beside a file of somebody else."""
+    if path in spec.unread:
+        return f"{path} names {GPU_KIND} in a way that is not understood here, and may have its devices"
+    return f"{path} has devices of {GPU_KIND}"
+
+
+def withdrawn(held: Record, done: Iterable[Step]) -> Record:
+    """Return the rows of before an install that failed, less a specification that nobody wants back."""
+    gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
+    if not gone or held.cdi is None:
+        return held
+    rows = tuple(row for row in held.configs if row.path not in gone)
+    return replace(held, configs=rows, cdi=replace(held.cdi, lacking=WITHDRAWN))

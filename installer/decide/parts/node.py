@@ -11,6 +11,7 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import Facts, names_of
 from installer.decide.options import Options, RestartMode
 from installer.decide.part import TRY_AGAIN, Part
+from installer.decide.parts import nri
 from installer.decide.parts.cdi import OWNER
 from installer.decide.rows import Record
 
@@ -20,7 +21,7 @@ ID: Final = "node"
 def install(facts: Facts, entries: Iterable[RuntimeEntry]) -> Part:
     """Return what stands against an install, and the rows that it has no part for."""
     held = facts.held
-    planned = {OWNER, *(engine.name for engine in facts.engines)}
+    planned = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
     others = tuple(row for row in held.configs if row.engine not in planned)
     return Part(
         ID,
@@ -31,14 +32,18 @@ def install(facts: Facts, entries: Iterable[RuntimeEntry]) -> Part:
 
 
 def _renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
-    """Yield why a runtime cannot go by another name: containers that it started need the one it has."""
+    """Yield why a runtime cannot go, or be renamed: containers that it started need the one it has."""
+    by_cdi = Remedy(
+        "stop them, run toolkit-installer uninstall, then try again; or keep ", Option("mode", "runtime")
+    )
+    renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
     for row in facts.held.engines:
         for name, binary in row.runtimes:
             used = [each for each in facts.running if (each.engine, each.binary) == (row.name, binary)]
             if name not in names and used:
                 yield InstallerError(
-                    f"take the runtime {name} away from {row.name} (it runs {names_of(used)})",
-                    remedy=Remedy("stop them first, or keep ", Option("runtime-name"), " as it was"),
+                    f"take the runtime {name} away from {row.title} (it runs {names_of(used)})",
+                    remedy=renamed if names else by_cdi,
                     code="in-use",
                 )
 
@@ -77,7 +82,7 @@ def _unreachable(facts: Facts, restart_mode: RestartMode) -> Iterator[InstallerE
         by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
         if engine.name in held and by_signal and engine.serving is None and not engine.stopped:
             yield InstallerError(
-                f"prove that {engine.name} has let go of our runtimes ({engine.silence})",
+                f"prove that {engine.title} has let go of our runtimes ({engine.silence})",
                 remedy=f"make it answer, then {TRY_AGAIN}",
                 code="engine-not-proven",
             )
@@ -93,7 +98,7 @@ def _defaults_of_others(facts: Facts) -> Iterator[InstallerError]:
         serving = found.serving if found and ENGINES[row.name].finds else None
         if serving is not None and serving.default in {name for name, _ in row.runtimes}:
             yield InstallerError(
-                f"take the toolkit away from {row.name} (its default runtime is {serving.default})",
-                remedy=f"start {row.name} without --default-runtime, then {TRY_AGAIN}",
+                f"take the toolkit away from {row.title} (its default runtime is {serving.default})",
+                remedy=f"start {row.title} without --default-runtime, then {TRY_AGAIN}",
                 code="runtime-needed",
             )

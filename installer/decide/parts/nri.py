@@ -1,17 +1,33 @@
-"""The NRI plugin beside ``run``: it changes nothing, and needs an engine that does what it asks."""
+"""The NRI plugin beside ``run``: it needs an engine that does what it asks, and changes nothing of it.
 
+Where it is asked for, a program is put on the node that the engine starts by itself and that leads to it.
+"""
+
+from pathlib import PurePosixPath
 from typing import Final
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts
+from installer.decide.inode import EXECUTE, File, Meta
+from installer.decide.nri.relay import script
 from installer.decide.nri.served import refuse_dropping
 from installer.decide.options import Options
 from installer.decide.part import Part
+from installer.decide.parts.cdi import restored
+from installer.decide.rows import ConfigRow, Record
+from installer.decide.steps import WriteConfig
 
 ID: Final = "nri"
 # By process: what an engine calls itself towards a plugin. One that is not here has no NRI.
 CALLED: Final = {"containerd": "containerd", "crio": "cri-o"}
+
+
+NEW: Final = "the engine is to start its way to the NRI plugin by itself"
+CHANGED: Final = "it is not what leads to the NRI plugin"
+UNASKED: Final = "no engine is to start a way to the NRI plugin any more"
+ENDS: Final = "the NRI plugin ends"
 
 
 def install(facts: Facts, options: Options) -> Part:
@@ -20,16 +36,72 @@ def install(facts: Facts, options: Options) -> Part:
     An engine whose version nobody knows yet tells it to the plugin.
     """
     if not options.serves_nri:
-        return Part(ID)
+        return _without(facts, UNASKED)
     against = [*map(_against, facts.engines)]
-    return Part(ID, obstacles=tuple(each for each in against if each) if all(against) else ())
+    obstacles = tuple(each for each in against if each) if all(against) else ()
+    if facts.plugin is None:
+        return replace(_without(facts, UNASKED), obstacles=obstacles)
+    part = _with(facts, facts.plugin.path, options) if facts.plugin.path else Part(ID)
+    return replace(part, obstacles=(*obstacles, *facts.plugin.lacking, *part.obstacles))
+
+
+def undo(facts: Facts) -> Part:
+    """Return how the program goes, also where something else of ours stays: nobody is there any more."""
+    return replace(_without(facts, ENDS), in_progress=_held(facts))
+
+
+def _held(facts: Facts) -> tuple[ConfigRow, ...]:
+    return tuple(row for row in facts.held.configs if row.engine == ID)
+
+
+def _without(facts: Facts, why: str, but: PurePosixPath | None = None) -> Part:
+    """Return how every program of ours goes, ``but`` one."""
+    going = [step for row in _held(facts) if row.path != but for step in restored(row, facts)]
+    steps = tuple(replace(step, before=_plain(step.before), executable=True) for step in going)
+    return Part(ID, steps, (why,) * len(steps))
+
+
+def _with(facts: Facts, path: PurePosixPath, options: Options) -> Part:
+    """Return how the program comes to its place.
+
+    It is made executable only there: with an executable of any other name beside it the engine would not
+    start, the name under which a file is written included (engine-facts.md#nri-preinstalled).
+    """
+    others = _without(facts, UNASKED, but=path)
+    held, now = facts.held.config(path), facts.contents[path]
+    plain = _plain(now)
+    after = File(script(options.nri).encode(), plain.meta if plain else Meta())
+    if held is None and now is not None and now.digest != after.digest:
+        taken = InstallerError(
+            f"let the engine start {path} (somebody else has put a plugin of that name there)",
+            remedy=Remedy("choose another ", Option("nri-name"), " or ", Option("nri-index")),
+            code="nri-unusable",
+        )
+        return replace(others, obstacles=(taken,))
+    row = ConfigRow(ID, path, None, None, (after.digest,), (), facts.targets.get(path))
+    write = WriteConfig(ID, path, plain, after, executable=True)
+    steps = [] if now is not None and now.digest == after.digest and _executable(now) else [write]
+    return replace(
+        others,
+        steps=(*others.steps, *steps),
+        why=(*others.why, *((CHANGED if now else NEW) for _ in steps)),
+        rows=Record(configs=(row,)),
+    )
+
+
+def _plain(file: File | None) -> File | None:
+    return file and replace(file, meta=replace(file.meta, mode=file.meta.mode & ~EXECUTE))
+
+
+def _executable(file: File) -> bool:
+    return file.meta.mode & EXECUTE == EXECUTE
 
 
 def _against(engine: EngineFacts) -> InstallerError | None:
     called = CALLED.get(ENGINES[engine.name].process, "")
     if not called:
         return InstallerError(
-            f"serve {engine.name} by NRI (it has no NRI)",
+            f"serve {engine.title} by NRI (it has no NRI)",
             remedy="use another mode for it: its containers take devices by --device",
             code="nri-unusable",
         )

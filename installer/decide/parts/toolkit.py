@@ -36,12 +36,13 @@ from installer.decide.toolkit import (
     payload,
     version_of,
 )
-from installer.decide.toolkit_config import carry_over, render_config
+from installer.decide.toolkit_config import carry_over, config_tree, render_config
 
 ID: Final = "toolkit"
 VERSIONS: Final = f"{HOME}/versions/"
 STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
 ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
+THEIRS: Final = "what has that name is another installer's"
 
 
 def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped: Shipped = WHOLE) -> Part:
@@ -53,11 +54,10 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     shipped = replace(shipped, in_place=options.in_place)
     if unfit := _unfit(facts, options, shipped):
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
-    toolkit_dir = options.layout.toolkit
     rendered = _rendered(facts, options, low_level) if shipped.config else ""
     files = payload(
         facts.artifacts,
-        toolkit_dir=toolkit_dir,
+        toolkit_dir=options.layout.toolkit,
         low_level=low_level,
         config_text=rendered,
         shipped=shipped,
@@ -71,12 +71,13 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     if reason:
         steps.append(InstallVersion(version, _with_config(files, config), repairs=current == version))
     if now != f"{VERSIONS}{version}":
+        steps += _superseded(facts)
         steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
     row = _row(facts, version, rendered, files)
     return Part(
         ID,
         tuple(steps),
-        tuple(reason if isinstance(step, InstallVersion) else _elsewhere(now) for step in steps),
+        tuple(reason if isinstance(step, InstallVersion) else _elsewhere(facts) for step in steps),
         Record(toolkit=row),
         notes=(*_used_in_place(files), *notes, *damaged),
         obstacles=no_room(facts, options, files) if steps else (),
@@ -91,13 +92,14 @@ def _used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
 
 def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
     """Return config.toml as we write it."""
-    return render_config(
+    tree = config_tree(
         replace(options.toolkit, driver_root=facts.driver_root),
         toolkit_dir=options.layout.toolkit,
         low_level=low_level,
         ldconfig_real=facts.ldconfig_real,
         suse=facts.suse,
     )
+    return render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
 
 
 def _unfit(facts: Facts, options: Options, shipped: Shipped) -> tuple[InstallerError, ...]:
@@ -120,10 +122,11 @@ def _current(now: str | None) -> str | None:
     return now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
 
 
-def _elsewhere(now: str | None) -> str:
+def _elsewhere(facts: Facts) -> str:
     """Return why the toolkit's name is given to a version."""
-    if now is None:
-        return "the directory of another installer has that name"
+    now = standing(facts)
+    if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
+        return THEIRS
     return f"it leads to {now}" if now else "nothing has that name"
 
 
@@ -209,6 +212,14 @@ def _removal(facts: Facts) -> Iterator[Step]:
         yield RemoveToolkit()
     elif row is not None and facts.toolkit.replaced and now == "":
         yield SwitchToolkit(now, None)
+    else:
+        yield from _superseded(facts)
+
+
+def _superseded(facts: Facts) -> Iterator[Step]:
+    """Yield how the directory goes that stood there before us, where a later one of its kind does by now."""
+    if facts.toolkit.superseded and standing(facts) is None:
+        yield SwitchToolkit(None, None)
 
 
 def _name_taken(facts: Facts) -> Iterator[InstallerError]:

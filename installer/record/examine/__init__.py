@@ -7,7 +7,7 @@ from typing import Final
 from installer.decide.doctor.facts import Node, RunningEngine, Toolkit
 from installer.decide.options import Options
 from installer.host.files import Host
-from installer.host.process_table import of_root
+from installer.host.process_table import of_root, sees_host
 from installer.record.examine.driver import driver, names, specifications
 from installer.record.examine.engines import engines
 from installer.record.examine.programs import asked_processes, asked_runc
@@ -21,7 +21,7 @@ ROOT: Final = PurePosixPath("/")
 
 def examine(host: Host, options: Options) -> Node:
     """Return everything that is judged; nothing is written, locked, started or signalled."""
-    seen = tuple(of_root(host))
+    seen = tuple(of_root(host, unread=True))
     with ThreadPoolExecutor(4) as pool:
         # What is asked of programs and engines waits for different things.
         processes = pool.submit(asked_processes, host, seen)
@@ -39,6 +39,7 @@ def examine(host: Host, options: Options) -> Node:
             runc=runc.result(),
             programs=_programs(host, there, running.result()),
             system=node,
+            sees_host=sees_host(host),
         )
 
 

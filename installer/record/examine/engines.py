@@ -43,8 +43,12 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
     answer = ask(engine, host.local_path(facts.socket), timeout_s=ASK_S)
     if answer.stopped and answer.another is None:
         return None
-    if engine.finds and (answer.peer is None or answer.peer.unit not in engine.units):
-        return None  # its sibling, on the same socket
+    if engine.finds:
+        # A process that is not seen tells by systemd in which unit it is.
+        runs = next((unit for unit in engine.units if units.runs(host, unit)), "")
+        facts = replace(facts, unit=answer.peer.unit or "" if answer.peer else runs)
+        if facts.unit not in engine.units:
+            return None  # its sibling, on the same socket
     facts = _located(host, engine, facts, place, answer)
     contents, unreadable = _contents(host, facts.files)
     speaks_docker = engine.api is Api.DOCKER

@@ -1,10 +1,14 @@
 """Docker: what daemon.json should say, and what no daemon.json may say."""
 
 import json
+from pathlib import PurePosixPath
 
 import pytest
 
 from installer.decide.edits import Value
+from installer.decide.effect import Effect
+from installer.decide.engines.docker import pending
+from installer.decide.engines.model import Extras
 from installer.decide.errors import InstallerError
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
@@ -130,3 +134,24 @@ def test_a_default_needs_no_definition_that_is(default: str | None) -> None:
     text = json.dumps({"default-runtime": default})
 
     assert at(result(decided("docker", text), text=text), "default-runtime") == default
+
+
+@pytest.mark.parametrize(
+    ("asked", "serves", "said"),
+    [
+        pytest.param(True, False, "takes effect when dockerd starts the next time", id="not taken up yet"),
+        pytest.param(True, None, "has no effect, for this dockerd has no CDI", id="unknown to this release"),
+        pytest.param(True, True, "", id="taken up"),
+        pytest.param(False, False, "", id="not asked for"),
+        pytest.param(False, None, "", id="not asked for, and unknown"),
+    ],
+)
+def test_a_setting_that_was_asked_for_is_pending_until_dockerd_has_it(
+    said: str, *, asked: bool, serves: bool | None
+) -> None:
+    told = pending(
+        PurePosixPath("/etc/docker/daemon.json"), Extras(cdi=asked), Effect({}, "runc", cdi=serves)
+    )
+
+    assert told.endswith(said)
+    assert bool(told) == bool(said)

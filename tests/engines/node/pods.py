@@ -2,10 +2,11 @@
 
 from tests.deploy.rendered import Manifest, kustomized, pod_of
 from tests.engines.live import start
-from tests.engines.node.kubelet import Running, probe
+from tests.engines.node.kubelet import Running, apply, probe
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
 from tests.engines.running import until
+from tests.engines.snapshot import snapshot
 from tests.support.version import VERSION
 
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
@@ -34,6 +35,20 @@ def _ready(pod: Running, manifest: Manifest) -> bool:
 def on_disk(files: dict[str, str]) -> dict[str, str]:
     """Return the files without those that a boot begins anew with."""
     return {path: what for path, what in files.items() if not path.startswith("/run/")}
+
+
+def plans(node: Node, story: Story) -> None:
+    """Have the Job of the documents print the plan of a node, which is not changed by it."""
+    files, restarts = snapshot(node, times=True), story.restarts
+    job = apply(node, "plan", pod_of(kustomized("plan-node")), TAG)
+    until(lambda: not job.runs(), job.log)
+    said, code = job.log(), job.exit_code()
+    job.delete()
+    assert code == 0, said
+    assert "toolkit/nvidia-container-runtime.cdi" in said
+    assert ("* reload Docker" if node.engine == "docker" else "* restart containerd") in said
+    assert (snapshot(node, times=True), story.restarts) == (files, restarts)
+    story.tell("a Job printed the plan of the node, and changed nothing")
 
 
 def trains(node: Node, story: Story) -> None:

@@ -15,7 +15,7 @@ from tests.engines.cri import Container
 from tests.engines.going_down import held_back
 from tests.engines.live import start
 from tests.engines.node.kubelet import Running, announce, apply, forget, probe
-from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, trains
+from tests.engines.node.pods import OURS, TAG, becomes_ready, daemon_set, on_disk, plans, trains
 from tests.engines.node.story import Story
 from tests.engines.nodes import Node
 from tests.engines.running import until
@@ -102,6 +102,7 @@ def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Calla
     story, manifest = tell(node), daemon_set("keep")
     restarting = int(node.engine == "containerd")
     files, before = snapshot(node), served(node)
+    plans(node, story)
     pod = apply(node, "toolkit", manifest, TAG)
     becomes_ready(pod, manifest)
     story.tell("the pod is ready")

@@ -17,12 +17,12 @@ from installer.host.files import Host
 from installer.record.units import Patience
 from installer.record.write import write_config
 
-SETTLE_S: Final = 10.0
-SETTLE_ASK_S: Final = 1.0
-SETTLE_POLL_S: Final = 0.1
+IDLE_S: Final = 10.0
+ASK_S: Final = 1.0
+POLL_S: Final = 0.1
 
 
-def await_settled(host: Host, facts: EngineFacts, patience: Patience) -> None:
+def await_idle(host: Host, facts: EngineFacts, patience: Patience) -> None:
     """Wait until no container is created but not started: a restart strands it there (gpu-operator#991).
 
     Ours is one of them until its own start is done (gpu-operator#456). One that stays as it is for longer
@@ -31,7 +31,7 @@ def await_settled(host: Host, facts: EngineFacts, patience: Patience) -> None:
     Raises:
         NotIdleError: it is not, and is asked for.
     """
-    deadline = time.monotonic() + min(SETTLE_S, patience.start_s / 2)
+    deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
     while waiting := _creating(host, facts):
         if time.monotonic() > deadline and patience.when_idle:
             raise not_idle(facts, waiting)
@@ -40,12 +40,12 @@ def await_settled(host: Host, facts: EngineFacts, patience: Patience) -> None:
             log.warning("containers stuck in CREATED", engine=facts.name, containers=names)
             return
         patience.check()
-        time.sleep(SETTLE_POLL_S)
+        time.sleep(POLL_S)
 
 
 def _creating(host: Host, facts: EngineFacts) -> tuple[str, ...]:
     try:
-        return cri.unready_containers(host.local_path(facts.socket), timeout_s=SETTLE_ASK_S)
+        return cri.unready_containers(host.local_path(facts.socket), timeout_s=ASK_S)
     except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
         return ()
 
@@ -60,11 +60,11 @@ def with_creating(host: Host, engines: Iterable[EngineFacts]) -> tuple[EngineFac
     )
 
 
-def write_settled(
+def write_when_idle(
     host: Host, step: WriteConfig, engines: Mapping[str, EngineFacts], patience: Patience
 ) -> None:
     """Write or remove a config; one that restarts its engine by being written waits for the same as that."""
     facts = engines.get(step.engine)
     if facts is not None and ENGINES[step.engine].reload is ReloadMethod.ITSELF:
-        await_settled(host, facts, patience)
+        await_idle(host, facts, patience)
     write_config(host, step)

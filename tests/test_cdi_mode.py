@@ -1,0 +1,192 @@
+"""Mode cdi by the real program, on a host below a directory whose Docker takes devices by CDI."""
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from installer import compat_options
+from installer.compat_words import read
+from installer.decide.effect import Effect
+from installer.decide.errors import UsageError
+from installer.decide.facts import EngineFacts
+from installer.decide.for_runtimes import without_effect
+from installer.decide.mode import SPEC_DIR, mode_of
+from installer.decide.options import Mode
+from installer.decide.rows import CdiRow, Record
+from installer.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
+from installer.host.boot import boot_id, own_pid
+from installer.host.files import Host
+from installer.host.locks import lock_pidfile
+from installer.looked import lines, not_proven
+from installer.record.seen import EngineSeen, Seen
+from tests.support.cdi_site import CdiSite
+from tests.support.site import sentence
+from tests.support.waiting import until_it_sleeps
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> CdiSite:
+    return CdiSite(tmp_path)
+
+
+def test_reconcile_and_status_say_of_an_engine_what_is_true_by_cdi(site: CdiSite) -> None:
+    with site.docker(), site.running() as child:
+        until_it_sleeps(child.pid)
+
+        asked, status = site.call("reconcile"), site.status()
+
+        until_it_sleeps(child.pid)
+        child.terminate()
+        assert child.wait(60) == 0
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.startswith("docker: takes devices by CDI, since ")
+    assert "docker  " in status.stdout
+    assert "\nmode: cdi\nengines: docker\n" in status.stdout
+    assert "runtimes" not in asked.stdout + status.stdout
+
+
+def test_an_engine_that_does_not_run_is_to_be_started_and_no_other_mode_taken(site: CdiSite) -> None:
+    plan, done = site.call("plan"), site.call("install")
+
+    words = "cannot ask Docker whether it takes devices by CDI (nobody listens on "
+    assert sentence(done).startswith(words)
+    assert "; start Docker, see why it does not answer, or leave it out of --runtime" in sentence(done)
+    assert f"! install would stop: {words}" in plan.stdout
+    assert (plan.returncode, done.returncode) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("by_cdi", "served", "unproven"),
+    [
+        pytest.param(False, "serves our runtimes", "serve our runtimes", id="runtime"),
+        pytest.param(True, "takes devices by CDI", "take devices by CDI", id="cdi and nri"),
+    ],
+)
+def test_each_sentence_about_an_engine_is_that_of_its_mode(
+    tmp_path: Path, served: str, unproven: str, *, by_cdi: bool
+) -> None:
+    engine = EngineSeen("docker", serves=True, since="then")
+    seen = Seen(boot_id=boot_id(), pid=own_pid(), engines=(engine,), by_cdi=by_cdi)
+    held = Record(cdi=CdiRow(("docker",)) if by_cdi else None)
+
+    assert [state for _, state, *_ in lines(seen)] == [f"{served}, since then"]
+    assert unproven in _unproven(tmp_path, held, seen)
+
+
+def _unproven(root: Path, held: Record, seen: Seen) -> str:
+    """Return why a node is not ready whose ``run`` has published nothing yet."""
+    host, pid_file = Host.under(PurePosixPath(root)), PurePosixPath("/toolkit.pid")
+    held_by_us = lock_pidfile(host, pid_file)
+    try:
+        return not_proven(host, pid_file, held, seen)
+    finally:
+        held_by_us.release()
+
+
+FLAGS_BY_FIELD = {flag.field: flag.default for flag in FLAGS}
+HEEDED, NO_EFFECT, REFUSED = "heeded", "no effect", "refused"
+# Each flag by which an engine and its runtimes are described, with a value that is not its default.
+DESCRIBED = (
+    pytest.param({"set_as_default": True}, REFUSED, "--set-as-default", id="--set-as-default"),
+    pytest.param({"runtime_name": "gpu"}, REFUSED, "--runtime-name", id="--runtime-name"),
+    pytest.param({"crio_hook": True}, REFUSED, "--crio-hook", id="--crio-hook"),
+    pytest.param({AS_VOLUME_MOUNTS: True}, REFUSED, "as-volume-mounts", id="--accept-...-as-volume-mounts"),
+    pytest.param({"config": ("docker=/a",)}, NO_EFFECT, "--config", id="--config"),
+    pytest.param({"drop_in_config": ("crio=/a",)}, NO_EFFECT, "--drop-in-config", id="--drop-in-config"),
+    pytest.param({"restart_mode": "none"}, NO_EFFECT, "--restart-mode", id="--restart-mode none"),
+    pytest.param({"restart_mode": "when-idle"}, NO_EFFECT, "--restart-mode", id="--restart-mode when-idle"),
+    pytest.param({"retry": True}, NO_EFFECT, "--retry", id="--retry"),
+    pytest.param({ENVVAR_WHEN_UNPRIVILEGED: False}, NO_EFFECT, "--no-accept", id="--no-accept-...-envvar"),
+    pytest.param({"socket": ("docker=/a.sock",)}, HEEDED, "", id="--socket"),
+    pytest.param({"driver_root": "/driver"}, HEEDED, "", id="--driver-root"),
+    pytest.param({"on_exit": "keep"}, HEEDED, "", id="--on-exit"),
+    pytest.param({"timeout": 5.0}, HEEDED, "", id="--timeout"),
+    pytest.param({"drift": "report"}, HEEDED, "", id="--drift"),
+    pytest.param({}, HEEDED, "", id="nothing"),
+    # A manifest sets its variables to what they are anyway.
+    pytest.param(
+        {"runtime_name": "nvidia", "restart_mode": "auto", AS_VOLUME_MOUNTS: False}, HEEDED, "", id="defaults"
+    ),
+)
+
+
+@pytest.mark.parametrize("mode", ["cdi", "nri"])
+@pytest.mark.parametrize(("values", "outcome", "words"), DESCRIBED)
+def test_what_is_about_runtimes_is_refused_or_told_to_have_no_effect_where_there_are_none(
+    values: dict[str, Any], outcome: str, words: str, mode: str
+) -> None:
+    given = {"mode": mode, "nri_allow": ("a=b.c/d",), **values}
+
+    if outcome == REFUSED:
+        with pytest.raises(UsageError, match=f"leave engines to CDI alone with .*{words}"):
+            options_from(FLAGS_BY_FIELD | given, frozenset(given))
+        return
+    said = without_effect(options_from(FLAGS_BY_FIELD | given, frozenset(given)))
+
+    assert (said != "") is (outcome == NO_EFFECT)
+    assert words in said
+
+
+@pytest.mark.parametrize(("values", "outcome", "words"), DESCRIBED)
+def test_auto_takes_runtimes_where_one_is_asked_for(values: dict[str, Any], outcome: str, words: str) -> None:
+    options = options_from(FLAGS_BY_FIELD | values | {"mode": "auto"}, frozenset(values))
+    engine = EngineFacts(
+        *("docker", PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "docker.service"),
+        version=(28, 5, 2),
+        serving=Effect({}, "runc", cdi=True, cdi_dirs=(SPEC_DIR,)),
+    )
+
+    mode, why = mode_of((engine,), Record(), options)
+
+    assert mode is (Mode.RUNTIME if outcome == REFUSED else Mode.CDI)
+    assert outcome != REFUSED or words in why
+
+
+def test_what_has_no_effect_is_noted_by_plan_and_in_the_log_and_by_variable_too(site: CdiSite) -> None:
+    variables = {"TOOLKIT_INSTALLER_CONFIG": f"docker={site.root}/etc/docker/daemon.json"}
+    with site.docker():
+        plan = site.call("plan", "--restart-mode", "none", env=variables)
+        done = site.call("install", "--restart-mode", "none", env=variables)
+
+    words = "--config and --restart-mode have no effect by CDI: no engine is configured or restarted"
+    assert plan.returncode == 10, plan.stderr
+    assert f"! note: {words}" in plan.stdout
+    assert done.returncode == 0, done.stderr
+    assert words in done.stderr
+
+
+def test_what_is_refused_for_an_install_keeps_nobody_from_an_uninstall(site: CdiSite) -> None:
+    variables = {"TOOLKIT_INSTALLER_SET_AS_DEFAULT": "true"}
+    before = site.tree()
+    with site.docker():
+        assert site.call("install").returncode == 0
+        refused, done = (site.call(verb, env=variables) for verb in ("install", "uninstall"))
+
+    assert refused.returncode == 2
+    assert sentence(refused) == (
+        "cannot leave engines to CDI alone with --set-as-default; leave that out, or use --mode runtime"
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path: what for path, what in site.tree().items() if path != "run/docker.sock"} == before
+
+
+# What the operator gives its toolkit where cdi.enabled is true (docs/gpu-operator.md), and an owner adds.
+OPERATORS = {
+    "RUNTIME": "containerd",
+    "CDI_ENABLED": "true",
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+    "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
+    "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
+    "RUNTIME_CONFIG": "/etc/containerd/config.toml",
+    "CONTAINERD_RUNTIME_CLASS": "gpu",
+}
+
+
+def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
+    asked = read((), OPERATORS)
+
+    options = compat_options.options_from(asked)
+
+    assert options.mode is Mode.RUNTIME
+    assert options.set_as_default
