@@ -1,4 +1,4 @@
-"""What ``helm template`` and ``helm lint --strict`` say, by Helm's own library.
+"""What ``helm template``, ``helm upgrade`` and ``helm lint --strict`` say, by Helm's own library.
 
 It is a program of its own, ``python -m tests.deploy.helm VERB JSON``: the library is written in Go, whose threads
 would not survive the forks of other tests.
@@ -21,18 +21,18 @@ def main(verb: str, given: str) -> int:
 
     values = helm.parse_set_string(",".join(json.loads(given)))
     try:
-        return _lint(values) if verb == "lint" else _template(values)
+        return _lint(values) if verb == "lint" else _template(values, upgrade=verb == "upgrade")
     except helm.HelmError as error:
         print(error, file=sys.stderr)  # noqa: T201 - it is a program
         return 1
 
 
-def _template(values: dict[str, Any]) -> int:
+def _template(values: dict[str, Any], *, upgrade: bool) -> int:
     import helm_python as helm
 
     with helm.Chart.load(CHART) as chart:
         chart.validate_schema(values)
-        rendered = chart.render(values, name=RELEASE, namespace=NAMESPACE)
+        rendered = chart.render(values, name=RELEASE, namespace=NAMESPACE, is_upgrade=upgrade)
     for name in sorted(rendered):
         # The notes are text for people: as a document of their own they would not be YAML.
         text = json.dumps({"notes": rendered[name]}) if name.endswith("NOTES.txt") else rendered[name]

@@ -6,8 +6,10 @@ import subprocess
 import pytest
 import yaml
 
+from installer.decide.engines import ENGINES
+from installer.decide.parts.nri import CALLED
 from installer.flags import FLAGS
-from tests.deploy.helm import CHART
+from tests.deploy.helm import CHART, NAMESPACE
 from tests.deploy.rendered import DEPLOY, SCHEMAS, charted, container_of, helm, objects, pod_of, validate
 from tests.deploy.values import START, rows, table
 from tests.support.golden import golden
@@ -37,9 +39,13 @@ ALL = (
 )
 
 
-def _refused(*settings: str) -> str:
+def _extra(name: str, value: str) -> tuple[str, str]:
+    return f"extraEnv[0].name=TOOLKIT_INSTALLER_{name}", f"extraEnv[0].value={value}"
+
+
+def _refused(*settings: str, verb: str = "template") -> str:
     done = subprocess.run(
-        helm("template", *settings),
+        helm(verb, *settings),
         capture_output=True,
         text=True,
         timeout=60,
@@ -89,14 +95,144 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         pytest.param("nfdFeatures=/etc/f.d/.t", "nfdFeatures", id="a file that NFD ignores"),
         pytest.param("imagePullSecrets[0]=password", "imagePullSecrets", id="a secret without name:"),
         pytest.param("uninstallNode=a b", "uninstallNode", id="no name of a node"),
+        pytest.param("planNode=A", "planNode", id="no name of a node to plan for"),
         pytest.param("metricsListen=9400", "metricsListen", id="a port without an address"),
         pytest.param("podMonitor=true", "podMonitor needs metricsListen", id="a monitor of nothing"),
         pytest.param("startupTaint=NoSchedule", "startupTaint", id="a taint of one's own"),
+        pytest.param("mode=csi", "mode", id="a misspelt mode"),
+        pytest.param("mode=nri", "the NRI plugin needs nri.allow", id="NRI for nobody"),
+        pytest.param("nri.enabled=true", "the NRI plugin needs nri.allow", id="a plugin for nobody"),
+        pytest.param("nri.allow[0]=*=nvidia.com/gpu", "allow", id="a wildcard"),
+        pytest.param("nri.allow[0]=a=b.c/d", "nri.allow needs mode: nri", id="allowed, and nobody asks"),
         pytest.param("runtimeClasses=yes please", "runtimeClasses", id="neither true nor false"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting: str, said: str) -> None:
     assert said in _refused(setting)
+
+
+def test_a_name_for_a_runtime_that_no_engine_gets_is_refused() -> None:
+    assert "mode cdi has no runtime: leave runtimeName" in _refused("mode=cdi", "runtimeName=gpu")
+
+
+MOUNTS = "acceptNvidiaVisibleDevices.asVolumeMounts=true"
+ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
+
+
+@pytest.mark.parametrize("mode", [("mode=cdi",), ("mode=nri", ALLOW)])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ((MOUNTS,), "leave acceptNvidiaVisibleDevices.asVolumeMounts as it is"),
+        (_extra("SET_AS_DEFAULT", "True"), "leave TOOLKIT_INSTALLER_SET_AS_DEFAULT of extraEnv as it is"),
+        (_extra("RUNTIME_NAME", "gpu"), "leave TOOLKIT_INSTALLER_RUNTIME_NAME of extraEnv as it is"),
+        (_extra("CRIO_HOOK", "/etc/h.json"), "leave TOOLKIT_INSTALLER_CRIO_HOOK of extraEnv as it is"),
+        (
+            _extra("ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS", "true"),
+            "leave TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS of extraEnv as it is",
+        ),
+        ((MOUNTS, "runtimeName=gpu"), "leave runtimeName and acceptNvidiaVisibleDevices.asVolumeMounts as"),
+    ],
+)
+def test_what_needs_a_runtime_is_refused_where_there_is_none(
+    settings: tuple[str, ...], said: str, mode: tuple[str, ...]
+) -> None:
+    assert f"{mode[0].replace('=', ' ')} has no runtime: {said}" in _refused(*mode, *settings)
+    assert charted(*settings)
+    assert charted(*mode, *settings, "uninstall=true"), "nothing keeps anybody from an uninstall"
+
+
+def test_what_says_that_no_runtime_is_asked_for_is_let_through() -> None:
+    assert charted("mode=cdi", *_extra("SET_AS_DEFAULT", "false"))
+    assert charted("mode=cdi", *_extra("RUNTIME_NAME", "nvidia"))
+    assert charted("mode=cdi", *_extra("CRIO_HOOK", ""))
+
+
+@pytest.mark.parametrize("asked", ["mode=nri", "nri.enabled=true"])
+def test_nri_is_refused_for_just_the_engines_that_have_none(asked: str) -> None:
+    without = [name for name, engine in ENGINES.items() if engine.process not in CALLED]
+
+    assert without
+    for name in ENGINES:
+        if name in without:
+            assert f"{name} has no NRI: choose another mode" in _refused(asked, ALLOW, f"runtime={name}")
+        else:
+            assert charted(asked, ALLOW, f"runtime={name}")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("MODE", "mode"), ("NRI", "nri.enabled"), ("NRI_ALLOW", "nri.allow")]
+)
+def test_a_mode_that_the_chart_would_not_see_is_refused(variable: str, value: str) -> None:
+    said = _refused(*_extra(variable, "cdi"))
+
+    assert f"extraEnv has TOOLKIT_INSTALLER_{variable}: use the value {value}" in said
+
+
+SINCE_0_1_0 = ("mode=null", "nri=null", "planNode=null")
+
+
+@pytest.mark.parametrize("verb", ["template", "upgrade"])
+@pytest.mark.parametrize("settings", [(), ("uninstall=true",), ("planNode=null", "uninstallNode=gpu-7")])
+def test_the_values_of_an_older_chart_do_what_they_did(settings: tuple[str, ...], verb: str) -> None:
+    """``helm upgrade --reuse-values`` brings the defaults of the old chart, without what came later."""
+    old = objects(*helm(verb, *SINCE_0_1_0, *settings))
+
+    assert old == objects(*helm(verb, *settings))
+    assert "TOOLKIT_INSTALLER_MODE" not in json.dumps(old)
+
+
+def test_nri_with_the_values_of_an_older_chart_has_no_empty_mode() -> None:
+    assert charted("mode=null", "nri.enabled=true", ALLOW) == charted("nri.enabled=true", ALLOW)
+    assert charted("nri.enabled=null", "nri.allow=null", "mode=cdi") == charted("mode=cdi")
+
+
+@pytest.mark.parametrize("name", sorted(yaml.safe_load((CHART / "values.yaml").read_text())))
+def test_a_value_that_is_taken_away_is_refused_by_its_name_or_renders(name: str) -> None:
+    if name in json.loads((CHART / "values.schema.json").read_text())["required"]:
+        assert f"missing property '{name}'" in _refused(f"{name}=null")
+    else:
+        validate(charted(f"{name}=null"), SCHEMAS[-1])
+
+
+def test_an_upgrade_refuses_the_plan_of_a_node() -> None:
+    assert "planNode is for helm template alone" in _refused("planNode=gpu-7", verb="upgrade")
+
+
+@pytest.mark.parametrize("value", ["planNode", "uninstallNode"])
+def test_the_job_of_a_node_with_a_long_name_has_a_name_that_its_pods_can_have(value: str) -> None:
+    nodes = [f"gpu-{'x' * 80}.{each}.example.com" for each in ("a", "b")]
+    nodes += [f"gpu-{'x' * length}" for length in (40, 41, 42, 45, 46, 47)]
+
+    jobs = [next(each for each in charted(f"{value}={node}") if each["kind"] == "Job") for node in nodes]
+    names = [each["metadata"]["name"] for each in jobs]
+    assert len({*names}) == len(nodes)
+    assert all(len(name) <= 63 and name[-1].isalnum() for name in names)
+    for node, job in zip(nodes, jobs, strict=True):
+        assert node in json.dumps(job["spec"]["template"]["spec"]["affinity"])
+
+
+@pytest.mark.parametrize("value", ["planNode", "uninstallNode"])
+def test_the_job_of_a_node_sees_the_volumes_that_the_daemon_set_sees(value: str) -> None:
+    volumes = ("extraVolumes[0].name=more", "extraVolumes[0].hostPath.path=/opt")
+    mounts = ("extraVolumeMounts[0].name=more", "extraVolumeMounts[0].mountPath=/opt")
+    manifests = charted(f"{value}=gpu-7", *volumes, *mounts)
+    job, daemon_set = ([each for each in manifests if each["kind"] == kind] for kind in ("Job", "DaemonSet"))
+
+    validate(job, SCHEMAS[-1])
+    assert pod_of(job)["volumes"] == pod_of(daemon_set)["volumes"]
+    assert len(container_of(job)["volumeMounts"]) == 2
+    assert container_of(job)["volumeMounts"] == container_of(daemon_set)["volumeMounts"]
+
+
+@pytest.mark.parametrize("value", ["planNode", "uninstallNode"])
+def test_openshift_admits_the_account_of_each_job(value: str) -> None:
+    manifests = charted("openshift=true", f"{value}=gpu-7")
+    (constraints,) = (each for each in manifests if each["kind"] == "SecurityContextConstraints")
+    pod = pod_of([each for each in manifests if each["kind"] == "Job"])
+
+    assert constraints["users"] == [f"system:serviceaccount:{NAMESPACE}:{pod['serviceAccountName']}"]
+    assert pod["automountServiceAccountToken"] is False
 
 
 def test_each_value_is_where_it_belongs() -> None:
@@ -157,6 +293,29 @@ def test_the_labels_that_select_pods_are_never_others() -> None:
         ),
         (("nameOverride=mine", "runtimeName=gpu"), ["daemonset/mine", "runtimeClassName: gpu"]),
         (
+            ("mode=auto",),
+            ["or found to take devices by CDI:", "comes to CDI alone", "The plan of a node says"],
+        ),
+        (
+            ("nri.enabled=true", "nri.allow[0]=a=b.c/d"),
+            ["serve the runtimes:", "runtimeClassName: nvidia", "Pods of a may ask the NRI plugin"],
+        ),
+        (
+            ("mode=cdi",),
+            [
+                "were found to take devices by CDI:",
+                "by CDI alone",
+                "deviceListStrategy cdi-cri",
+                "\nTo uninstall from all nodes",
+            ],
+        ),
+        (
+            ("mode=nri", "nri.allow[0]=a=b.c/d", "nri.allow[1]=e=b.c/f"),
+            [
+                "Pods of a, e may ask the NRI plugin for devices by annotation, such as nvidia.cdi.k8s.io: b.c/d=all"
+            ],
+        ),
+        (
             ("uninstall=true",),
             ["rollout status", "helm --namespace node-toolkit-installer uninstall release"],
         ),
@@ -189,12 +348,14 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
     assert table() in golden(readme, whole)
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
     told = {path for path, _, _ in rows()}
-    nested = {"image", "acceptNvidiaVisibleDevices"}
+    nested = {"image", "acceptNvidiaVisibleDevices", "nri"}
     typed = {f"{name}.{inner}" for name in nested for inner in schema[name]["properties"]}
     assert told == typed | (schema.keys() - nested - {"global"})
 
 
-@pytest.mark.parametrize(("value", "flag"), [("onExit", "--on-exit"), ("runtime", "--runtime")])
+@pytest.mark.parametrize(
+    ("value", "flag"), [("onExit", "--on-exit"), ("runtime", "--runtime"), ("mode", "--mode")]
+)
 def test_a_value_takes_what_its_flag_takes(value: str, flag: str) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
 

@@ -1,14 +1,17 @@
 """The manifests: each overlay and the chart hold to Kubernetes' schemas, and say the same."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import yaml
 
 from installer.decide.taint import KEY
-from installer.flags import FLAGS
+from installer.flags import FLAGS, options_from
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,
@@ -26,7 +29,10 @@ from tests.deploy.rendered import (
 )
 from tests.support.version import VERSION
 
-DIRECTORIES = (*(f"overlays/{name}" for name in OVERLAYS), "base", "namespace", "uninstall", "uninstall-node")
+DIRECTORIES = (
+    *(f"overlays/{name}" for name in OVERLAYS),
+    *("base", "namespace", "plan-node", "uninstall", "uninstall-node"),
+)
 HELMS = {
     "app.kubernetes.io/instance": RELEASE,
     "app.kubernetes.io/managed-by": "Helm",
@@ -85,6 +91,106 @@ def test_the_chart_and_kustomize_uninstall_from_a_node_by_the_same_job() -> None
     assert [theirs] == kustomized("uninstall-node")
 
 
+def test_the_chart_and_kustomize_print_the_plan_of_a_node_by_the_same_job() -> None:
+    chart = charted("planNode=name-of-the-node")
+    (theirs,) = _without_helms_labels([each for each in chart if each["kind"] == "Job"])
+
+    assert [theirs] == kustomized("plan-node")
+
+
+def test_the_plan_of_a_node_is_asked_for_what_the_daemon_set_asks_for() -> None:
+    settings = ("runtime=docker", "runtimeName=gpu", "extraEnv[0].name=TOOLKIT_INSTALLER_RESTART_MODE")
+    manifests = charted("planNode=gpu-7", *settings, "extraEnv[0].value=when-idle")
+    (job,) = (container_of([each]) for each in manifests if each["kind"] == "Job")
+    (daemon_set,) = (container_of([each]) for each in manifests if each["kind"] == "DaemonSet")
+
+    assert [each for each in daemon_set["env"] if not each["name"].endswith("ON_EXIT")] == job["env"]
+    assert job["volumeMounts"] == daemon_set["volumeMounts"]
+    assert job["securityContext"] == daemon_set["securityContext"]
+
+
+OF_THE_JOB = (
+    *("mode-auto", "mode-cdi", "mode-nri", "nri-plugin", "runtime-name"),
+    *("devices-by-cdi", "devices-by-volume-mounts"),
+)
+
+
+@pytest.mark.parametrize("component", OF_THE_JOB)
+def test_a_component_changes_the_plan_of_a_node_as_it_changes_the_daemon_set(
+    component: str, layer: Layer
+) -> None:
+    daemon_set = container_of(layer("overlays/auto", f"components/{component}"))
+    told = layer("plan-node", f"components/{component}")
+
+    validate(told, SCHEMAS[-1])
+    job = container_of(told)
+    assert [each for each in daemon_set["env"] if not each["name"].endswith("ON_EXIT")] == job["env"]
+    assert job["env"] != container_of(kustomized("plan-node"))["env"]
+
+
+@pytest.mark.parametrize(("job", "value"), [("plan-node", "planNode"), ("uninstall-node", "uninstallNode")])
+def test_the_jobs_of_a_node_take_the_annotation_for_apparmor(job: str, value: str, layer: Layer) -> None:
+    told = layer(job, "components/apparmor-annotation")
+
+    validate(told, OLDEST)
+    chart = charted(f"{value}=name-of-the-node", "kubeVersion=v1.29.0")
+    assert _without_helms_labels([each for each in chart if each["kind"] == "Job"]) == told
+
+
+def test_openshift_admits_the_plan_of_a_node(layer: Layer) -> None:
+    told = by_name(layer("plan-node", "components/openshift"))
+    (job,) = (each for (kind, _), each in told.items() if kind == "Job")
+    account = pod_of([job])["serviceAccountName"]
+
+    (user,) = told["SecurityContextConstraints", NAMESPACE]["users"]
+    assert user == f"system:serviceaccount:{NAMESPACE}:{account}"
+    assert pod_of([job])["automountServiceAccountToken"] is False
+
+
+EXCLUDING = {
+    frozenset(pair)
+    for mode in ("mode-cdi", "mode-nri")
+    for pair in ((mode, "runtime-name"), (mode, "devices-by-volume-mounts"))
+}
+
+
+@pytest.mark.parametrize("pair", [*combinations(OF_THE_JOB, 2)], ids="+".join)
+def test_the_components_that_exclude_each_other_are_those_whose_variables_the_program_refuses(
+    pair: tuple[str, str], layer: Layer, tmp_path: Path
+) -> None:
+    told = layer("overlays/auto", *(f"components/{each}" for each in pair))
+    given = {each["name"]: each["value"] for each in container_of(told)["env"]}
+    host = tmp_path / "host"
+    host.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "installer", "plan"],
+        env={**given, f"{PREFIX}HOST_ROOT": str(host)},
+        cwd=KUSTOMIZE.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    refused = done.returncode == 2
+    assert refused == ("leave engines to CDI alone" in done.stderr), done.stderr
+    assert refused == (frozenset(pair) in EXCLUDING), done.stderr
+    if refused:
+        mode, other = sorted(pair, key=lambda name: not name.startswith("mode-"))
+        comment = (KUSTOMIZE / f"components/{mode}/kustomization.yaml").read_text()
+        assert other in comment, "its comment says so"
+
+
+def test_the_plan_of_a_node_needs_nothing_but_the_namespace() -> None:
+    (job,) = kustomized("plan-node")
+    pod = pod_of([job])
+
+    assert "serviceAccountName" not in pod
+    assert "priorityClassName" not in pod
+    assert job["spec"]["ttlSecondsAfterFinished"] == 3600
+    assert (job["spec"]["backoffLimit"], pod["restartPolicy"]) == (0, "Never"), "a plan is printed once"
+
+
 def test_the_chart_and_kustomize_uninstall_from_all_nodes_alike() -> None:
     chart = _without_helms_labels(charted("uninstall=true", "runtimeClasses=false"))
 
@@ -137,7 +243,7 @@ def test_the_image_is_named_in_one_place(layer: Layer) -> None:
 
     images = {
         container_of(layer(directory))["image"]
-        for directory in ("overlays/auto", "uninstall", "uninstall-node")
+        for directory in ("overlays/auto", "plan-node", "uninstall", "uninstall-node")
     }
 
     assert images == {"registry.example.com/mine:7"}
@@ -183,7 +289,8 @@ def test_an_overlay_and_a_policy_set_their_variable_whatever_stands_before_it(
     assert values["TOOLKIT_INSTALLER_RUNTIME"] == overlay
 
 
-ACCEPT = "TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_"
+PREFIX = "TOOLKIT_INSTALLER_"
+ACCEPT = f"{PREFIX}ACCEPT_NVIDIA_VISIBLE_DEVICES_"
 
 
 @pytest.mark.parametrize(
@@ -228,6 +335,39 @@ def test_the_prometheus_operator_is_told_which_port_to_ask(layer: Layer) -> None
     (port,), (endpoint,) = template["spec"]["containers"][0]["ports"], monitor["podMetricsEndpoints"]
     assert endpoint["port"] == port["name"]
     assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
+
+
+NRI_ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("component", "settings", "classes"),
+    [
+        ("mode-auto", ("mode=auto",), 3),
+        ("mode-cdi", ("mode=cdi",), 0),
+        ("mode-nri", ("mode=nri", NRI_ALLOW), 0),
+        ("nri-plugin", ("nri.enabled=true", NRI_ALLOW), 3),
+    ],
+)
+def test_how_containers_get_gpus_is_a_component(
+    component: str, settings: tuple[str, ...], classes: int, layer: Layer
+) -> None:
+    told = layer("overlays/auto", f"components/{component}")
+
+    validate(told, SCHEMAS[-1])
+    assert by_name(_without_helms_labels(charted(*settings))) == by_name(told)
+    assert len([each for each in told if each["kind"] == "RuntimeClass"]) == classes
+    plain = container_of(kustomized("overlays/auto"))
+    assert container_of(told) == {**plain, "env": container_of(told)["env"]}, "no right and no mount more"
+    given = {each["name"]: each["value"] for each in container_of(told)["env"]}
+    said = {
+        "mode": given.get(f"{PREFIX}MODE", "runtime"),
+        "nri": given.get(f"{PREFIX}NRI") == "true",
+        "nri_allow": given[f"{PREFIX}NRI_ALLOW"].split(",") if "nri" in component else (),
+    }
+    options = options_from({flag.field: flag.default for flag in FLAGS} | said, frozenset())
+    assert options.mode.value == component.removeprefix("mode-").replace("nri-plugin", "runtime")
+    assert options.serves_nri == ("nri" in component)
 
 
 TAINT = "node-toolkit-installer-taint"
@@ -333,7 +473,13 @@ def test_the_table_of_what_we_ask_for_is_what_the_manifests_ask_for() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [*(lambda name=name: kustomized(name) for name in ("base", "uninstall", "uninstall-node")), charted],
+    [
+        *(
+            lambda name=name: kustomized(name)
+            for name in ("base", "plan-node", "uninstall", "uninstall-node")
+        ),
+        charted,
+    ],
 )
 def test_nothing_is_asked_for_that_is_not_needed(made: Callable[[], list[Manifest]]) -> None:
     manifests = made()
@@ -359,7 +505,7 @@ def test_nothing_is_asked_for_that_is_not_needed(made: Callable[[], list[Manifes
 def test_what_the_uninstall_may_do_is_what_the_daemon_set_may_do() -> None:
     ours = container_of(kustomized("base"))
 
-    for directory in ("uninstall", "uninstall-node"):
+    for directory in ("plan-node", "uninstall", "uninstall-node"):
         theirs = container_of(kustomized(directory))
         assert theirs["securityContext"] == ours["securityContext"]
         assert theirs["volumeMounts"] == ours["volumeMounts"]

@@ -30,13 +30,37 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if semverCompare ">=1.30.0-0" (.Values.kubeVersion | default .Capabilities.KubeVersion.Version) -}}yes{{- end -}}
 {{- end }}
 
+{{/* helm upgrade --reuse-values brings the values of the old chart, which may have neither mode nor nri. */}}
+{{- define "toolkit.mode" -}}
+{{- .Values.mode | default "runtime" -}}
+{{- end }}
+
+{{/* Whether the NRI plugin runs. */}}
+{{- define "toolkit.nri" -}}
+{{- if or (.Values.nri).enabled (eq (include "toolkit.mode" .) "nri") -}}yes{{- end -}}
+{{- end }}
+
+{{/* By CDI alone no engine has a runtime of ours. */}}
+{{- define "toolkit.byCdi" -}}
+{{- if has (include "toolkit.mode" .) (list "cdi" "nri") -}}yes{{- end -}}
+{{- end }}
+
 {{/* The runtime of that name takes the place of nvidia, unless it is one of the other two. */}}
 {{- define "toolkit.runtimes" -}}
 {{- $standard := list "nvidia" "nvidia-cdi" "nvidia-legacy" -}}
 {{- ternary $standard (concat (list .Values.runtimeName) (rest $standard)) (has .Values.runtimeName $standard) | join " " -}}
 {{- end }}
 
-{{/* What the container may do: the same for the DaemonSet and the Job. */}}
+{{/* A Job's name ends as a label of its pods, which takes 63 characters: that of a longer one is told apart by a hash. */}}
+{{- define "toolkit.jobName" -}}
+{{- if le (len .) 63 -}}
+{{ . }}
+{{- else -}}
+{{ trunc 54 . | trimAll "-." }}-{{ sha256sum . | trunc 8 }}
+{{- end -}}
+{{- end }}
+
+{{/* What the container may do: the same for the DaemonSet and the Jobs. */}}
 {{- define "toolkit.securityContext" -}}
 privileged: false
 allowPrivilegeEscalation: false
@@ -54,4 +78,30 @@ appArmorProfile:
 # What lets a container write the host's /etc and speak to its systemd where SELinux is enforced.
 seLinuxOptions:
   type: spc_t
+{{- end }}
+
+{{/* What is asked for: the same for an install and for its plan. */}}
+{{- define "toolkit.asked" -}}
+- name: TOOLKIT_INSTALLER_RUNTIME
+  value: {{ .Values.runtime | quote }}
+- name: TOOLKIT_INSTALLER_RUNTIME_NAME
+  value: {{ .Values.runtimeName | quote }}
+- name: TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED
+  value: {{ .Values.acceptNvidiaVisibleDevices.envvarWhenUnprivileged | quote }}
+- name: TOOLKIT_INSTALLER_ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS
+  value: {{ .Values.acceptNvidiaVisibleDevices.asVolumeMounts | quote }}
+{{- with include "toolkit.mode" . }}
+{{- if ne . "runtime" }}
+- name: TOOLKIT_INSTALLER_MODE
+  value: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- if (.Values.nri).enabled }}
+- name: TOOLKIT_INSTALLER_NRI
+  value: "true"
+{{- end }}
+{{- with (.Values.nri).allow }}
+- name: TOOLKIT_INSTALLER_NRI_ALLOW
+  value: {{ join "," . | quote }}
+{{- end }}
 {{- end }}
