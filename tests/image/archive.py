@@ -8,8 +8,9 @@ import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MB = 1_000_000
 COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|cpp|tcc|ld|as|make|rustc|go)(-[\d.]+)?")
@@ -35,6 +36,8 @@ class Image:
     layers: tuple[Layer, ...]
     files: frozenset[str]
     shell: str = ""  # what usr/bin/sh is a link to
+    times: frozenset[int] = frozenset()  # of all files above the base
+    by_time: frozenset[str] = frozenset()  # those that Python has compiled for a source of one time alone
 
 
 def read(archive: Path) -> Image:
@@ -43,16 +46,32 @@ def read(archive: Path) -> Image:
         (manifest,) = json.load(_member(tar, "manifest.json"))
         config = json.load(_member(tar, manifest["Config"]))
         made = [each["created_by"] for each in config["history"] if not each.get("empty_layer")]
-        layers, files, shell = [], set[str](), ""
+        layers, shell = list[Layer](), ""
+        files, times, by_time = set[str](), set[int](), set[str]()
         for name, made_by in zip(manifest["Layers"], made, strict=True):
             content = _member(tar, name).read()
             travels = len(gzip.compress(content, compresslevel=6))
             with tarfile.open(fileobj=_member(tar, name)) as layer:
                 members = layer.getmembers()
+                if layers:
+                    by_time |= {each.name for each in members if _is_by_time(layer, each)}
+            times |= {int(each.mtime) for each in members} if layers else set()
             layers.append(Layer(made_by, sum(each.size for each in members), travels))
             files = _laid_over(files, members)
             shell = next((each.linkname for each in members if each.name.endswith("bin/sh")), shell)
-    return Image(config, tuple(layers), frozenset(files), shell)
+    return Image(config, tuple(layers), frozenset(files), shell, frozenset(times), frozenset(by_time))
+
+
+def _is_by_time(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
+    if not (member.isfile() and member.name.endswith(".pyc")):
+        return False
+    return _content(layer, member).read(8)[4:] == bytes(4)  # PEP 552
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    file = tar.extractfile(member)
+    assert file is not None
+    return file
 
 
 def _member(tar: tarfile.TarFile, name: str) -> Any:
@@ -93,8 +112,21 @@ def with_directory(archive: Path, directory: str, tag: str, target: Path) -> Non
             new.addfile(entry, io.BytesIO(content))
 
 
+def _badly_compiled(image: Image) -> Iterator[str]:
+    for file in sorted(image.by_time):
+        # All files get one time, so what was compiled for another one is compiled again at each start.
+        yield f"{file} is compiled for a source of another time"
+    for file in sorted(image.files):
+        folder, _, name = file.rpartition("/")
+        if file.startswith(PROGRAM) and name.endswith(".py"):
+            compiled = rf"{re.escape(folder)}/__pycache__/{re.escape(name[:-3])}\.cpython-\d+\.pyc"
+            if not any(re.fullmatch(compiled, other) for other in image.files if other.startswith(folder)):
+                yield f"{file} is not compiled"
+
+
 def problems(image: Image) -> Iterator[str]:
     """Yield what is in the image and should not be, and what is not and should be."""
+    yield from _badly_compiled(image)
     for file in sorted(image.files):
         folder, _, name = file.rpartition("/")
         if folder.endswith("bin") and COMPILERS.fullmatch(name):
@@ -103,10 +135,6 @@ def problems(image: Image) -> Iterator[str]:
             yield f"{file} belongs to pip"
         if CACHES.fullmatch(file):
             yield f"{file} is a cache"
-        if file.startswith(PROGRAM) and name.endswith(".py"):
-            compiled = rf"{re.escape(folder)}/__pycache__/{re.escape(name[:-3])}\.cpython-\d+\.pyc"
-            if not any(re.fullmatch(compiled, other) for other in image.files if other.startswith(folder)):
-                yield f"{file} is not compiled"
     for needed in ("usr/bin/sh", f"{PROGRAM}bin/toolkit-installer", f"{PROGRAM}bin/nvidia-toolkit"):
         if needed not in image.files:
             yield f"{needed} is not there"
@@ -114,6 +142,9 @@ def problems(image: Image) -> Iterator[str]:
         yield f"usr/bin/sh is {image.shell}, which keeps TERM from the script of the GPU Operator"
     if image.config["config"]["Env"][0].partition("=")[2].split(":")[0] != f"/{PROGRAM}bin":
         yield "the programs are not on the PATH"
+    created = datetime.fromisoformat(image.config["created"]).timestamp()
+    if others := image.times - {created}:
+        yield f"{len(others)} times of the build are in it, and another build would have another digest"
 
 
 def tables(image: Image) -> Iterator[str]:

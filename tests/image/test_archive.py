@@ -22,7 +22,10 @@ GOOD = frozenset(
         "opt/toolkit-installer/lib/python3.12/site-packages/click/__pycache__/cache.cpython-312.pyc",
     }
 )
-CONFIG = {"config": {"Env": ["PATH=/opt/toolkit-installer/bin:/usr/bin"]}}
+CONFIG = {
+    "config": {"Env": ["PATH=/opt/toolkit-installer/bin:/usr/bin"]},
+    "created": "1970-01-01T00:01:40Z",
+}
 
 
 def test_a_good_image_has_no_problem() -> None:
@@ -61,6 +64,12 @@ def test_a_shell_that_keeps_term_from_a_script_is_seen() -> None:
     assert problem.startswith("usr/bin/sh is dash")
 
 
+def test_a_time_of_the_build_is_seen() -> None:
+    assert list(problems(Image(CONFIG, (), GOOD, "bash", frozenset({100})))) == []
+    (problem,) = problems(Image(CONFIG, (), GOOD, "bash", frozenset({100, 101})))
+    assert problem.startswith("1 times of the build are in it")
+
+
 def _tar(files: dict[str, bytes]) -> bytes:
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w") as tar:
@@ -90,5 +99,30 @@ def test_layers_lie_over_each_other_and_are_weighed(tmp_path: Path) -> None:
 
     assert found.files == {"usr/bin/sh", "etc/a/d", "etc/c"}
     assert [(layer.made_by, layer.content) for layer in found.layers] == [("base", 5), ("ours", 3)]
+    assert found.times == {0}, "the time of the base is not ours to choose"
     assert found.layers[0].compressed == len(gzip.compress(below, compresslevel=6))
     assert list(tables(found))[-1].split()[:3] == ["0.0", "0.0", "ours"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"), [(0, True), (1, False), (3, False)], ids=["by time", "never", "by text"]
+)
+def test_what_is_compiled_for_a_source_of_one_time_is_seen_above_the_base(
+    tmp_path: Path, kind: int, *, found: bool
+) -> None:
+    content = b"\xcb\r\r\n" + bytes([kind, 0, 0, 0]) + bytes(8)
+    compiled = {"usr/lib/python3/__pycache__/x.cpython-313.pyc": content}
+
+    history = {"history": [{"created_by": "base"}, {"created_by": "ours"}]}
+    manifest = [{"Config": "config", "Layers": ["below", "above"]}]
+    layers = {"below": _tar(compiled), "above": _tar({"usr/bin/sh": b""} | compiled)}
+    texts = {
+        "config": json.dumps(history | CONFIG).encode(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    (tmp_path / "image.tar").write_bytes(_tar(layers | texts))
+
+    image = read(tmp_path / "image.tar")
+
+    assert image.by_time == (frozenset(compiled) if found else frozenset())
+    assert any("compiled for a source of another time" in each for each in problems(image)) is found
