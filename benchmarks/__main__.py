@@ -1,12 +1,16 @@
 """Print the table: ours beside the limit, in one run."""
 
+import compileall
 import sys
 
+import installer
 from benchmarks import big, node, nri, process, start, undo, wrapper
 
 
 def main() -> None:
     """Measure everything that can be measured here and print it."""
+    # As in the image: a node sees this tree read-only, and would compile all of it at each start.
+    compileall.compile_dir(next(iter(installer.__path__)), quiet=1)
     rows = undo.measure()
     for name, part in (
         ("process", process.measure),

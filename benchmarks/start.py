@@ -88,7 +88,7 @@ def _probes(scratch: Path) -> list[Row]:
         held = read_record(host, options.layout)
         assert held is not None
         asked = (str(options.install_dir), str(options.host_root))
-        ready.publish(host, options.ready_file, held, asked, marks(options))
+        ready.publish(host, options.ready_file, held, asked, marks(options)[1])
         probe = [str(program / "toolkit-installer"), "status"]
         commands = ([str(program / "python3"), *BARE], [*probe, "--ready"], [*probe, "--alive"])
         bare, as_ready, as_alive = paired(commands, {"TOOLKIT_INSTALLER_HOST_ROOT": str(site.root)})

@@ -6,15 +6,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from installer.decide.errors import InstallerError
-from tests.engines.cache import PROJECT
-from tests.gpu.machine import Machine, installed, lacks
+from tests.gpu.machine import PLACES, Machine, cannot, driver_root, installed, lacks, place
 
 SOURCE: Final = "TOOLKIT_SOURCE"
+BAD: Final = (KeyError, OSError, RuntimeError, ValueError, subprocess.SubprocessError, InstallerError)
 # The driver's own API: neither CUDA's toolkit nor anything else of it is needed in the container.
 CUDA: Final = """
 import ctypes, json
@@ -62,7 +63,11 @@ def _edits(specification: Mapping[str, Any]) -> Iterator[str]:
     for name, edits in named:
         for kind, values in edits.items():
             for value in values:
-                said = {**value, "path": ""} if kind == "hooks" else value
+                said = value
+                if kind == "hooks":
+                    said = {**value, "path": ""}
+                elif kind == "deviceNodes":  # on the host where it is in a container, said or not
+                    said = {"hostPath": value["path"], **value}
                 yield f"{name or 'all devices'}, {kind}: {json.dumps(said, sort_keys=True)}"
 
 
@@ -70,9 +75,16 @@ def checks(machine: Machine) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield what is tried, and the function that tells how it went, or raises."""
     yield "the CDI specification is nvidia-ctk's", lambda: same(machine.ours(), machine.theirs())
     yield "no CUDA without a wish", lambda: unreached(machine.by_nothing(WITHOUT))
-    for each in machine.ours()["devices"]:
-        yield f"by CDI, {each['name']}", partial(_by_cdi, machine, each["name"])
+    for name in _names(machine):
+        yield f"by CDI, {name}", partial(_by_cdi, machine, name)
     yield "by our runtime", lambda: reached(machine.by_runtime(CUDA))
+
+
+def _names(machine: Machine) -> list[str]:
+    """Return the devices of our specification; none where there is none, which the first check tells."""
+    with suppress(RuntimeError):
+        return [each["name"] for each in machine.ours()["devices"]]
+    return []
 
 
 def _by_cdi(machine: Machine, name: str) -> str:
@@ -94,21 +106,33 @@ def main() -> int:
     """Try all; return 1 where something is not as it should be, or this machine lacks what is needed."""
     source = Path(os.environ.get(SOURCE, "/"))
     if lack := lacks(source):
-        sys.stderr.write(f"test-gpu cannot run on this machine, which lacks {lack}\n")
-        return 1
-    build, good = PROJECT / "build", True
-    build.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=build) as directory, installed(source, Path(directory)) as machine:
-        for what, tell in checks(machine):
-            good = tried(what, tell) and good
-    return 0 if good else 1
+        return _lacking(lack)
+    if (directory := place()) is None:
+        return _lacking(f"a directory that root alone can change and programs start from, of {PLACES}")
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        if lack := cannot(
+            Path(scratch), f"{CUDA}\nassert not any(codes) and count.value, (codes, count.value)"
+        ):
+            return _lacking(lack)
+        try:
+            with installed(source, Path(scratch), driver_root()) as machine:
+                went = [tried(what, tell) for what, tell in checks(machine)]  # one that fails stops no other
+        except InstallerError as error:
+            sys.stderr.write(f"test-gpu could not install the toolkit, or take it back: {error}\n")
+            return 1
+    return 0 if all(went) else 1
+
+
+def _lacking(what: str) -> int:
+    sys.stderr.write(f"test-gpu cannot run on this machine, which lacks {what}\n")
+    return 1
 
 
 def tried(what: str, tell: Callable[[], str]) -> bool:
     """Print how one check went; return whether well."""
     try:
         sys.stdout.write(f"ok  {what}: {tell()}\n")
-    except (KeyError, RuntimeError, ValueError, subprocess.CalledProcessError, InstallerError) as error:
+    except BAD as error:
         sys.stdout.write(f"BAD {what}: {error!r}\n")
         return False
     return True

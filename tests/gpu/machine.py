@@ -3,42 +3,131 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from installer import daemon, uninstall
+from installer.decide.mode import SPECIFICATION
 from installer.decide.options import Options
 from installer.decide.rows import Record
+from installer.host.artifacts import find_artifact
 from installer.host.files import Host
+from installer.host.programs import ENVIRONMENT
+from installer.record.access import install_dir_obstacles, unusable
 from installer.record.gpus import gpu_specification, roots
+from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device
 
 HOST: Final = Host.under(PurePosixPath("/"))
 DRIVER: Final = "proc/driver/nvidia/version"
 DEVICE: Final = "dev/nvidiactl"
+UVM: Final = "dev/nvidia-uvm"
+OPERATORS: Final = PurePosixPath("/run/nvidia/driver")
 SHIPPED: Final = ("nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-runtime")
 ALL: Final = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+# Where only root can change what is installed, on a file system that programs are started from.
+PLACES: Final = (PROJECT / "build", *map(Path, ("/opt", "/usr/local", "/var/lib", "/root")))
+ENDS_S: Final = 180  # the first that opens a GPU has the driver set it up
 
 
 def lacks(source: Path, root: Path = Path("/"), path: str | None = None, uid: int | None = None) -> str:
     """Return what this machine lacks, as part of a sentence; "" for nothing."""
     tools = (name for name in ("runc", "ldd") if not shutil.which(name, path=path))
-    shipped = [name for name in SHIPPED if not (source / "usr/bin" / name).exists()]
+    shipped = [name for name in SHIPPED if not find_artifact(PurePosixPath(source), name)]
     missing = (
         "root's rights" if (os.geteuid() if uid is None else uid) else "",
         "" if (root / DRIVER).exists() else f"an NVIDIA driver that is loaded (no /{DRIVER})",
         "" if (root / DEVICE).exists() else f"a GPU (no /{DEVICE})",
+        "" if (root / UVM).exists() else f"/{UVM} (nvidia-modprobe -u -c 0 makes it)",
         *tools,
-        f"NVIDIA's toolkit below TOOLKIT_SOURCE={source} (no {' '.join(shipped)} in usr/bin)"
-        if shipped
-        else "",
+        f"NVIDIA's toolkit below TOOLKIT_SOURCE={source} (no {' '.join(shipped)})" if shipped else "",
     )
     return ", ".join(filter(None, missing))
+
+
+def place() -> Path | None:
+    """Return a directory to install below; None where there is none."""
+    for each in PLACES:
+        path = PurePosixPath(each)
+        if each.parent.is_dir() and not [*install_dir_obstacles(HOST, path), *unusable(HOST, path)]:
+            each.mkdir(exist_ok=True)
+            return each
+    return None
+
+
+def cannot(directory: Path, cuda: str, device: Path = Path("/", DEVICE)) -> str:
+    """Return what this machine does not let anybody do, whoever tests, as part of a sentence; "" for nothing.
+
+    ``cuda`` is a program that asks CUDA for its GPUs, and ends well where there are some; ``device`` is a
+    node of the driver's.
+    """
+    tries = (
+        ("CUDA on the machine itself", lambda: _on_the_machine(cuda)),
+        (f"leave to make device nodes such as {device}", lambda: _make_node(directory / "node", device)),
+        ("leave to start containers with runc", lambda: run(directory, "runc", "pass", {})),
+    )
+    for what, attempt in tries:
+        try:
+            attempt()
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            return f"{what} ({error})"
+    return ""
+
+
+def _on_the_machine(cuda: str) -> None:
+    # As ldconfig finds the driver: by LD_LIBRARY_PATH it would be found here alone.
+    done = _ran((sys.executable, "-I", "-S", "-c", cuda))
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+
+
+def _make_node(path: Path, device: Path) -> None:
+    """Make a node of the driver's, which capabilities may not suffice for: a device cgroup may forbid it."""
+    os.mknod(path, stat.S_IFCHR | 0o600, device.stat().st_rdev)
+    path.unlink()
+
+
+def _ran(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command with nothing of our environment but where programs are."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=ENDS_S,
+        env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+    )
+
+
+def run(
+    directory: Path,
+    runtime: str,
+    program: str,
+    env: Mapping[str, str],
+    given: Callable[[dict[str, Any]], dict[str, Any]] = lambda said: said,
+) -> str:
+    """Return what a Python program prints in a container of a runtime's; ``given`` may add a device.
+
+    Raises:
+        RuntimeError: it does not end well.
+    """
+    with tempfile.TemporaryDirectory(dir=directory) as bundle:
+        root = Path(bundle, "rootfs")
+        said = given(config(root, (python_root(root), "-I", "-S", "-c", program), env))
+        Path(bundle, "config.json").write_text(json.dumps(said))
+        # A root of its own: nobody's containers are met.
+        done = _ran((runtime, "--root", f"{bundle}/state", "run", "--bundle", bundle, Path(bundle).name))
+    if done.returncode:
+        raise RuntimeError(f"{runtime} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +147,7 @@ class Machine:
         Raises:
             RuntimeError: it has none.
         """
-        found = gpu_specification(HOST, self.options, (), Record())
+        found = gpu_specification(HOST, self.options, (), Record(), HOST.read(SPECIFICATION))
         if found.lacking:
             raise RuntimeError(found.lacking)
         said: dict[str, Any] = json.loads(found.text)
@@ -69,37 +158,29 @@ class Machine:
         driver, dev = roots(HOST, self.options)
         command = [f"{self.toolkit}/nvidia-ctk", "cdi", "generate", "--format=json"]
         command += [f"--driver-root={driver}", f"--dev-root={dev}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        # In the environment that ours is made in: where programs are looked for, it is PATH that tells.
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=ENDS_S, env=dict(ENVIRONMENT)
+        )
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
     def by_cdi(self, name: str, program: str) -> str:
         """Return what a Python program prints in a container of runc's that gets a device by CDI."""
-        return self._run("runc", program, {}, name)
+        return run(self.directory, "runc", program, {}, lambda said: with_device(said, self.ours(), name))
 
     def by_runtime(self, program: str) -> str:
         """Return what it prints in a container of our runtime's that asks for all GPUs."""
-        return self._run(f"{self.toolkit}/nvidia-container-runtime", program, ALL)
+        return run(self.directory, f"{self.toolkit}/nvidia-container-runtime", program, ALL)
 
     def by_nothing(self, program: str) -> str:
         """Return what it prints in a container of runc's that asks for nothing."""
-        return self._run("runc", program, {})
+        return run(self.directory, "runc", program, {})
 
-    def _run(self, runtime: str, program: str, env: Mapping[str, str], device: str = "") -> str:
-        with tempfile.TemporaryDirectory(dir=self.directory) as bundle:
-            root = Path(bundle, "rootfs")
-            said = config(root, (python_root(root), "-I", "-S", "-c", program), env)
-            if device:
-                said = with_device(said, self.ours(), device)
-            Path(bundle, "config.json").write_text(json.dumps(said))
-            # A root of its own: nobody's containers are met.
-            command = [runtime, "--root", f"{bundle}/state", "run", "--bundle", bundle, Path(bundle).name]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-            )
-        if done.returncode:
-            raise RuntimeError(f"{runtime} ended with {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
+
+def driver_root() -> str:
+    """Return where the driver is: in a container of the operator's, or wherever ldconfig has it."""
+    return str(OPERATORS) if HOST.names(OPERATORS) else "/"
 
 
 @contextmanager
