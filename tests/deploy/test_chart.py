@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from itertools import product
 
 import pytest
 import yaml
@@ -172,8 +173,13 @@ def test_a_mode_that_the_chart_would_not_see_is_refused(variable: str, value: st
 SINCE_0_1_0 = ("mode=null", "nri=null", "planNode=null")
 
 
-@pytest.mark.parametrize("verb", ["template", "upgrade"])
-@pytest.mark.parametrize("settings", [(), ("uninstall=true",), ("planNode=null", "uninstallNode=gpu-7")])
+@pytest.mark.parametrize(
+    ("settings", "verb"),
+    [
+        *product([(), ("uninstall=true",)], ["template", "upgrade"]),
+        (("planNode=null", "uninstallNode=gpu-7"), "template"),
+    ],
+)
 def test_the_values_of_an_older_chart_do_what_they_did(settings: tuple[str, ...], verb: str) -> None:
     """``helm upgrade --reuse-values`` brings the defaults of the old chart, without what came later."""
     old = objects(*helm(verb, *SINCE_0_1_0, *settings))
@@ -195,8 +201,9 @@ def test_a_value_that_is_taken_away_is_refused_by_its_name_or_renders(name: str)
         validate(charted(f"{name}=null"), SCHEMAS[-1])
 
 
-def test_an_upgrade_refuses_the_plan_of_a_node() -> None:
-    assert "planNode is for helm template alone" in _refused("planNode=gpu-7", verb="upgrade")
+@pytest.mark.parametrize("value", ["planNode", "uninstallNode"])
+def test_an_upgrade_refuses_the_job_of_a_node_which_the_api_would_not_let_change(value: str) -> None:
+    assert f"{value} is for helm template alone" in _refused(f"{value}=gpu-7", verb="upgrade")
 
 
 @pytest.mark.parametrize("value", ["planNode", "uninstallNode"])

@@ -7,8 +7,12 @@
 {{- if and (.Values.nri).allow (not $nri) }}
 {{- fail "nri.allow needs mode: nri, or nri.enabled: true" }}
 {{- end }}
-{{- if and .Values.planNode .Release.IsUpgrade }}
-{{- fail "planNode is for helm template alone: a Job of a release cannot be changed; leave it out of an upgrade" }}
+{{- if .Release.IsUpgrade }}
+{{- range $value := list "planNode" "uninstallNode" }}
+{{- if get $.Values $value }}
+{{- printf "%s is for helm template alone: a Job of a release cannot be changed; leave it out of an upgrade" $value | fail }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if not .Values.uninstall }}
 {{- if and $nri (eq .Values.runtime "docker") }}
