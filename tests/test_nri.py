@@ -13,7 +13,7 @@ import pytest
 
 from installer.decide.nri import messages
 from installer.decide.nri.wire import unpack
-from installer.host import nri_plugin, nri_state
+from installer.host import nri_plugin, nri_relay, nri_state
 from installer.host.nri_state import State
 from tests.host.servers import message
 from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
@@ -76,6 +76,23 @@ def test_it_is_back_as_soon_as_an_engine_listens_again(place: Place) -> None:
                 engine.plugged()
                 time.sleep(nri_plugin.STEADY_S + 0.1)
             time.sleep(nri_plugin.SOON_FOR_S + 0.2)  # nobody dials often any more
+            with Engine(place.socket) as engine:
+                began = time.monotonic()
+                engine.plugged()
+                took.append(time.monotonic() - began)
+                time.sleep(nri_plugin.STEADY_S + 0.1)
+
+    assert sorted(took)[1] < BACK_S, took
+
+
+def test_an_engine_that_takes_it_in_its_last_moment_does_not_keep_it_from_the_next_one(place: Place) -> None:
+    took = []
+    with place.plugin():
+        for _ in range(3):
+            with Engine(place.socket) as engine:
+                engine.plugged().hang_up()
+                engine.accept().hang_up()
+            time.sleep(0.05)
             with Engine(place.socket) as engine:
                 began = time.monotonic()
                 engine.plugged()
@@ -265,14 +282,14 @@ def test_what_cannot_be_served_is_refused_before_anything_else(
 
 
 def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nri_plugin, "trusted_uids", lambda: frozenset({12345}))
+    monkeypatch.setattr(nri_relay, "trusted_uids", lambda: frozenset({12345}))
 
     with Engine(place.socket) as engine, socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(place.socket))
         engine.accept()
 
         with pytest.raises(PermissionError, match="not by root"):
-            nri_plugin.refuse_stranger(connection)
+            nri_relay.refuse_stranger(connection)
 
 
 def test_a_state_is_read_as_it_was_told(place: Place) -> None:

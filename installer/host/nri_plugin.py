@@ -8,7 +8,6 @@ what was missed all the same is named, in the log and in a file for ``status``.
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -20,8 +19,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.nri.session import Configured, Given, Refused, Session, Synchronized
 from installer.decide.nri.wishes import Allowed, Identity, Missed
 from installer.host.events import line, log
-from installer.host.glance import trusted_uids
-from installer.host.nri_relay import Connection, Dialled, Relay
+from installer.host.nri_relay import Connection, Dialled, Relay, refuse_stranger
 from installer.host.nri_state import State, publish
 from installer.host.sockets import connectable
 from installer.host.streams import write
@@ -41,7 +39,6 @@ AGAIN_S: Final = 60.0  # kubelet tries a refused container again and again
 REMEMBERED: Final = 256
 NAMED: Final = 20
 READ_BYTES: Final = 1 << 16
-_PEER: Final = struct.Struct("3i")
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
 
 LogWriter = Callable[[str, str, Mapping[str, Any]], None]
@@ -96,6 +93,7 @@ class Plugin:
         self._refused: dict[str, float] = {}
         self._problem = ""
         self._engine = ""
+        self._dialled_at: tuple[int, ...] = ()
 
     def serve(self) -> None:
         """Serve the engine, and each that comes after it, until a signal tells to stop.
@@ -152,6 +150,7 @@ class Plugin:
     def _dialled(self) -> Connection:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
+            self._dialled_at = self._listens_at()
             with connectable(Path(self._place.socket)) as path:
                 connection.connect(path)
             refuse_stranger(connection)
@@ -165,10 +164,24 @@ class Plugin:
         return Dialled(connection)
 
     def _pause(self) -> None:
+        """Leave an engine that has thrown us out alone for a while, but not the one that comes after it.
+
+        One that stops takes a connection in its last moment, and is not the one that starts next.
+        """
         until = time.monotonic() + PAUSE_S
         while not self._wakes.stopping and (left_s := until - time.monotonic()) > 0:
+            if (now := self._listens_at()) and now != self._dialled_at:
+                return
             if self._wakes.wait(self._waits_for, left_s):
                 return  # an engine starts, and waits for us
+
+    def _listens_at(self) -> tuple[int, ...]:
+        """Return what tells this socket from those before it, whose inode it may have; () where none is."""
+        try:
+            found = Path(self._place.socket).stat()
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_ctime_ns
 
     def _served(self, connection: Connection) -> bool:
         """Talk until the connection ends; tell whether the engine had taken us."""
@@ -266,18 +279,6 @@ def _tell_missed(missed: tuple[Missed, ...]) -> None:
             in_all=len(missed),
             remedy="delete their pods: they run without the devices that they ask for",
         )
-
-
-def refuse_stranger(connection: socket.socket) -> None:
-    """Return where root listens at the other end.
-
-    Raises:
-        PermissionError: somebody else does, who is not to decide what containers get.
-    """
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    _, uid, _ = _PEER.unpack(peer)
-    if uid not in trusted_uids():
-        raise PermissionError(None, f"it is held by user {uid}, not by root")
 
 
 def writer(*, readable: bool) -> LogWriter:

@@ -7,15 +7,18 @@ pipes of its own, so that no byte of an old connection gets into a new one.
 import os
 import select
 import socket
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, Self
 
 from installer.decide.nri.wishes import HEARS, SAYS
+from installer.host.glance import trusted_uids
 
 OPEN_S: Final = 0.5  # until the program, which has just said that it is there, opens the second pipe
 LOOK_S: Final = 0.001
+_PEER: Final = struct.Struct("3i")
 
 
 class Connection(Protocol):
@@ -144,3 +147,15 @@ class Relay:
         with suppress(OSError):
             return os.open(self._directory / SAYS, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return None
+
+
+def refuse_stranger(connection: socket.socket) -> None:
+    """Return where root listens at the other end.
+
+    Raises:
+        PermissionError: somebody else does, who is not to decide what containers get.
+    """
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(peer)
+    if uid not in trusted_uids():
+        raise PermissionError(None, f"it is held by user {uid}, not by root")
