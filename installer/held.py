@@ -16,15 +16,18 @@ from installer.decide.parts.toolkit import VERSIONS
 from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.decide.toolkit_config import edited_keys
 from installer.host.devices import is_read_only
-from installer.host.files import Host
+from installer.host.files import NOEXEC, Host
 from installer.record import own_toolkit
 from installer.record.access import exposed
 from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, ledger_lost
 from installer.record.lost import lost_specification, named_toolkits
+from installer.record.room import crowded, mounted
 from installer.record.theirs import is_theirs
 
 REPAIR: Final = "install puts it right"
+NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
+CROWDED: Final = "full: no container could be started, each has its state there; make room"
 READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount it with -o remount,rw"
 IN_FORCE: Final = ", our keys in force"
 THEIRS: Final = (
@@ -65,6 +68,10 @@ def _of_ledger(host: Host, layout: Layout, held: Record, *, deep: bool, ignores:
         yield Line(str(layout.unclaimed), state)
     for path in _read_only(host, layout, held):
         yield Line(str(path), READ_ONLY, good=False, later=True)
+    if NOEXEC in mounted(host, layout.toolkit):
+        yield Line(str(layout.toolkit), NOT_STARTED, good=False)
+    for path in crowded(host, held.served):
+        yield Line(str(path), CROWDED, good=False)
     for path, _, flaw in exposed(host, layout, held):
         yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
     yield from _config_lines(host, layout, held, ignores=ignores)
@@ -80,17 +87,32 @@ def _of_ledger(host: Host, layout: Layout, held: Record, *, deep: bool, ignores:
 
 
 def _toolkit(host: Host, layout: Layout, held: Record, row: ToolkitRow, *, deep: bool) -> Iterator[Line]:
-    link = host.link_target(layout.toolkit)
-    runtime = cdi_hook(layout) if held.cdi else layout.toolkit / "nvidia-container-runtime"
-    good = link == f"{VERSIONS}{row.version}" and host.exists(runtime)
-    yield Line(str(layout.toolkit), f"toolkit {row.version}" if good else "not ours", good)
+    state = _link(host, layout, row)
+    yield Line(str(layout.toolkit), state or f"toolkit {row.version}", good=not state)
     yield from (Line(*each) for each in own_toolkit.lines(host, row))
-    for name, flaw in own_toolkit.damaged(host, layout, row, deep=deep):
+    damaged = dict(own_toolkit.damaged(host, layout, row, deep=deep))
+    runtime = cdi_hook(layout) if held.cdi else layout.toolkit / "nvidia-container-runtime"
+    if not (state or host.exists(runtime)):  # a link that is as installed may lead to nothing
+        damaged.setdefault(runtime.name, "missing")
+    for name, flaw in damaged.items():
         yield Line(str(layout.toolkit / name), f"{flaw}: {REPAIR}", good=False)
     file = host.read(layout.config)
     if file is not None:
         for key in edited_keys(row.rendered, text_of(file, layout.config), name=str(layout.config)):
             yield Line(str(layout.config), f"{key} edited by an administrator")
+
+
+def _link(host: Host, layout: Layout, row: ToolkitRow) -> str:
+    """Return what is wrong with the link that leads to the toolkit; "" where nothing is."""
+    target = host.link_target(layout.toolkit)
+    if target == f"{VERSIONS}{row.version}":
+        return (
+            "" if host.exists(layout.version(row.version)) else f"leads to {target}, which is gone: {REPAIR}"
+        )
+    if target is not None:
+        return f"not ours: somebody has it lead to {target}: {REPAIR}"
+    there = host.kind(layout.toolkit, last=False) is not Kind.ABSENT
+    return f"not ours: somebody has put something else there: {REPAIR}" if there else f"missing: {REPAIR}"
 
 
 def _read_only(host: Host, layout: Layout, held: Record) -> Iterator[PurePosixPath]:

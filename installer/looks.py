@@ -11,6 +11,7 @@ from installer.decide.drift import (
     Drifted,
     again_s,
     decide,
+    following,
     recent_repairs,
     rest_s,
     retry_s,
@@ -62,11 +63,11 @@ def installed(work: Work, plan: Plan) -> Watch:
     """Tell what came of an install; return what is watched from here on."""
     before = seen.of_this_boot(work.host, work.options.state_file)
     now = _begun(work, before, asked=False)
-    engines = _engines(work, plan, before, proven=True, asking=False)
-    now = replace(now, plan=plan.digest, engines=engines, failures=0)
-    for pending in plan.pending.values():
-        return _pending(work, now, "", pending)
     try:
+        engines = _engines(work, plan, before, proven=True, asking=False)
+        now = replace(now, plan=plan.digest, engines=engines, failures=0)
+        for pending in plan.pending.values():
+            return _pending(work, now, "", pending)
         now = _with_low_level(work, now)
     except InstallerError as error:
         return _failed(work, before, now, "", error)
@@ -128,6 +129,9 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         # One that was restarted before our write has not read it: only what we reload is asked again.
         unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
         return _ended(work, now, ELSEWISE if unread else "", plan)
+    if (alone := following(plan, work.held())) is not None:
+        work.carry_out(alone)
+        as_found = ELSEWISE
     ignored = decision.action is Action.IGNORE
     if ignored:
         serving.refuse_stopped(_stopped(work, plan))
@@ -155,11 +159,7 @@ def _left(work: Work, now: Seen, as_found: str, plan: Plan) -> Watch:
 
 
 def _planned(work: Work) -> Plan:
-    """Return the plan.
-
-    Raises:
-        InstallerError: it cannot be made; where no engine runs at all, one of those that were configured.
-    """
+    """Return the plan; where no engine runs at all, the error names one of those that were configured."""
     try:
         return work.plan()
     except InstallerError as error:
@@ -267,7 +267,7 @@ def _ended(
     watched = (*watched, *watching.processes(now), *rooms)
     if proven is not None:
         told = watching.told(work.host, work.options, work.held())
-        watched = (*watched, *told, *watching.asked(work.host, work.held(), now))
+        watched = (*watched, *told, *watching.asked(work.host, work.options, work.held(), now))
     return Watch(watched, as_found, due, rest_s(looks, moment))
 
 
@@ -275,7 +275,8 @@ def _engines(
     work: Work, plan: Plan, before: Seen, *, proven: bool, asking: bool = True
 ) -> tuple[EngineSeen, ...]:
     silent = (EngineSeen(name, serves=False, differs="it does not run") for name in _stopped(work, plan))
-    found = serving.engines(work.host, plan, proven=proven, asking=asking)
+    under = serving.below_each(work.host, work.options.layout, plan, before.engines)
+    found = serving.engines(work.host, plan, under, proven=proven, asking=asking)
     engines = seen.with_since((*found, *silent), before.engines)
     serving.tell_refusals(engines, before.engines)
     return engines

@@ -1,6 +1,6 @@
 """What each engine is seen to serve at a look of ``run``, and what is told of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
@@ -12,13 +12,17 @@ from installer.decide.steps import Reload
 from installer.host.events import log
 from installer.host.files import Host
 from installer.record import refused, running, watching
+from installer.record.below import Below, below
 from installer.record.seen import EngineSeen
 
 
-def engines(host: Host, plan: Plan, *, proven: bool, asking: bool) -> Iterator[EngineSeen]:
+def engines(
+    host: Host, plan: Plan, under: Mapping[str, Below], *, proven: bool, asking: bool
+) -> Iterator[EngineSeen]:
     """Yield what each engine serves after a plan was carried out, or, where not ``proven``, without it.
 
-    ``asking`` has their own programs say whether they would come up with the configs that lie there.
+    ``asking`` has their own programs say whether they would come up with the configs that lie there, and
+    ``under`` is what is below each.
     """
     refusals = refused.refusals(host, plan.engines.values()) if asking else {}
     reasons = {
@@ -28,13 +32,27 @@ def engines(host: Host, plan: Plan, *, proven: bool, asking: bool) -> Iterator[E
         if isinstance(step, Reload) and not proven and not plan.already_serves(step)
     }
     for each in plan.engines.values():
+        found = under.get(each.name, Below())
         yield EngineSeen(
             each.name,
             None if each.name in plan.unproven else each.name not in reasons,
             differs=reasons.get(each.name, ""),
             process=watching.process_of(host, each),
             refused=refusals.get(each.name, ""),
+            containerd=found.containerd,
+            monitor=found.monitor,
         )
+
+
+def below_each(host: Host, layout: Layout, plan: Plan, before: Iterable[EngineSeen]) -> dict[str, Below]:
+    """Return what is below each engine that answers.
+
+    Raises:
+        InstallerError: one could start no container with it.
+    """
+    known = {each.name: Below(each.containerd, each.monitor) for each in before}
+    answering = [each for each in plan.engines.values() if each.serving is not None]
+    return {each.name: below(host, each, layout.toolkit, known.get(each.name, Below())) for each in answering}
 
 
 def stopped(options: Options, held: Record, plan: Plan) -> tuple[str, ...]:

@@ -470,7 +470,7 @@ def test_an_engine_that_serves_and_would_not_start_again_is_ready_and_never_ok(s
         ),
         pytest.param(_drop_in_removed, "crio: drifted: the runtime nvidia is not defined", id="a drop-in"),
         pytest.param(_program_removed, "nvidia-ctk.real: missing", id="a program"),
-        pytest.param(_link_removed, "/usr/local/nvidia/toolkit: not ours", id="the toolkit"),
+        pytest.param(_link_removed, "/usr/local/nvidia/toolkit: missing", id="the toolkit"),
     ],
 )
 def test_a_probe_says_in_one_line_what_is_wrong_and_what_to_do(

@@ -342,3 +342,50 @@ def test_a_config_toml_that_others_could_write_is_not_kept(site: Site) -> None:
     assert done.returncode == 0, done.stderr
     assert "nothing of config.toml is kept, for it was writable by others" in done.stderr
     assert config.read_text() == rendered
+
+
+@pytest.mark.parametrize(
+    ("act", "lines"),
+    [
+        pytest.param(
+            lambda toolkit: (toolkit / "nvidia-container-runtime").unlink(),
+            {f"ok  /{TOOLKIT} ": "toolkit ", f"BAD /{TOOLKIT}/nvidia-container-runtime ": "missing: install"},
+            id="one program",
+        ),
+        pytest.param(
+            lambda toolkit: [
+                (toolkit / name).unlink() for name in ("nvidia-container-runtime", "nvidia-ctk")
+            ],
+            {
+                f"BAD /{TOOLKIT}/nvidia-container-runtime ": "missing: install puts it right",
+                f"BAD /{TOOLKIT}/nvidia-ctk ": "missing: install puts it right",
+            },
+            id="two programs",
+        ),
+        pytest.param(
+            lambda toolkit: toolkit.unlink(),
+            {f"BAD /{TOOLKIT} ": "missing: install puts it right"},
+            id="link",
+        ),
+        pytest.param(
+            lambda toolkit: (toolkit.unlink(), toolkit.symlink_to("/opt")),
+            {f"BAD /{TOOLKIT} ": "not ours: somebody has it lead to /opt: install puts it right"},
+            id="led elsewhere",
+        ),
+        pytest.param(
+            lambda toolkit: toolkit.resolve().rename(toolkit.resolve().with_name("moved")),
+            {f"BAD /{TOOLKIT} ": "which is gone: install puts it right"},
+            id="the version",
+        ),
+    ],
+)
+def test_each_thing_that_is_wrong_with_the_toolkit_has_a_line_of_its_own(
+    site: Site, act: Callable[[Path], object], lines: dict[str, str]
+) -> None:
+    act(site.root / TOOLKIT)
+
+    said = site.status()
+
+    assert said.returncode == 1
+    for begin, words in lines.items():
+        assert any(line.startswith(begin) and words in line for line in said.stdout.splitlines()), said.stdout

@@ -11,17 +11,19 @@ import pytest
 from installer import looks
 from installer.decide.drift import UNMADE_S
 from installer.decide.effect import Effect, Handler
+from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
 from installer.decide.errors import InstallerError, NotIdleError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Drift, Options, Places
 from installer.decide.part import Part
+from installer.decide.parts import gpus
 from installer.decide.plan import Plan
 from installer.decide.rows import CdiRow, EngineRow, Record
 from installer.decide.steps import Reload, WriteConfig
 from installer.host.files import Host
 from installer.host.waiting import ROOM, signature
-from installer.record import seen
+from installer.record import seen, watching
 from installer.record.seen import EngineSeen, Seen
 
 
@@ -350,7 +352,7 @@ def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path)
     later = [looks.look(failing, asked=False).due_s for _ in range(3)]
 
     assert all(0 < each <= 2 for each in due), due
-    assert [round(each, -1) for each in later] == [10, 60, 300], "only what nobody asks for does"
+    assert [round(each, -1) for each in later] == [10, 60, 60], "only what nobody asks for does"
 
 
 def test_a_look_that_has_failed_waits_for_room_and_for_nothing_that_it_has_written_itself(
@@ -379,3 +381,37 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
     watch = looks.look(node.work(), asked=False)
 
     assert watch.due_s == (UNMADE_S if unmade else 0.0)
+
+
+@pytest.mark.parametrize("drift", [Drift.REPORT, Drift.IGNORE, Drift.AUTO])
+def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: Path, drift: Drift) -> None:
+    path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
+    stale = Part(gpus.ID, (WriteConfig("cdi", path, None, None),), (gpus.STALE,), Record(cdi=CdiRow(())))
+    drifted = replace(DIFFERS.parts[0], steps=(STEP, Reload("docker", ())), why=("changed", "changed"))
+    node = Node(tmp_path, replace(DIFFERS, parts=(drifted, stale)))
+
+    watch = looks.look(node.work(drift), asked=False)
+
+    assert node.done[0].startswith("did 1,"), "the rest is left, and told"
+    assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
+    assert watch.before == looks.ELSEWISE, "which is looked at once more"
+
+
+@pytest.mark.parametrize("by_cdi", [False, True])
+def test_the_containerd_of_docker_is_asked_for_a_sign_of_life_as_well(
+    tmp_path: Path, *, by_cdi: bool
+) -> None:
+    row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", ())
+    held = Record(cdi=CdiRow(("docker",))) if by_cdi else Record(engines=(row,))
+    engine = EngineSeen("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
+    host, options = Host.under(PurePosixPath(tmp_path)), Options()
+    (tmp_path / "run").mkdir()
+
+    asked = watching.asked(host, options, held, Seen(engines=(engine,)))
+    silent = watching.asked(host, options, held, Seen(engines=(replace(engine, serves=None),)))
+    places = watching.places(host, options, held, Seen(engines=(engine,)))
+
+    docker = ENGINES["docker"].socket if by_cdi else row.socket
+    assert asked == (f"?D{host.local_path(docker)}", f"?C{tmp_path}/run/c.sock")
+    assert silent == ()
+    assert {f"{tmp_path}/usr/bin/shim", f"{tmp_path}/run/c.sock", f"={tmp_path}/run/containerd"} <= {*places}

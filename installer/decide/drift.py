@@ -4,14 +4,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from installer.decide.data import dataclass
+from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.options import Drift
+from installer.decide.part import Part
+from installer.decide.parts import gpus
 from installer.decide.parts.gpus import FOLLOWS
 from installer.decide.parts.toolkit import THEIRS
 from installer.decide.plan import Plan
+from installer.decide.reloading import in_progress
+from installer.decide.rows import Record
 from installer.decide.steps import (
     FindRuntimes,
     InstallVersion,
@@ -28,8 +32,9 @@ from installer.decide.steps import (
 HOUR_S: Final = 3600.0
 # Before the first repair of a thing within an hour, before the second, and so on; then comes the end.
 PAUSES_S: Final = (0.0, 10.0, 60.0, 300.0, 1800.0)
-# Before a node is looked at again where no look succeeds: an engine that starts takes its time.
-RETRIES_S: Final = (2.0, 10.0, 60.0, 300.0)
+# Before a node is looked at again where no look succeeds: an engine that starts takes its time, and one that
+# has hung tells nobody that it goes on.
+RETRIES_S: Final = (2.0, 10.0, 60.0)
 # Before nvidia-ctk is asked again that has failed with a loaded driver: what it waits for may change no file.
 UNMADE_S: Final = 60.0
 # A file beside a config that somebody writes all the time shall not cost a look each second.
@@ -157,6 +162,32 @@ def decide(
     if until_s > now_s:
         return Decision(Action.WAIT, _waited(worst, times, clock(until_s)), until_s)
     return Decision(Action.REPAIR)
+
+
+def following(plan: Plan, held: Record) -> Plan | None:
+    """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver.
+
+    None where there is nothing of it, or the node is another installer's by now. A stale one ends containers,
+    whatever is done about the rest.
+    """
+    part = next((part for part in plan.parts if part.id == gpus.ID and part.steps), None)
+    if part is None or not FOLLOWS.issuperset(part.why) or THEIRS in plan.why:
+        return None
+    paths = {step.path for step in part.steps if isinstance(step, WriteConfig)}
+    made = [
+        (step, why)
+        for step, why in zip(plan.steps, plan.why, strict=True)
+        if isinstance(step, MakeDirectory) and any(path.is_relative_to(step.path) for path in paths)
+    ]
+    directories = tuple(step.path for step, _ in made)
+    above = Part("directories", tuple(step for step, _ in made), tuple(why for _, why in made))
+    final = replace(
+        held,
+        directories=tuple(dict.fromkeys((*held.directories, *directories))),
+        configs=(*(row for row in held.configs if row.path not in paths), *part.rows.configs),
+        cdi=part.rows.cdi or held.cdi,
+    )
+    return replace(plan, parts=(above, part), in_progress=in_progress(held, final, part.steps), final=final)
 
 
 def recent_repairs(repairs: Repairs, now_s: float) -> Repairs:

@@ -6,7 +6,7 @@ it says are enough: whether it serves our runtimes is for the look that follows 
 
 from _socket import AF_UNIX, socket
 
-AT_MOST_S = 15.0  # a busy machine is not a dead engine
+AT_MOST_S = 10.0  # a busy machine is not a dead engine
 TRIES = 2
 # Of HTTP/1, and the preface of HTTP/2, which gRPC answers with its own settings (RFC 9113, 3.4).
 REQUESTS = {

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from installer.host import waiter
 from installer.host.files import Host
 
 KMSG: Final = PurePosixPath("/dev/kmsg")
@@ -111,6 +112,15 @@ def is_read_only(host: Host, path: PurePosixPath) -> bool:
         return bool(os.statvfs(host.local_path(standing)).f_flag & os.ST_RDONLY)
     except OSError:
         return False
+
+
+def is_full(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a container has no room for its state at ``path``; False where there is nothing."""
+    try:
+        status = os.statvfs(host.local_path(path))
+    except OSError:
+        return False
+    return waiter.lacks_room(status)
 
 
 def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:

@@ -47,9 +47,10 @@ QUIET_S = 1.0  # editors and scripts write several times
 NEVER_QUIET = 10  # in QUIET_S: then it is looked at all the same
 MANY = 512  # names in one directory
 PROC = "/proc/"
-# Before a path: one that is to be there; a socket, with a letter for what is spoken on it (asking.py); and a
-# directory that could not be written to.
-THERE, ASK, ROOM = "!", "?", "%"
+# Before a path: one that is to be there; a socket, with a letter for what is spoken on it (asking.py); a
+# directory that could not be written to; and one that is to stay mounted as it is, with room in it.
+THERE, ASK, ROOM, KEPT = "!", "?", "%", "="
+LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
 
 
 def main(arguments: list[str]) -> int:
@@ -86,15 +87,16 @@ def wait(numbers: list[int], watched: list[str]) -> int:
     pthread_sigmask(SIG_BLOCK, [CHANGED])
     check_s = SOON_S if compared_soon(places) else CHECK_S
     while monotonic() < due:
-        if monotonic() >= ask_at:
-            if _silent(asked, numbers):
-                return CHANGED
-            ask_at = monotonic() + CHECK_S
+        # First: to ask an engine that its owner has stopped may start it again, by its socket.
         if signature(places) != before:
             came = _settled(numbers, asides, places, before, began + float(rest_s))
             if came:
                 return came
             continue
+        if monotonic() >= ask_at:
+            if _silent(asked, numbers):
+                return CHANGED
+            ask_at = monotonic() + CHECK_S
         came = _until([*numbers, CHANGED], asides, max(0.0, min(check_s, due - monotonic())))
         if came == CHANGED and signature(places) == before:
             # A busy directory, such as /run, tells of much that is not ours: one look a second is enough.
@@ -196,7 +198,9 @@ def directories(places: list[str]) -> list[str]:
     if compared_soon(places):
         return []
     paths = (
-        place.removeprefix(THERE) for place in places if place[0] not in {ASK, ROOM} and PROC not in place
+        place.removeprefix(THERE)
+        for place in places
+        if place[0] not in {ASK, ROOM, KEPT} and PROC not in place
     )
     return sorted({path.rpartition("/")[0] or "/" for path in paths})
 
@@ -205,12 +209,13 @@ def signature(places: list[str]) -> str:
     """Return a number that is another one as soon as a place is.
 
     That is a path, with / at its end all in a directory, with * all whose names begin so, behind ``THERE``
-    one that is to be there, whatever it is, and behind ``ROOM`` a file system that may get writable or space.
+    one that is to be there, whatever it is, behind ``ROOM`` a file system that may get writable or space, and
+    behind ``KEPT`` one that may lose either.
     """
     found: list[int] = []
     for place in places:
-        if place[0] == ROOM:
-            found += _room(place[1:])
+        if place[0] in {ROOM, KEPT}:
+            found += _room(place[1:], place[0] == KEPT)
             continue
         if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
             found += [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
@@ -242,13 +247,24 @@ def _named(beginning: str) -> list[int]:
     return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
 
 
-def _room(path: str) -> list[int]:
-    """Return what is said of a file system once it is writable, and whenever its space has doubled."""
+def _room(path: str, kept: bool) -> list[int]:  # noqa: FBT001 - typing is not loaded to wait
+    """Return what is said of a file system once it is writable, and whenever its space has doubled.
+
+    Of one that is to be ``kept`` as it is: how it is mounted, and whether there is room in it.
+    """
     try:
         said = posix.statvfs(path)
     except OSError:
         return []
+    if kept:
+        return [said.f_flag, int(lacks_room(said))]
     return [said.f_flag & posix.ST_RDONLY, said.f_bavail.bit_length()]
+
+
+def lacks_room(said: posix.statvfs_result) -> bool:
+    """Tell whether a file system has no room for the state of a container; without a limit it has."""
+    little = said.f_blocks and said.f_bavail * said.f_frsize < LITTLE
+    return bool(little or (said.f_files and not said.f_favail))
 
 
 def _stat(path: str) -> list[int]:

@@ -19,7 +19,7 @@ SUCCESSOR: Final = Path(successor.__file__)
 WOKEN_BY: Final = waiter.WOKEN_BY.decode()
 LISTENS: Final = waiter.LISTENS.decode()
 PLUGIN: Final = nri_child.PLUGIN.decode()
-THERE, ASK, ROOM = waiter.THERE, waiter.ASK, waiter.ROOM
+THERE, ASK, ROOM, KEPT = waiter.THERE, waiter.ASK, waiter.ROOM, waiter.KEPT
 LOCKS: Final = "_TOOLKIT_INSTALLER_LOCKS"
 _HEADER = struct.Struct("<4xIII")  # of a compiled module (PEP 552): its kind, time and size of its source
 _TIMED, _UNCHECKED = 0, 1
@@ -35,9 +35,10 @@ class Watch:
     A place is a path as this process finds it, with / at its end all that is in a directory, with * all whose
     names begin so: with one of these all are compared every other second, else as they change. Behind
     ``THERE`` it is to be there, whatever it is; behind ``ASK`` it is the socket of an engine that is to
-    answer; behind ``ROOM`` a directory whose file system may become writable, or get space. ``before`` is the
-    ``signature`` that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time for
-    a look whatever happens, and before ``rest_s`` no change is a reason for one.
+    answer; behind ``ROOM`` a directory whose file system may become writable, or get space, behind ``KEPT``
+    one whose file system may be mounted otherwise, or get full. ``before`` is the ``signature`` that they had
+    when they were looked at. After ``due_s`` seconds (0 is never) it is time for a look whatever happens, and
+    before ``rest_s`` no change is a reason for one.
     """
 
     places: tuple[str, ...] = ()

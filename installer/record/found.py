@@ -6,13 +6,14 @@ from pathlib import PurePosixPath
 
 from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine
+from installer.decide.engines.row import Api, Engine
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, Places
 from installer.decide.rows import Record
 from installer.host.files import Host
 from installer.record import reads, units
+from installer.record.below import RESTART, silence
 from installer.record.cmdline import overruling, state_of
 from installer.record.configs import with_configs, with_drop_in
 from installer.record.engines import ASK_S, Answer, ask
@@ -49,7 +50,7 @@ def running_engines(host: Host, options: Options, held: Record) -> Found:
         engine = ENGINES[name]
         facts = looked_for(engine, options)
         facts, answer = located_again(host, facts, ask_for(host, engine, facts, options), held, options)
-        if options.auto and (answer.stopped or answer.disabled):
+        if options.auto and (answer.stopped or answer.disabled or _hangs_below(name, answer, found, held)):
             notes += _left_alone(host, name, answer, found)
             continue
         if answer.another:
@@ -79,6 +80,12 @@ def _with_configs(host: Host, engine: Engine, facts: EngineFacts, began_s: float
     if engine.generated is None:
         refuse_generated(facts)
     return with_configs(host, engine, facts)
+
+
+def _hangs_below(name: str, answer: Answer, found: Iterable[EngineFacts], held: Record) -> bool:
+    """Tell whether an engine that does not answer is only what keeps another from answering."""
+    silent = answer.serving is None and not answer.failed and name not in held.served
+    return silent and any(each.serving is None and ENGINES[each.name].uses == name for each in found)
 
 
 def _left_alone(host: Host, name: str, answer: Answer, found: Iterable[EngineFacts]) -> Iterator[str]:
@@ -127,6 +134,8 @@ def ask_for(
     host: Host, engine: Engine, facts: EngineFacts, options: Options, awaits_s: float = inf
 ) -> Answer:
     """Ask an engine what it serves, and again while it only starts, for ``awaits_s`` at most."""
+    if engine.api is Api.DOCKER and host.exists(facts.socket) and units.held_for(host, facts.unit):
+        return Answer(stopped=True, silence=f"{facts.unit} is stopped, and systemd listens for it")
     socket, timeout_s = host.local_path(facts.socket), min(ASK_S, options.timeout_s)
     return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s), awaits_s)
 
@@ -138,14 +147,16 @@ def _cmdline(answer: Answer) -> tuple[str, ...]:
 def answered(host: Host, facts: EngineFacts, answer: Answer) -> EngineFacts:
     """Return the facts with what an engine has said, and what its process tells."""
     exe = PurePosixPath(answer.peer.exe) if answer.peer and answer.peer.exe else None
+    waits = answer.serving is None and not (answer.stopped or answer.failed)
+    why = silence(host, facts, _cmdline(answer)) if waits else ""
     facts = replace(
         facts,
         # A process that is seen tells by itself which unit it is in, be it none.
         unit=(answer.peer.unit or "") if answer.peer else _unit(host, facts, answer),
         version=answer.version,
         serving=answer.serving,
-        silence=answer.silence,
-        remedy=answer.remedy,
+        silence=why or answer.silence,
+        remedy=RESTART if why else answer.remedy,
         stopped=answer.stopped,
         pid=answer.peer.pid if answer.peer else None,
         exe=exe,

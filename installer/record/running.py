@@ -23,6 +23,7 @@ from installer.host.devices import size_of
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
 from installer.host.programs import is_program
+from installer.record import units
 from installer.record.cmdline import path_of, value_of
 from installer.record.links import Ours
 from installer.record.started import PATH, how_started
@@ -116,11 +117,12 @@ def _known_to_docker(
     host: Host, row: EngineRow, engines: Collection[EngineFacts]
 ) -> tuple[DockerContainer, ...]:
     """Return the containers of a dockerd that answers, or of one that is stopped."""
-    try:
-        return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
-    except InstallerError:
-        engine = next((engine for engine in engines if engine.name == row.name), None)
-        return docker_data.containers(host, _data_root(host, engine)) if engine and engine.stopped else ()
+    engine = next((engine for engine in engines if engine.name == row.name), None)
+    answers = engine is not None and engine.serving is not None
+    if answers or not units.held_for(host, row.unit):
+        with suppress(InstallerError):
+            return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
+    return docker_data.containers(host, _data_root(host, engine)) if engine and engine.stopped else ()
 
 
 def _data_root(host: Host, engine: EngineFacts) -> PurePosixPath:
@@ -151,10 +153,11 @@ def handed_over_to(host: Host, layout: Layout, held: Record) -> PurePosixPath | 
     with suppress(InstallerError):  # what cannot be parsed is told by the plan
         file = host.read(layout.config)
         words = low_level_words(text_of(file, layout.config)) if file else words
-    return next((path for path in _places(words or USUAL) if _can_be_started(host, path)), None)
+    return next((path for path in _places(words or USUAL) if can_be_started(host, path)), None)
 
 
-def _can_be_started(host: Host, path: PurePosixPath) -> bool:
+def can_be_started(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a program stands at ``path``, or a link leads to one: a file, executable, not empty."""
     return is_file(host, path) and is_program(host, path) and size_of(host, path) > 0
 
 

@@ -24,6 +24,7 @@ class EngineSeen:
 
     ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
     where that is not seen. ``refused`` is why it would not come up with the configs that lie there now.
+    ``containerd`` and ``monitor`` are what was below it (``below.Below``).
     """
 
     name: str
@@ -32,6 +33,8 @@ class EngineSeen:
     differs: str = ""
     process: str = ""
     refused: str = ""
+    containerd: str = ""
+    monitor: str = ""
 
     @property
     def refusal(self) -> InstallerError | None:

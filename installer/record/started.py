@@ -67,6 +67,11 @@ def flags_and_paths(process: Path, row: Engine) -> tuple[Flags, tuple[tuple[Pure
     return flags_of(row, how.words, how.environment), (_path(how),)
 
 
+def paths_of(process: Path) -> tuple[PurePosixPath, ...]:
+    """Return where a process, a directory of /proc, looks for programs that a word names."""
+    return _path(Started(environment=_environment(process)))
+
+
 def how_started(host: Host, engine: EngineFacts) -> Started | None:
     """Return how an engine was started, or one that is stopped will be; None where nobody can tell."""
     return _next_start(host, engine, _unit_start(host, engine)) if engine.stopped else started(host, engine)

@@ -229,6 +229,14 @@ def stopped_by_owner(host: Host, unit: str) -> bool:
     return False
 
 
+def held_for(host: Host, unit: str) -> bool:
+    """Tell whether systemd listens in the place of a service that is stopped: whoever connects starts it."""
+    with suppress(InstallerError):
+        if unit and state(host, unit).active in {"inactive", "failed", STOPPING}:
+            return state(host, f"{unit.removesuffix('.service')}.socket").active == "active"
+    return False
+
+
 def crashes(host: Host, unit: str) -> bool:
     """Tell whether a unit is on its way up, as one is all the time whose service ends at each start."""
     with suppress(InstallerError):

@@ -13,8 +13,9 @@ from installer.decide.mode import SPECIFICATION
 from installer.decide.options import Options, Places
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.host.waiting import ASK, ROOM, THERE, signature
+from installer.host.waiting import ASK, KEPT, ROOM, THERE, signature
 from installer.record import gpus, units
+from installer.record.room import state_of
 from installer.record.seen import Seen
 
 
@@ -30,9 +31,12 @@ def places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str,
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
     found += gpus.watched(host, options, held)
-    if seen.hands_over_to:
-        found.append(str(host.local_path(PurePosixPath(seen.hands_over_to), last=False)))
-    return tuple(dict.fromkeys((*found, *_sockets(host, options, held))))
+    names = (seen.hands_over_to, *(each.monitor for each in seen.engines))
+    found += [str(host.local_path(PurePosixPath(name), last=False)) for name in names if name]
+    kept = (options.layout.toolkit, *(place for each in seen.engines for place in state_of(each.name)))
+    found += [f"{KEPT}{host.local_path(path)}" for path in kept]
+    below = (host.local_path(PurePosixPath(each.containerd)) for each in seen.engines if each.containerd)
+    return tuple(dict.fromkeys((*found, *_sockets(host, options, held), *map(str, below))))
 
 
 def moment(host: Host, options: Options, held: Record) -> str:
@@ -71,15 +75,20 @@ def told(host: Host, options: Options, held: Record) -> tuple[str, ...]:
     return tuple(f"{THERE}{local}" for local in found if local.exists())
 
 
-def asked(host: Host, held: Record, seen: Seen) -> tuple[str, ...]:
-    """Return the sockets of the engines that serve, to be asked for a sign of life now and then."""
-    serving = {each.name for each in seen.engines if each.serves}
+def asked(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
+    """Return the sockets of the engines that serve, to be asked for a sign of life now and then.
+
+    dockerd answers that also where its containerd hangs, and so does not start a container.
+    """
+    serving = {each.name: each.containerd for each in seen.engines if each.serves}
     speaks = {Api.DOCKER: "D"}
-    return tuple(
-        f"{ASK}{speaks.get(ENGINES[row.name].api, 'C')}{host.local_path(row.socket)}"
-        for row in held.engines
-        if row.name in serving
-    )
+    found = [
+        (speaks.get(ENGINES[name].api, "C"), socket)
+        for name, socket in _named_sockets(options, held)
+        if name in serving
+    ]
+    found += [("C", PurePosixPath(socket)) for socket in serving.values() if socket]
+    return tuple(dict.fromkeys(f"{ASK}{letter}{host.local_path(socket)}" for letter, socket in found))
 
 
 def process_of(host: Host, engine: EngineFacts) -> str:
@@ -98,10 +107,15 @@ def running(process: str) -> str:
 
 
 def _sockets(host: Host, options: Options, held: Record) -> tuple[str, ...]:
-    """Return the sockets of the engines that we serve; one that we have not changed has no row."""
-    by_cdi = held.cdi.engines if held.cdi else ()
-    told = (options.places.get(name, Places()).socket or ENGINES[name].socket for name in by_cdi)
-    return tuple(str(host.local_path(path)) for path in (*(row.socket for row in held.engines), *told))
+    """Return the sockets of the engines that we serve."""
+    return tuple(str(host.local_path(path)) for _, path in _named_sockets(options, held))
+
+
+def _named_sockets(options: Options, held: Record) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the engines that we serve, each with its socket; one that we have not changed has no row."""
+    yield from ((row.name, row.socket) for row in held.engines)
+    for name in held.cdi.engines if held.cdi else ():
+        yield name, options.places.get(name, Places()).socket or ENGINES[name].socket
 
 
 def _of_rows(layout: Layout, held: Record) -> Iterator[tuple[PurePosixPath, bool]]:

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.drift import Drifted
+from installer.decide.drift import Drifted, following
 from installer.decide.effect import Effect
 from installer.decide.facts import Facts, GpuSpecification
 from installer.decide.inode import File
@@ -14,7 +14,7 @@ from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.gpus import CHANGED, GIVES_WAY, ID, NEW, REMOVED, STALE, WITHDRAWN
 from installer.decide.plan import Plan, plan_install
 from installer.decide.rows import CdiRow, ConfigRow, Record
-from installer.decide.steps import FindRuntimes, InstallVersion, Reload, WriteConfig
+from installer.decide.steps import FindRuntimes, InstallVersion, MakeDirectory, Reload, WriteConfig
 from installer.decide.undo import plan_rollback, plan_undo
 from tests.decide.golden import Case, cases
 
@@ -209,3 +209,31 @@ def test_a_roll_back_brings_one_back_that_still_holds() -> None:
 
     assert [step.after for step in back.steps if isinstance(step, WriteConfig)] == [OLD_FILE]
     assert back.final == found.held
+
+
+def test_a_specification_that_follows_the_driver_is_replaced_alone_where_the_rest_has_drifted() -> None:
+    known = row()
+    spec = replace(MADE, stale=("/lib/a",))
+    found = facts(spec, OLD_FILE, known)
+    before = replace(found.held, finished=True)
+    plan = plan_install(replace(found, held=before), OPTIONS)
+    drifted = Drifted.of(plan)
+
+    alone = following(plan, before)
+
+    assert drifted.things, "the toolkit is not there"
+    assert alone is not None
+    assert done(alone) == [(None, STALE), (b"new\n", CHANGED)]
+    assert {type(step) for step in alone.steps} <= {WriteConfig, MakeDirectory}
+    assert alone.final == replace(
+        before, configs=WRITTEN, directories=alone.final.directories if alone.final else ()
+    )
+    assert alone.in_progress.configs[0].ours == (NEW_FILE.digest, OLD_FILE.digest)
+    assert not alone.in_progress.finished
+    assert following(replace(plan, parts=alone.parts[:1]), before) is None
+
+
+def test_a_specification_that_somebody_has_removed_is_drift_and_waits_with_the_rest() -> None:
+    found = facts(MADE, None, row())
+
+    assert following(plan_install(found, OPTIONS), found.held) is None

@@ -210,6 +210,9 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=engine("containerd", serving=None, failed=True, silence="CRI did not load")),
         Act(facts=engine("containerd", serving=replace(SERVING, ready=False))),
     ],
+    "engine-below": [
+        Act(facts=engine("docker", unable="start containers with Docker (its containerd hangs)"))
+    ],
     "engine-unit": [
         Act(facts=engine("containerd", unit_state="failed/failed/exit-code")),
         Act(facts=system(units={"k3s.service": "activating/auto-restart/exit-code"})),

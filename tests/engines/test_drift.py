@@ -383,3 +383,46 @@ def test_a_run_killed_while_it_repairs_is_taken_over_by_the_next(
         assert process.wait() == 0, process.log
     assert snapshot(node) == files
     assert served(node) == names
+
+
+def _sign_of_life(node: Node, place: str) -> bool:
+    """Return whether the waiter would take what listens there for alive."""
+    code = "import sys, asking; asking.AT_MOST_S = 2.0; print(asking.silent([sys.argv[1]]))"
+    command = [sys.executable, "-c", code, f"C{node.root / place.lstrip('/')}"]
+    done = subprocess.run(command, cwd=Path(asking.__file__).parent, capture_output=True, check=True)
+    return done.stdout == b"False\n"
+
+
+def test_a_docker_that_answers_and_can_start_no_container_is_never_ok(docker_node: Node) -> None:
+    node, shim = docker_node, "/usr/bin/containerd-shim-runc-v2"
+    with running(node) as process:
+        node.run(["mv", shim, f"{shim}.moved"])
+        until(lambda: "containerd-shim-runc-v2, which holds each container" in why(node), lambda: why(node))
+        assert "engine-below" in node.installer("doctor").stdout
+        node.run(["mv", f"{shim}.moved", shim])
+        until(lambda: ready(node), lambda: why(node))
+
+        containerd = next(each["containerd"] for each in look(node)["engines"])
+        node.run(["systemctl", "kill", "--signal", "STOP", "containerd"])
+        assert not _sign_of_life(node, containerd), "which leads to a look within two minutes"
+        assert node.installer("reconcile").returncode == 1
+        assert "its containerd hangs" in why(node)
+        node.run(["systemctl", "kill", "--signal", "CONT", "containerd"])
+        assert _sign_of_life(node, containerd)
+        assert node.installer("reconcile").returncode == 0
+        assert ready(node)
+        assert process.running
+
+
+def test_a_docker_that_its_owner_has_stopped_is_not_started_by_its_socket(docker_node: Node) -> None:
+    node = docker_node
+    with running(node):
+        node.run(["systemctl", "stop", "docker.service"])
+        until(lambda: "does not run" in why(node), lambda: why(node))
+        for verb in (("reconcile",), ("plan", "--toolkit-source", ARTIFACTS), ("doctor",)):
+            node.installer(*verb)
+
+        assert node.show("docker.service", "ActiveState") == "inactive"
+        assert node.show("docker.socket", "ActiveState") == "active"
+        node.run(["systemctl", "start", "docker.service"])
+        until(lambda: ready(node), lambda: why(node))

@@ -409,3 +409,42 @@ def test_what_is_to_be_there_wakes_where_it_is_removed_and_not_where_it_is_repla
         assert child.poll() is None
         told.unlink()
         assert woken_by(child) == waiter.CHANGED
+
+
+FILLED = f"""
+import sys
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import waiter
+waiter.CHECK_S, waiter.QUIET_S = 0.2, 0.1
+waiter.lacks_room = lambda said: True
+waiter.main(sys.argv[1:])
+"""
+
+
+def test_a_file_system_that_has_no_room_any_more_wakes_and_one_that_is_as_before_does_not(
+    place: Path,
+) -> None:
+    watched = [f"{waiter.KEPT}{place}"]
+
+    with waiting(watched, code=FILLED) as full:
+        assert woken_by(full) == waiter.CHANGED
+    with waiting(watched, code=WITHOUT_DNOTIFY) as kept:
+        (place / "config").write_text("other")
+        with pytest.raises(subprocess.TimeoutExpired):
+            kept.wait(1.0)
+
+
+def test_an_engine_that_has_ended_is_not_asked_for_its_socket_may_start_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as systemd, subprocess.Popen(["sleep", "60"]) as dockerd:
+        systemd.bind(str(path))
+        systemd.listen()
+        before = waiter.signature([f"/proc/{dockerd.pid}"])
+        dockerd.kill()
+        dockerd.wait()
+        watched = [f"/proc/{dockerd.pid}", f"{waiter.ASK}D{path}"]
+        with waiting(watched, before=before, code=HURRIED) as child:
+            assert woken_by(child) == waiter.CHANGED
+        systemd.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            systemd.accept()

@@ -129,6 +129,7 @@ class RunningEngine:
     configs have in force by its own program, None where nobody can tell; ``trees`` are these configs.
     ``unit_state`` is "" where systemd does not tell. ``cgroup_driver``, ``live_restore`` are dockerd's;
     ``finds_hook`` tells whether dockerd found NVIDIA's hook in its PATH when it started, None where unknown.
+    ``unable`` is what below it keeps it from starting any container.
     """
 
     name: str
@@ -148,6 +149,7 @@ class RunningEngine:
     cgroup_driver: str = ""
     live_restore: bool | None = None
     finds_hook: bool | None = None
+    unable: str = ""
 
     @property
     def is_containerd(self) -> bool:

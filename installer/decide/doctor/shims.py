@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from installer.decide.doctor.engines import each_engine
 from installer.decide.doctor.facts import Node, Process
 from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, listed, none, ok, warn
 from installer.decide.engines.containerd import CONTAINERD
@@ -64,7 +65,23 @@ def replaced(node: Node) -> Verdict:
     )
 
 
+def able(node: Node) -> Verdict:
+    """Judge whether what is below each engine lets it start a container."""
+    return each_engine(node, lambda engine: engine.unable and f"cannot {engine.unable}", "nothing is missing")
+
+
 CHECKS: Final = (
+    Check(
+        "engine-below",
+        GROUP,
+        "Docker's containerd, containerd-shim-runc-v2 or conmon where the engine looks for it, room where"
+        " containers have their state, and how the toolkit is mounted",
+        "its containerd hangs or does not run, a program is missing, /run is full, or the toolkit is mounted"
+        " noexec: the engine answers as ever, and no container starts",
+        "`systemctl status containerd`, and restart it if it hangs; install the program again; make room;"
+        " `mount -o remount,exec`",
+        able,
+    ),
     Check(
         "shim-nil-pointer",
         GROUP,

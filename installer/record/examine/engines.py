@@ -19,6 +19,7 @@ from installer.host.dockerd_settings import DockerSettings, settings
 from installer.host.files import Host
 from installer.host.process_table import Seen
 from installer.record import reads, units
+from installer.record.below import Below, below, silence
 from installer.record.configs import with_readable_configs
 from installer.record.engines import Answer, ask
 from installer.record.found import looked_for
@@ -58,7 +59,7 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         said=".".join(map(str, answer.version or ())),
         version=answer.version or (),
         serving=answer.serving,
-        silence=answer.silence,
+        silence=_silence(host, facts, answer),
         failed=answer.failed and not answer.disabled,
         disabled=answer.disabled,
         another=answer.another.reason if answer.another else "",
@@ -71,7 +72,23 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         cgroup_driver=docker.cgroup_driver,
         live_restore=docker.live_restore,
         finds_hook=_finds_hook(host, facts) if speaks_docker else None,
+        unable=_unable(host, facts, options) if answer.serving else "",
     )
+
+
+def _silence(host: Host, engine: EngineFacts, answer: Answer) -> str:
+    """Return why an engine does not answer: it may wait for another one below it."""
+    waits = answer.serving is None and answer.peer is not None
+    return (waits and silence(host, engine, answer.peer.cmdline if answer.peer else ())) or answer.silence
+
+
+def _unable(host: Host, engine: EngineFacts, options: Options) -> str:
+    """Return why an engine that answers could start no container; "" where it could."""
+    try:
+        below(host, engine, options.layout.toolkit, Below())
+    except InstallerError as error:
+        return error.problem
+    return ""
 
 
 def _located(host: Host, engine: Engine, facts: EngineFacts, place: Places, answer: Answer) -> EngineFacts:

@@ -1,0 +1,150 @@
+"""What has to be there below an engine for a container to start: its containerd, what holds one, and room."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from installer.decide.configs import tree_of
+from installer.decide.data import dataclass
+from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd import CONTAINERD
+from installer.decide.engines.row import Api, Monitor
+from installer.decide.errors import Code, InstallerError
+from installer.decide.facts import EngineFacts
+from installer.host import processes
+from installer.host.devices import is_full
+from installer.host.files import NOEXEC, Host
+from installer.host.processes import NotServing, Peer, Silent, Unseen
+from installer.record.cmdline import path_of, value_of
+from installer.record.room import mounted, state_of
+from installer.record.running import can_be_started
+from installer.record.started import PATH, paths_of, started
+
+ASK_S: Final = 3.0
+CONTAINERD_FLAG: Final = ("--containerd",)
+EXEC_ROOT_FLAG: Final = ("--exec-root",)
+EXEC_ROOT: Final = PurePosixPath("/var/run/docker")
+OWN: Final = "containerd/containerd.sock"  # below that, where dockerd has started a containerd by itself
+USUAL: Final = CONTAINERD.socket
+RESTART: Final = "see systemctl status containerd on the node, and start or restart it"
+# By these names engines look for them (engine-facts.md#below-an-engine).
+SHIM: Final = "containerd-shim-runc-v2"
+MONITORS: Final = {Monitor.SHIM: SHIM, Monitor.CONMON: "conmon"}
+# The engines whose PATH is that of their process, and since when they start no other shim for runc.
+SINCE: Final = {"docker": (20, 10), "containerd": (1, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What was found below an engine that can start containers.
+
+    ``containerd`` is the socket of the one that Docker uses, "" for other engines; ``monitor`` is the program
+    that is to hold a container, "" where none is found.
+    """
+
+    containerd: str = ""
+    monitor: str = ""
+
+
+def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below) -> Below:
+    """Return what is below an engine that answers, and what was ``before``.
+
+    Where no monitor was ever found an engine may have its own, in a place that is not known here.
+
+    Raises:
+        InstallerError: no container could be started with it.
+    """
+    for place in (*((engine.state,) if engine.state else ()), *state_of(engine.name)):
+        if is_full(host, place):
+            flaw = f"{place}, where each container has its state, is full"
+            raise _unable(engine, flaw, "make room there", "no-space")
+    if NOEXEC in mounted(host, toolkit, engine.pid):
+        flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
+        raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
+    how = started(host, engine)
+    socket = containerd_of(host, engine, how.words if how else (), before.containerd)
+    pid, exe = engine.pid, engine.exe
+    if socket is not None:
+        answer = _asked(host, socket)
+        if isinstance(answer, str):
+            raise _unable(engine, answer, RESTART, "engine-not-answering")
+        pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
+    paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
+    monitor = _monitor(host, engine, (*paths, *((exe.parent,) if exe else ())))
+    if monitor is None and before.monitor:
+        flaw = f"{before.monitor}, which holds each container, is no program any more"
+        raise _unable(engine, flaw, "install it again", "engine-not-proven")
+    if monitor is None and exe is not None and exe.name == CONTAINERD.process and _starts_shims(engine):
+        flaw = f"{SHIM}, which holds each container, is neither in the PATH of {exe} nor beside it"
+        raise _unable(engine, flaw, "install it again", "engine-not-proven")
+    return Below(str(socket or ""), str(monitor or ""))
+
+
+def silence(host: Host, engine: EngineFacts, words: tuple[str, ...]) -> str:
+    """Return why an engine may not answer that waits for its containerd; "" where that answers."""
+    socket = containerd_of(host, engine, words)
+    answer = _asked(host, socket) if socket is not None else None
+    return answer if isinstance(answer, str) else ""
+
+
+def containerd_of(
+    host: Host, engine: EngineFacts, words: tuple[str, ...], known: str = ""
+) -> PurePosixPath | None:
+    """Return where the containerd listens that Docker uses, started with these words; None for others.
+
+    As dockerd itself decides: what it is told, else one that it has started, else one that is there.
+    """
+    if ENGINES[engine.name].api is not Api.DOCKER:
+        return None
+    told = path_of(words, CONTAINERD_FLAG) or _in_config(host, engine)
+    if told is not None:
+        # One that has ended takes its socket with it: the directory tells that it would be seen from here.
+        return told if host.exists(told.parent) else None
+    own = PurePosixPath(value_of(words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
+    there = next((each for each in (own, USUAL) if host.exists(each)), None)
+    return there or (PurePosixPath(known) if known else None)
+
+
+def _in_config(host: Host, engine: EngineFacts) -> PurePosixPath | None:
+    with suppress(InstallerError):
+        said = tree_of(host.read(engine.config), engine.config).get("containerd")
+        return PurePosixPath(said) if isinstance(said, str) and said.startswith("/") else None
+    return None
+
+
+def _asked(host: Host, socket: PurePosixPath) -> Peer | str | None:
+    """Return the containerd that answers, None where it is not seen, or why none could start a container."""
+    try:
+        peer = processes.peer_of(host.local_path(socket), greeting=processes.HTTP2_PREFACE, timeout_s=ASK_S)
+    except InstallerError:  # not to be connected to from here, which says nothing about it
+        return None
+    match peer:
+        case NotServing():
+            return f"its containerd does not run: nobody listens on {socket}"
+        case Silent(reason):
+            return f"its containerd hangs: {reason} on {socket}"
+        case Unseen():
+            return None
+        case Peer():
+            return peer
+
+
+def _starts_shims(engine: EngineFacts) -> bool:
+    """Tell whether an engine that has no shim where it looks for one cannot start a container."""
+    return engine.name in SINCE and (engine.version or ()) >= SINCE[engine.name]
+
+
+def _monitor(host: Host, engine: EngineFacts, places: Iterable[PurePosixPath]) -> PurePosixPath | None:
+    """Return the program that is to hold a container: as CRI-O says, else where programs are looked for."""
+    kind = ENGINES[engine.name].state.monitor
+    default = engine.serving.handlers.get(engine.serving.default) if engine.serving else None
+    said = default.table.get("monitor_path") if default and kind is Monitor.CONMON else None
+    if isinstance(said, str) and said.startswith("/"):
+        return path if can_be_started(host, path := PurePosixPath(said)) else None
+    candidates = (place / MONITORS[kind] for place in places)
+    return next((path for path in candidates if can_be_started(host, path)), None)
+
+
+def _unable(engine: EngineFacts, flaw: str, remedy: str, code: Code) -> InstallerError:
+    return InstallerError(f"start containers with {engine.title} ({flaw})", remedy=remedy, code=code)

@@ -1,0 +1,223 @@
+"""What keeps an engine that answers from starting a container: each from how a real one was seen to fail."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from installer.decide.effect import Effect, Handler
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.host.files import Host
+from installer.record import below, room
+from installer.record.below import Below
+
+TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
+SOCKET = "run/containerd/containerd.sock"
+OWN = "var/run/docker/containerd/containerd.sock"
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"  # what each containerd says first (RFC 9113, 6.5)
+
+
+def _engine(name: str, **more: Any) -> EngineFacts:
+    place = PurePosixPath("/etc/docker/daemon.json")
+    return EngineFacts(
+        name,
+        place,
+        None,
+        None,
+        (),
+        PurePosixPath("/run/x.sock"),
+        f"{name}.service",
+        serving=Effect({}, "runc"),
+        **more,
+    )
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(below, "ASK_S", 0.2)
+    # The tests' own programs are no place for a node's.
+    monkeypatch.setattr(below, "paths_of", lambda _: (PurePosixPath("/usr/bin"),))
+
+
+@contextmanager
+def _listens(path: Path, *, answers: bool) -> Iterator[None]:
+    """Have a containerd accept connections, and not answer: as one that SIGSTOP has stopped does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        child = os.fork() if answers else 0
+        if answers and not child:
+            while True:
+                connection, _ = server.accept()
+                connection.recv(64)
+                connection.sendall(SETTINGS)
+        try:
+            yield
+        finally:
+            path.unlink()
+            if child:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+
+
+def _program(root: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def _why(root: Path, engine: EngineFacts, before: Below = Below()) -> str:  # noqa: B008 - frozen
+    with pytest.raises(InstallerError) as raised:
+        below.below(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
+    return str(raised.value)
+
+
+def test_the_containerd_below_docker_that_hangs_or_has_ended_is_told(tmp_path: Path) -> None:
+    engine, host = _engine("docker"), Host.under(PurePosixPath(tmp_path))
+    _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
+    with _listens(tmp_path / SOCKET, answers=True):
+        found = below.below(host, engine, TOOLKIT, Below())
+    with _listens(tmp_path / SOCKET, answers=False):
+        hangs = _why(tmp_path, engine)
+    ended = _why(tmp_path, engine, found)
+
+    assert found == Below(f"/{SOCKET}", "/usr/bin/containerd-shim-runc-v2")
+    assert "cannot start containers with Docker (its containerd hangs: no answer within 0.2 s" in hangs
+    assert "its containerd does not run: nobody listens on /run/containerd/containerd.sock" in ended
+    assert ended.endswith(below.RESTART)
+
+
+@pytest.mark.parametrize("broken", ["gone", "not executable", "leads nowhere", "empty"])
+def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str) -> None:
+    shim = _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
+    found = below.below(Host.under(PurePosixPath(tmp_path)), _engine("containerd"), TOOLKIT, Below())
+
+    if broken == "not executable":
+        shim.chmod(0o644)
+    elif broken == "empty":
+        shim.write_text("")
+    else:
+        shim.unlink()
+    if broken == "leads nowhere":
+        shim.symlink_to("nowhere")
+
+    assert "(/usr/bin/containerd-shim-runc-v2, which holds each container, is no program any more)" in _why(
+        tmp_path, _engine("containerd"), found
+    )
+
+
+def test_a_shim_that_was_never_there_is_told_of_a_containerd_that_is_seen_alone(tmp_path: Path) -> None:
+    host, seen = Host.under(PurePosixPath(tmp_path)), {"exe": PurePosixPath("/opt/bin/containerd")}
+
+    told = _why(tmp_path, _engine("containerd", version=(1, 6, 20), **seen))
+
+    assert "neither in the PATH of /opt/bin/containerd nor beside it" in told
+    for engine in (
+        _engine("containerd"),
+        _engine("k3s", version=(2, 1), **seen),
+        _engine("containerd", version=(1, 2), **seen),
+    ):
+        assert below.below(host, engine, TOOLKIT, Below()) == Below()
+    _program(tmp_path, "opt/bin/containerd-shim-runc-v2")
+    engine = _engine("containerd", version=(1, 6, 20), **seen)
+    assert below.below(host, engine, TOOLKIT, Below()).monitor == "/opt/bin/containerd-shim-runc-v2"
+
+
+def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> None:
+    conmon = _program(tmp_path, "usr/libexec/crio/conmon")
+    _program(tmp_path, "usr/bin/conmon")
+    handler = Handler("/usr/bin/crun", {"monitor_path": "/usr/libexec/crio/conmon"})
+    engine = EngineFacts(
+        "crio",
+        PurePosixPath("/etc/crio/crio.conf"),
+        None,
+        None,
+        (),
+        PurePosixPath("/run/crio/crio.sock"),
+        "crio.service",
+        serving=Effect({"crun": handler}, "crun"),
+    )
+    found = below.below(Host.under(PurePosixPath(tmp_path)), engine, TOOLKIT, Below())
+    conmon.unlink()
+
+    assert found == Below(monitor="/usr/libexec/crio/conmon")
+    assert "(/usr/libexec/crio/conmon, which holds" in _why(tmp_path, engine, found)
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "there", "expected"),
+    [
+        pytest.param(("--containerd=/run/c/a.sock",), "{}", "run/c/x", "/run/c/a.sock", id="its flag"),
+        pytest.param(("--containerd", "/run/c/a.sock"), "{}", SOCKET, None, id="what is not in view"),
+        pytest.param((), '{"containerd": "/run/c/b.sock"}', "run/c/x", "/run/c/b.sock", id="its config"),
+        pytest.param((), "{", SOCKET, f"/{SOCKET}", id="the node's"),
+        pytest.param((), "{}", OWN, f"/{OWN}", id="its own"),
+        pytest.param(
+            ("--exec-root=/e",),
+            "{}",
+            "e/containerd/containerd.sock",
+            "/e/containerd/containerd.sock",
+            id="elsewhere",
+        ),
+        pytest.param((), "{}", "run/x", None, id="none"),
+    ],
+)
+def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
+    tmp_path: Path, words: tuple[str, ...], config: str, there: str, expected: str | None
+) -> None:
+    for path, text in ((there, ""), ("etc/docker/daemon.json", config)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    found = below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("docker"), words)
+
+    assert found == (expected and PurePosixPath(expected))
+    assert below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("containerd"), words) is None
+
+
+FULL = {"f_blocks": 1000, "f_bavail": 8, "f_frsize": 4096, "f_files": 0, "f_favail": 0, "f_flag": 0}
+
+
+@pytest.mark.parametrize(
+    ("said", "full"),
+    [
+        pytest.param({}, True, id="32 KiB: runc cannot store its state"),
+        pytest.param({"f_bavail": 1000}, False, id="4 MiB"),
+        pytest.param({"f_blocks": 0, "f_bavail": 0}, False, id="no limit"),
+        pytest.param({"f_bavail": 1000, "f_files": 9}, True, id="no inode"),
+    ],
+)
+def test_a_state_without_room_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, int], *, full: bool
+) -> None:
+    (tmp_path / "run/containerd").mkdir(parents=True)
+    statvfs = os.statvfs
+    monkeypatch.setattr(
+        os,
+        "statvfs",
+        lambda path: (
+            SimpleNamespace(**FULL | said) if str(path).endswith("run/containerd") else statvfs(path)
+        ),
+    )
+    host = Host.under(PurePosixPath(tmp_path))
+
+    assert [*room.crowded(host, ("containerd",))] == [PurePosixPath("/run/containerd")] * full
+    if full:
+        assert "(/run/containerd, where each container has its state, is full); make room" in _why(
+            tmp_path, _engine("containerd")
+        )
+
+
+def test_a_toolkit_that_is_mounted_noexec_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Host, "mounted", lambda *_: ("noexec",))
+
+    assert "is mounted noexec, so none of its programs starts" in _why(tmp_path, _engine("containerd"))
