@@ -17,7 +17,7 @@ from installer.decide.errors import (
     UndoIncompleteError,
     UsageError,
 )
-from installer.decide.options import Mode, Options, RestartMode
+from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
@@ -47,9 +47,9 @@ INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
-    if options.mode is Mode.NRI:
+    if options.serves_nri:
         raise UsageError(
-            "install in mode nri (the plugin runs as long as run does)",
+            "install with the NRI plugin (it runs as long as run does)",
             remedy="use run, or install with --mode cdi and start toolkit-installer nri beside it",
         )
     host = Host.under(options.host_root, options.mounts)

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,7 +172,7 @@ def test_a_second_plugin_finds_the_lock_held_and_the_first_one_serves_on(site: N
             ("run", *BESIDE, "--nri-socket", "/nowhere/nri.sock"), 1, "there is no directory", id="no NRI"
         ),
         pytest.param(
-            ("install", "--mode", "nri", *BESIDE[1:]), 2, "the plugin runs as long as run does", id="install"
+            ("install", "--mode", "nri", *BESIDE[1:]), 2, "it runs as long as run does", id="install"
         ),
     ],
 )
@@ -208,3 +209,63 @@ def test_the_pause_before_the_next_start_grows(tmp_path: Path) -> None:
 
     assert pauses == [0.1, 0.2, 0.4, 0.8]
     assert len(log.read_text().splitlines()) >= 4
+
+
+def _run_alone(child: "subprocess.Popen[str]", plugin: int) -> None:
+    """Kill ``run``; its plugin is told by the kernel, and ends in good order."""
+    child.kill()
+    child.wait(SOON_S)
+    until(lambda: not _runs(plugin), SOON_S)
+
+
+def _both(child: "subprocess.Popen[str]", plugin: int) -> None:
+    """Kill both, before the plugin can say anything."""
+    os.kill(plugin, signal.SIGSTOP)
+    child.kill()
+    child.wait(SOON_S)
+    os.kill(plugin, signal.SIGKILL)
+    until(lambda: not _runs(plugin), SOON_S)
+
+
+@pytest.mark.parametrize(
+    ("kill", "why"),
+    [
+        pytest.param(_run_alone, "has ended (the run that had started it was killed)", id="run alone"),
+        pytest.param(_both, "has ended, last seen", id="both at once"),
+    ],
+)
+def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninstalls(
+    site: Nri, kill: Callable[["subprocess.Popen[str]", int], None], why: str
+) -> None:
+    with Engine(site.socket) as engine:
+        before = site.tree()
+        with site.served() as child:
+            engine.plugged()
+            told(site.state, '"registered": true')
+            until_it_sleeps(child.pid)
+            kill(child, site.plugin())
+        said, ready = site.status(), site.status("--ready")
+        found = _nri_check(site)
+        site.state.unlink()  # as by a reboot
+        without, again = site.status(), _nri_check(site)
+        told_state = '{"version": 1, "registered": true, "engine": "", "missed": [], "problem": "", '
+        site.state.write_text(told_state + '"since": "", "missed_in_all": 0}')
+        undone, after = site.call("uninstall"), site.status()
+
+    assert "BAD NRI plugin" in said.stdout
+    assert why in said.stdout
+    assert "start run again, or uninstall" in said.stdout
+    assert (said.returncode, ready.returncode) == (1, 1)
+    assert (found["level"], why in found["found"]) == ("bad", True)
+    assert "does not run: containers that ask for devices" in without.stdout
+    assert (without.returncode, again["level"]) == (1, "bad")
+    assert undone.returncode == 0
+    assert after.stdout == "nothing is installed\n"
+    assert site.tree() == before
+
+
+def _nri_check(site: Nri) -> dict[str, Any]:
+    command = [sys.executable, "-m", "installer", "doctor", "--json", "--host-root", str(site.root)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    checks = json.loads(said.stdout)["checks"]
+    return next(check for check in checks if check["name"] == "nri-plugin")

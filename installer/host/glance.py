@@ -11,6 +11,7 @@ MAX_PID_BYTES = 64
 # Opened as it stands: no link is followed, no other end of a FIFO waited for.
 OPEN = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
 READ_BYTES = 1 << 16
+HELD = "held"  # in the place of a mark: the path is that of a pidfile whose holder is to run
 PID_DIGITS = 10
 DEVICE_DIGITS = 8
 INODE_DIGITS = 20
