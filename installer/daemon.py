@@ -27,7 +27,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
-from installer.record import next_run, ready, successor
+from installer.record import gpus, next_run, ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.context import Context
 from installer.record.internal import internal_errors
@@ -151,11 +151,12 @@ def _carry_on(host: Host, options: Options) -> Exit:
 
 
 def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None = None) -> Plan:
-    """Return what is to be done.
+    """Return what is to be done, once a stale specification is out of everybody's way.
 
     Raises:
         InstallerError: it could not end well.
     """
+    gpus.withdraw_stale(host, options, ledger)
     facts = probe_install(host, options, ledger.held, known)
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)

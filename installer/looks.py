@@ -245,9 +245,9 @@ def _ended(
     """
     found_nothing = bool(as_found) and not (now.problem or now.asked or (proven and proven.steps))
     looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
-    moment = seen.now_s()
-    by_cdi = work.held().cdi is not None
+    moment, by_cdi = seen.now_s(), work.held().cdi is not None
     now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment), by_cdi=by_cdi)
+    now = now.with_generation(proven.unmade if proven else None)
     watched = _places(work, now)
     marked: Sequence[str] = ()
     if not as_found or (proven is not None and not proven.unproven):

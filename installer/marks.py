@@ -21,9 +21,9 @@ AT_MOST_S: Final = 1.1  # a file system that counts whole seconds
 def marks(options: Options) -> tuple[bool, tuple[str, ...]]:
     """Return whether ``status`` finds all good, and a mark and a path for each thing that it looks at.
 
-    Where the NRI plugin is to be there, its lock is to be held. There are no marks where a node is not ready
-    so. None also where a path has letters that the readiness file would have to escape, or is mounted elsewhere:
-    each probe is then given its answer by ``status``, as after any change.
+    Where the NRI plugin is to be there, its lock is to be held. There are no marks where a node is not
+    ready so. None also where a path has letters that the readiness file would have to escape, or is mounted
+    elsewhere: each probe is then given its answer by ``status``, as after any change.
     """
     good = False
     with suppress(InstallerError):
