@@ -39,8 +39,8 @@ class Nri(Site):
         self.lock = self.directory / "toolkit-installer.pid"
 
     @contextmanager
-    def served(self) -> Iterator["subprocess.Popen[str]"]:
-        with self.running(*BESIDE) as child:
+    def served(self, *more: str) -> Iterator["subprocess.Popen[str]"]:
+        with self.running(*BESIDE, *more) as child:
             yield child
 
     def plugin(self) -> int:
@@ -201,7 +201,13 @@ def test_the_pause_before_the_next_start_grows(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         # Made anew each time, as by a program image that has come into the place of the last one.
         again = Child(environment).keep()
-        if again is not None and round(again, 1) not in pauses and again >= nri_child.FIRST_S - 0.01:
+        ended = environment[PLUGIN].startswith(b"0 ")
+        if (
+            ended
+            and again is not None
+            and round(again, 1) not in pauses
+            and again >= nri_child.FIRST_S - 0.01
+        ):
             pauses.append(round(again, 1))
             time.sleep(again)
         time.sleep(0.005)
@@ -269,3 +275,65 @@ def _nri_check(site: Nri) -> dict[str, Any]:
     said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
     checks = json.loads(said.stdout)["checks"]
     return next(check for check in checks if check["name"] == "nri-plugin")
+
+
+def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: Nri) -> None:
+    figures = site.root / "metrics/toolkit.prom"
+    figures.parent.mkdir()
+    with Engine(site.socket) as engine, site.served("--metrics-textfile", "/metrics/toolkit.prom") as child:
+        engine.plugged()
+        told(figures, "toolkit_installer_nri_plugin_registered 1\n")
+        until_it_sleeps(child.pid)
+        first = site.plugin()
+        os.kill(first, signal.SIGSTOP)
+        said, ready, check = site.status(), site.status("--ready"), _nri_check(site)
+        plugin = engine.plugged()
+        given = plugin.create(WISH)
+        assert child.stderr is not None
+        again = next(line for line in child.stderr if "plugin started again" in line)
+        told(figures, "toolkit_installer_nri_plugin_ends_total 1\n")
+        counted = told(figures, "toolkit_installer_nri_plugin_registered 1\n")
+
+    assert "toolkit_installer_nri_missed_containers 0\n" in counted
+    assert "BAD NRI plugin" in said.stdout
+    assert (
+        f"hangs (pid {first}): containers that ask for devices by annotation start without them"
+        in said.stdout
+    )
+    assert (said.returncode, ready.returncode, check["level"]) == (1, 1, "bad")
+    assert given["payload"]
+    assert json.loads(again)["ended"] == "killed, for it hung"
+
+
+STOPPED = "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(100)"
+# Its handler is called, and nothing of its own is done any more.
+LOOPS = "import signal; signal.signal(signal.SIGURG, lambda *_: None)\nwhile True: pass"
+LIVES = "import signal, time; signal.signal(signal.SIGURG, lambda *_: None)\nwhile True: time.sleep(100)"
+
+
+@pytest.mark.parametrize(
+    ("code", "hangs"),
+    [
+        pytest.param(STOPPED, True, id="stopped"),
+        pytest.param(LOOPS, True, id="in a loop"),
+        pytest.param(LIVES, False, id="it lives"),
+    ],
+)
+def test_one_that_gives_no_sign_of_life_is_ended(
+    monkeypatch: pytest.MonkeyPatch, code: str, *, hangs: bool
+) -> None:
+    monkeypatch.setattr(nri_child, "ASK_S", 0.5)
+    monkeypatch.setattr(nri_child, "ANSWER_S", 0.5)
+    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", code)))
+    environment = {PLUGIN: SEPARATOR.join(words)}
+
+    pids, until_s = set[bytes](), time.monotonic() + 4
+    while time.monotonic() < until_s and len(pids) < 2:
+        Child(environment).keep()  # made anew each time, as above
+        pids.add(environment[PLUGIN].split()[0])
+        pids.discard(b"0")
+        time.sleep(0.01)
+    ended = environment[PLUGIN].split(SEPARATOR)[0].split()[-1]
+    Child(environment).stop()
+
+    assert (len(pids), ended) == ((2, b"hung") if hangs else (1, b"-"))

@@ -7,12 +7,15 @@ from typing import Final
 
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError
+from installer.decide.metrics import PluginFigures
 from installer.decide.nri.wishes import HEARS, SAYS, Missed, Nri
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.host.glance import is_held_pidfile
+from installer.host.glance import is_halted, is_held_pidfile
+from installer.host.holder import holder_of
 from installer.host.locks import remove_pidfile
 from installer.host.nri_state import VERSION, State
+from installer.host.waiting import plugin_ends
 from installer.record.texts import told_by_root
 
 WHAT: Final = "NRI plugin"
@@ -52,9 +55,13 @@ def lines(host: Host, nri: Nri, held: Record | None) -> Iterator[tuple[str, str,
     state = state or State()
     why = f" ({state.problem})" if state.problem else ""
     remedy = BESIDE_RUN if beside_run else "start it again"
-    if not is_held_pidfile(str(host.local_path(nri.lock))):
+    lock = host.local_path(nri.lock)
+    if not is_held_pidfile(str(lock)):
         last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
+    elif is_halted(str(lock)):
+        remedy = f"a run that waits ends it within two minutes, else kill -9 {holder_of(lock)}"
+        yield WHAT, f"hangs (pid {holder_of(lock)}): {WITHOUT}; {remedy}", False, not beside_run
     elif not state.registered:
         since = f" since {state.since}" if state.since else ""
         yield WHAT, f"not registered{since}{why}: {WITHOUT}", False, not beside_run
@@ -65,6 +72,16 @@ def lines(host: Host, nri: Nri, held: Record | None) -> Iterator[tuple[str, str,
         more = ", ..." if state.missed_in_all != len(names) else ""
         told = f"{state.missed_in_all} containers run without the devices that their pods ask for"
         yield WHAT, f"{told} ({', '.join(names)}{more}): delete these pods", False, True
+
+
+def figures(host: Host, nri: Nri, held: Record) -> PluginFigures | None:
+    """Return what monitoring is told of the plugin beside ``run``; None where there is to be none."""
+    if held.nri is None:
+        return None
+    nri = of_ledger(nri, held)
+    state, lock = read(host, nri.state) or State(), str(host.local_path(nri.lock))
+    registered = state.registered and is_held_pidfile(lock) and not is_halted(lock)
+    return PluginFigures(registered, state.missed_in_all, plugin_ends())
 
 
 def remove(host: Host, nri: Nri) -> None:

@@ -128,6 +128,28 @@ def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(with_n
     assert ("1 containers run without the devices that their pods ask for" in said) is without
 
 
+def test_a_plugin_that_hangs_is_ended_and_the_next_one_names_what_it_has_missed(with_nri: Node) -> None:
+    with serving(with_nri) as process:
+        process.wait_for("waiting for a signal")
+        pod = with_nri.cri.run_pod(name="missed", annotations=WISH)
+        with_nri.run(["kill", "-STOP", with_nri.read("/run/nri/toolkit-installer.pid").strip()])
+        hangs, ready = with_nri.installer("status"), with_nri.installer("status", "--ready")
+        began = time.monotonic()
+        with_nri.cri.start(pod, Container(command=SLEEP, name="main"))
+        created_s = time.monotonic() - began
+        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+        said, state = with_nri.installer("status").stdout, json.loads(with_nri.read(STATE))
+        with_nri.cri.remove_pod(pod)
+
+    assert "BAD NRI plugin" in hangs.stdout
+    assert "hangs (pid " in hangs.stdout
+    assert (hangs.returncode, ready.returncode) == (1, 1)
+    assert created_s < ENGINE_WAITS_S
+    assert '"ended": "killed, for it hung"' in process.log
+    assert [each["pod"] for each in state["missed"]] == ["missed"]
+    assert "1 containers run without the devices" in said
+
+
 def test_an_engines_restart_costs_nothing_but_the_gap(with_nri: Node) -> None:
     with serving(with_nri) as process:
         time.sleep(1.2)  # as long as a session must last, for it to be back without a pause

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.decide.metrics import METRICS, PREFIX, Counts, EngineFigures, Figures, exposition
+from installer.decide.metrics import (
+    METRICS,
+    PREFIX,
+    Counts,
+    EngineFigures,
+    Figures,
+    PluginFigures,
+    exposition,
+)
 from installer.decide.metrics_document import document
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
@@ -27,6 +35,7 @@ FIGURES = Figures(
     (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True, True)),
     1_795_000_001,
     "20261122T083000Z",
+    PluginFigures(registered=True, missed=2, ends=1),
 )
 WITHOUT_SAMPLES_AT_FIRST = "failures_total"
 
