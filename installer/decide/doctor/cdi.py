@@ -215,7 +215,7 @@ CHECKS: Final = (
         GROUP,
         "the NRI plugin that is to run beside `run`, or the one at `--nri-socket`: its lock, its process, and"
         " what it tells beside its socket",
-        "it is not there, hangs, is not registered, or has missed containers: these run without their devices",
+        "it is not there, hangs, is not registered, or has missed containers, which run without devices",
         "`toolkit-installer run --mode nri` (or `nri`) has to run, and NRI to be on in the engine; its log"
         " says why it is `not registered`. Delete the pods that were missed",
         plugin,
