@@ -151,18 +151,18 @@ def _carry_on(host: Host, options: Options) -> Exit:
 
 
 def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None = None) -> Plan:
-    """Return what is to be done, once a stale specification is out of everybody's way.
+    """Return what is to be done.
 
     Raises:
         InstallerError: it could not end well.
     """
-    gpus.withdraw_stale(host, options, ledger)
-    facts = probe_install(host, options, ledger.held, known)
-    trials = Trials(host, facts.contents)
-    plan = plan_install(facts, options, trials)
-    plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
-    refuse_obstacles(plan)
-    return plan
+    with gpus.stale_withdrawn(host, options, ledger):
+        facts = probe_install(host, options, ledger.held, known)
+        trials = Trials(host, facts.contents)
+        plan = plan_install(facts, options, trials)
+        plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
+        refuse_obstacles(plan)
+        return plan
 
 
 def _install(
@@ -205,7 +205,8 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo
         ready.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
         context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
-        apply(context, plan, signals.check, undo_follows=undo_follows)
+        with gpus.stale_withdrawn(host, options, ledger):
+            apply(context, plan, signals.check, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
 
@@ -233,6 +234,7 @@ def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) 
         carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
         publish=partial(_publish, host, options, ledger),
         withdraw=partial(ready.remove, host, options.ready_file),
+        withdraw_stale=partial(gpus.withdraw_stale, host, options, ledger),
         looked=partial(figures.installed, host, options, ledger),
         failed=partial(figures.failed, host, options, ledger),
         node_stops=partial(_node_stops, host),

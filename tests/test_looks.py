@@ -97,6 +97,7 @@ class Node:
             carry_out=self._carry_out,
             publish=lambda _, __: self.done.append("published"),
             withdraw=lambda: self.done.append("withdrawn"),
+            withdraw_stale=lambda: self.done.append("stale withdrawn"),
             looked=lambda plan, _: self.told.append(f"looked, {len(plan.steps)} steps"),
             failed=lambda error: self.told.append(error.code),
             node_stops=lambda: self.stops,

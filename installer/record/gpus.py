@@ -1,7 +1,7 @@
 """The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -70,11 +70,22 @@ def _gone(host: Host, said: str) -> tuple[str, ...]:
     return tuple(path for path in named(said) if not _is_there(host, path))
 
 
-def withdraw_stale(host: Host, options: Options, ledger: Ledger) -> None:
-    """Remove a specification of ours that names what is gone, before anything that may fail or be refused.
+@contextmanager
+def stale_withdrawn(host: Host, options: Options, ledger: Ledger) -> Iterator[None]:
+    """Withdraw a stale specification where the block, which would have replaced it, fails or is refused."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except InstallerError:
+        withdraw_stale(host, options, ledger)
+        raise
 
-    No container could start with it, as long as it is there. That it cannot be removed is told, and stops
-    nothing: the plan says so as well.
+
+def withdraw_stale(host: Host, options: Options, ledger: Ledger) -> None:
+    """Remove a specification of ours that names what is gone: no container could start with it.
+
+    That it cannot be removed is told, and stops nothing.
     """
     try:
         file = host.read(PATH)
