@@ -17,7 +17,7 @@ from installer.decide.errors import (
     UndoIncompleteError,
     UsageError,
 )
-from installer.decide.options import Mode, Options, RestartMode
+from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
@@ -27,7 +27,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
-from installer.record import next_run, ready, successor
+from installer.record import gpus, next_run, ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.context import Context
 from installer.record.internal import internal_errors
@@ -47,9 +47,9 @@ INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 def install(options: Options) -> Exit:
     """Install and configure, prove it, and leave it in place."""
-    if options.mode is Mode.NRI:
+    if options.serves_nri:
         raise UsageError(
-            "install in mode nri (the plugin runs as long as run does)",
+            "install with the NRI plugin (it runs as long as run does)",
             remedy="use run, or install with --mode cdi and start toolkit-installer nri beside it",
         )
     host = Host.under(options.host_root, options.mounts)
@@ -156,12 +156,13 @@ def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None =
     Raises:
         InstallerError: it could not end well.
     """
-    facts = probe_install(host, options, ledger.held, known)
-    trials = Trials(host, facts.contents)
-    plan = plan_install(facts, options, trials)
-    plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
-    refuse_obstacles(plan)
-    return plan
+    with gpus.stale_withdrawn(host, options, ledger):
+        facts = probe_install(host, options, ledger.held, known)
+        trials = Trials(host, facts.contents)
+        plan = plan_install(facts, options, trials)
+        plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
+        refuse_obstacles(plan)
+        return plan
 
 
 def _install(
@@ -204,7 +205,8 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo
         ready.remove(host, options.ready_file)
     if plan.steps or plan.final != ledger.held:
         context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
-        apply(context, plan, signals.check, undo_follows=undo_follows)
+        with gpus.stale_withdrawn(host, options, ledger):
+            apply(context, plan, signals.check, undo_follows=undo_follows)
     else:
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
 
@@ -232,6 +234,7 @@ def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) 
         carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
         publish=partial(_publish, host, options, ledger),
         withdraw=partial(ready.remove, host, options.ready_file),
+        withdraw_stale=partial(gpus.withdraw_stale, host, options, ledger),
         looked=partial(figures.installed, host, options, ledger),
         failed=partial(figures.failed, host, options, ledger),
         node_stops=partial(_node_stops, host),

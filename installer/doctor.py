@@ -43,7 +43,7 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
         examine(host, options),
         held=_held(host, options),
         by_cdi=held.cdi,
-        plugin=tuple((state, good) for _, state, good in nri_seen.lines(host, options.nri)),
+        plugin=tuple((state, good) for _, state, good, _ in nri_seen.lines(host, options.nri, held)),
         configured={row.name: (row.unit, unit_state(host, row.unit)) for row in held.engines},
     )
     found = findings(node)

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.decide.data import replace
+from installer.decide.options import GPU_KIND
 from installer.decide.rows import Record
 from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
@@ -33,6 +34,8 @@ def lines(seen: Seen | None) -> Iterator[tuple[str, str, bool, bool]]:
             yield engine.name, _engine(engine, by_cdi=seen.by_cdi), engine.serves, False
         if engine.refusal is not None:
             yield engine.name, str(engine.refusal), False, True
+    if seen.generation is not None:
+        yield GPU_KIND, str(seen.generation), False, True
     if seen.doing:
         yield "repair", f"under way since {seen.time}: {', '.join(seen.doing)}", True, True
 
@@ -80,6 +83,7 @@ def document(seen: Seen | None) -> dict[str, Any] | None:
         "code": seen.code,
         "problem": seen.problem,
         "remedy": seen.remedy,
+        "unmade": seen.unmade,
         "engines": [
             {
                 "name": each.name,

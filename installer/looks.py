@@ -19,6 +19,7 @@ from installer.decide.drift import (
 )
 from installer.decide.errors import InstallerError, NotIdleError, StoppedError
 from installer.decide.options import Drift, Options
+from installer.decide.parts.gpus import STALE
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
 from installer.decide.steps import describe
@@ -41,10 +42,10 @@ ELSEWISE: Final = "-"
 class Work:
     """What a look may do to the node that it looks at.
 
-    ``plan`` says what an install would do, and ``carry_out`` does it; ``publish`` says that the engines are
-    proven to serve, with the marks of all that ``status`` looks at, ``withdraw`` that they are not;
-    ``node_stops`` tells whether the node is going down. ``looked``, with the engines that refuse their
-    configs, and ``failed`` tell monitoring how a look has ended.
+    ``plan`` says what an install would do, and ``carry_out`` does it, ``withdraw_stale`` what cannot wait for
+    it; ``publish`` says that the engines are proven to serve, with the marks of all that ``status`` looks at,
+    ``withdraw`` that they are not; ``node_stops`` tells whether the node is going down. ``looked``, with the
+    engines that refuse their configs, and ``failed`` tell monitoring how a look has ended.
     """
 
     host: Host
@@ -54,6 +55,7 @@ class Work:
     carry_out: Callable[[Plan], None]
     publish: Callable[[Plan, Sequence[str]], None]
     withdraw: Callable[[], None]
+    withdraw_stale: Callable[[], None]
     looked: Callable[[Plan, Collection[str]], None]
     failed: Callable[[InstallerError], None]
     node_stops: Callable[[], bool]
@@ -103,12 +105,12 @@ def look(work: Work, *, asked: bool) -> Watch:
 
 
 def _begun(work: Work, before: Seen, *, asked: bool) -> Seen:
-    now = replace(before, number=before.number + 1, began_s=seen.now_s(), asked=asked, doing=(), did=())
-    return replace(now, ignores=work.options.drift is Drift.IGNORE)
+    fresh = replace(before, ignores=work.options.drift is Drift.IGNORE, doing=(), did=())
+    return replace(fresh, number=before.number + 1, began_s=seen.now_s(), asked=asked)
 
 
 def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
-    engines_before = signature(_engine_places(work, before))
+    engines_before = _signature(work, before)
     moment = watching.moment(work.host, work.options, work.held())
     plan = _planned(work)
     if watching.moment(work.host, work.options, work.held()) != moment:
@@ -127,11 +129,13 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         if not (drifted.things or plan.reloaded):
             return _ended(work, now, as_found, plan)
         # One that was restarted before our write has not read it: only what we reload is asked again.
-        unread = not drifted.engines and signature(_engine_places(work, before)) != engines_before
+        unread = not drifted.engines and _signature(work, before) != engines_before
         return _ended(work, now, ELSEWISE if unread else "", plan)
     if (alone := following(plan, work.held())) is not None:
         work.carry_out(alone)
         as_found = ELSEWISE
+    elif STALE in plan.why:
+        work.withdraw_stale()  # it is nobody's drift
     ignored = decision.action is Action.IGNORE
     if ignored:
         serving.refuse_stopped(_stopped(work, plan))
@@ -148,10 +152,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
 
 
 def _left(work: Work, now: Seen, as_found: str, plan: Plan) -> Watch:
-    """Tell a look at drift that is ignored, on a node whose engines serve all the same.
-
-    What they serve they may give up with their next reload, which shows in no file: so it is looked at again.
-    """
+    """Tell a look at drift that is ignored while engines serve: again soon, for no file tells of reloads."""
     untouched = replace(plan, parts=())
     work.looked(untouched, tuple(each.name for each in now.engines if each.refused))
     now = replace(now.with_error(None), until_s=seen.now_s() + IGNORED_S)
@@ -245,9 +246,9 @@ def _ended(
     """
     found_nothing = bool(as_found) and not (now.problem or now.asked or (proven and proven.steps))
     looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
-    moment = seen.now_s()
-    by_cdi = work.held().cdi is not None
+    moment, by_cdi = seen.now_s(), work.held().cdi is not None
     now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment), by_cdi=by_cdi)
+    now = now.with_generation(proven.unmade if proven else None)
     watched = _places(work, now)
     marked: Sequence[str] = ()
     if not as_found or (proven is not None and not proven.unproven):
@@ -295,5 +296,5 @@ def _places(work: Work, now: Seen) -> tuple[str, ...]:
     return watching.places(work.host, work.options, work.held(), now)
 
 
-def _engine_places(work: Work, before: Seen) -> tuple[str, ...]:
-    return watching.engine_places(work.host, work.options, work.held(), before)
+def _signature(work: Work, before: Seen) -> str:
+    return signature(watching.engine_places(work.host, work.options, work.held(), before))

@@ -34,6 +34,7 @@ def serve(options: Options, log_format: str) -> Exit:
         write_pid(lock, nri.lock)
         places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
         places.append(str(host.local_path(nri.pipes)) if nri.preinstalled else "")
+        places.append(str(parent.pid) if parent else "")
         allowed = [str(each) for each in nri.allowed]
         nri_image.become_plugin([*places, log_format, nri.identity.name, nri.identity.index, *allowed])
     finally:

@@ -15,6 +15,7 @@ from installer.record import seen
 from installer.record.seen import Seen
 
 ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
+SOON_S: Final = 2.0
 POLL_S: Final = 0.05
 
 
@@ -34,7 +35,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     if as_json:
         sys.stdout.write(json.dumps(looked.document(answer), indent=2) + "\n")
         refused = any(each.refused for each in answer.engines)
-        return Exit.FAILED if answer.problem or refused else Exit.OK
+        return Exit.FAILED if answer.problem or answer.unmade or refused else Exit.OK
     if answer.error is not None:
         raise answer.error
     for step in answer.did:
@@ -44,13 +45,15 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     for engine in answer.engines:
         if engine.refusal is not None:
             raise engine.refusal
+    if answer.generation is not None:
+        raise answer.generation
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
     return Exit.OK
 
 
 def _answer(host: Host, options: Options, pid: int, sent_s: float) -> Seen:
     """Return the first look that was asked for and that began after ``sent_s``, once it is over."""
-    told = False
+    told, said = False, False
     while seen.now_s() < sent_s + ANSWER_S:
         found = seen.read(host, options.state_file)
         ours = found is not None and found.asked and found.began_s >= sent_s
@@ -60,6 +63,12 @@ def _answer(host: Host, options: Options, pid: int, sent_s: float) -> Seen:
             told = True
             # To stderr: an engine that is restarted ends the kubectl exec that it serves.
             sys.stderr.write(f"under way: {', '.join(found.doing)}\n")
+        if not said and seen.now_s() > sent_s + SOON_S:
+            said = True
+            sys.stderr.write(
+                f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
+                "or a GPU that nvidia-ctk asks, does not answer\n"
+            )
         if holder.holder_of(host.local_path(options.pid_file)) != pid:
             raise InstallerError(
                 "reconcile (the run that waited has ended)",

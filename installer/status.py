@@ -50,11 +50,10 @@ def main(argv: Sequence[str]) -> int:
         ignores = seen is not None and seen.current and seen.ignores
         found = held_lines(host, options, held, deep=arguments.deep, ignores=ignores)
         lines = [*_seen(seen), *(_to_ask(line, seen) for line in found)] if held else [*found]
+        lines += [Line(*each) for each in nri_lines(host, options.nri, held)]
         why = next((f"{line.what}: {line.state}" for line in lines if not (line.good or line.later)), "")
         if not (why or ready):
             why = looked.not_proven(host, options.pid_file, held, seen)
-        # Beside all that makes a node ready: what the plugin has missed stays missed.
-        lines += [Line(*each) for each in nri_lines(host, options.nri)]
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
         return error.exit

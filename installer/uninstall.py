@@ -20,7 +20,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import remove_pidfile
 from installer.host.trees import remove_staged
-from installer.record import ready, seen
+from installer.record import nri_seen, ready, seen
 from installer.record.context import Context
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, opened
@@ -107,7 +107,9 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)
+        plugin = nri_seen.of_ledger(options.nri, ledger.held)
         carry_out(context, plan, never_stop)
+        nri_seen.remove(host, plugin)
     if plan.in_use:
         raise UndoIncompleteError(
             f"give everything back (our runtime runs {names_of(plan.in_use)})",

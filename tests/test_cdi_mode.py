@@ -1,5 +1,10 @@
 """Mode cdi by the real program, on a host below a directory whose Docker takes devices by CDI."""
 
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,8 +26,8 @@ from installer.host.locks import lock_pidfile
 from installer.looked import lines, not_proven
 from installer.record.seen import EngineSeen, Seen
 from tests.support.cdi_site import CdiSite
-from tests.support.site import sentence
-from tests.support.waiting import until_it_sleeps
+from tests.support.site import PROJECT, sentence
+from tests.support.waiting import until, until_it_sleeps
 
 
 @pytest.fixture
@@ -190,3 +195,107 @@ def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
 
     assert options.mode is Mode.RUNTIME
     assert options.set_as_default
+
+
+def _no_engine(_: CdiSite, docker: ExitStack) -> None:
+    docker.close()
+
+
+def _what_is_only_told(site: CdiSite, _: ExitStack) -> None:
+    (site.root / "usr/local/nvidia/toolkit/nvidia-ctk.real").unlink()
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        pytest.param(_no_engine, id="no engine answers"),
+        pytest.param(_what_is_only_told, id="drift is only told"),
+    ],
+)
+def test_a_stale_specification_is_withdrawn_whatever_else_stands_in_the_way(
+    site: CdiSite, stands: Callable[[CdiSite, ExitStack], None]
+) -> None:
+    gone = site.library("libnvidia-gone.so.1")
+    with ExitStack() as docker:
+        docker.enter_context(site.docker())
+        with site.running("--drift", "report") as child:
+            until_it_sleeps(child.pid)
+            named = site.specification
+            stands(site, docker)
+            gone.unlink()
+            until(lambda: not site.specification, 30)
+            until_it_sleeps(child.pid)
+            status = site.status()
+            child.kill()
+    again = site.call("uninstall")
+
+    assert gone.name in named
+    assert "the last one was of no use any more and is removed" in status.stdout
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_run_that_may_not_start_withdraws_a_stale_specification_all_the_same(site: CdiSite) -> None:
+    gone = site.library("libnvidia-gone.so.1")
+    with site.docker():
+        assert site.call("install").returncode == 0
+    named = site.specification
+    kept = site.call("run"), site.specification
+    gone.unlink()
+
+    refused = site.call("run")
+
+    assert gone.name in named
+    assert (kept[0].returncode, kept[1]) == (1, named), "one that holds stays"
+    assert (refused.returncode, site.specification) == (1, "")
+    withdrawn = [line for line in map(json.loads, refused.stderr.splitlines()) if "gone" in line]
+    assert [line["event"] for line in withdrawn] == ["specification withdrawn"]
+    assert withdrawn[0]["gone"] == ["/driver/usr/lib64/libnvidia-gone.so.1"]
+
+
+def _loaded(site: CdiSite, instead: str) -> Path:
+    """Let a driver seem loaded; return the file that has nvidia-ctk do something else as soon as it is there."""
+    loaded, switch = site.root / "proc/driver/nvidia/version", site.root / "switch"
+    loaded.parent.mkdir(parents=True)
+    loaded.touch()
+    tool = next(site.source.rglob("nvidia-ctk"))
+    tool.write_text(tool.read_text().replace("\n", f"\ntest -e {switch} && {{ {instead}; }}\n", 1))
+    return switch
+
+
+def test_reconcile_and_status_say_that_no_specification_can_be_generated(site: CdiSite) -> None:
+    switch = _loaded(site, "echo 'level=error msg=\"GPU is lost\"' >&2; exit 1")
+    with site.docker(), site.running() as child:
+        until_it_sleeps(child.pid)
+        switch.touch()
+
+        asked, as_json, status = site.call("reconcile"), site.call("reconcile", "--json"), site.status()
+
+        until_it_sleeps(child.pid)
+        child.terminate()
+        assert child.wait(60) == 0
+    words = 'generate the CDI specification of the GPUs (level=error msg="GPU is lost")'
+    assert "nothing to do" not in asked.stdout
+    assert words in sentence(asked)
+    assert sentence(asked).endswith("load its modules, or switch CDI off")
+    assert (asked.returncode, as_json.returncode, status.returncode) == (1, 1, 1)
+    assert words in json.loads(as_json.stdout)["unmade"]
+    assert words in status.stdout
+    assert status.stdout.endswith("ready: yes\n"), "the specification that is there still holds"
+
+
+def test_reconcile_says_early_for_whom_it_waits(site: CdiSite) -> None:
+    switch = _loaded(site, "exec sleep 1000")
+    with site.docker(), site.running() as child:
+        until_it_sleeps(child.pid)
+        switch.touch()
+        command, began = site.command("reconcile"), time.monotonic()
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
+            assert asking.stderr is not None
+            said = asking.stderr.readline()
+            waited_s = time.monotonic() - began
+            asking.kill()
+        child.terminate()
+        assert child.wait(60) == 0
+
+    assert f"asked run (pid {child.pid}) to look at the node" in said
+    assert waited_s < 10

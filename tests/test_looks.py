@@ -70,6 +70,7 @@ def test_since_is_kept_while_nothing_changes() -> None:
     assert found[1].since not in {"", "2"}
 
 
+UNMADE = InstallerError("generate it", remedy="wake the GPU", code="cdi-failed")
 STEP = WriteConfig("docker", PurePosixPath("/etc/docker/daemon.json"), None, None)
 DIFFERS = Plan((Part("docker", (STEP,), ("somebody has changed it",)),), Record(), Record(), {})
 
@@ -98,6 +99,7 @@ class Node:
             carry_out=self._carry_out,
             publish=lambda _, __: self.done.append("published"),
             withdraw=lambda: self.done.append("withdrawn"),
+            withdraw_stale=lambda: self.done.append("stale withdrawn"),
             looked=lambda plan, _: self.told.append(f"looked, {len(plan.steps)} steps"),
             failed=lambda error: self.told.append(error.code),
             node_stops=lambda: self.stops,
@@ -372,9 +374,9 @@ def test_a_look_that_has_failed_waits_for_room_and_for_nothing_that_it_has_writt
     assert f"{ROOM}{tmp_path / 'usr/local/nvidia'}" in watch.places
 
 
-@pytest.mark.parametrize("unmade", [False, True], ids=["made, or no driver", "nvidia-ctk has failed"])
+@pytest.mark.parametrize("unmade", [None, UNMADE], ids=["made, or no driver", "nvidia-ctk has failed"])
 def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
-    tmp_path: Path, *, unmade: bool
+    tmp_path: Path, unmade: InstallerError | None
 ) -> None:
     node = Node(tmp_path, Plan((), Record(), Record(), {}, unmade=unmade))
 

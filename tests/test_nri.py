@@ -177,7 +177,7 @@ def test_its_last_words_are_left_where_kubernetes_looks(place: Place, tmp_path: 
         "import sys; from pathlib import Path; from installer.host import nri_plugin, termination; "
         f"termination.PATH = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
     )
-    files = [str(place.socket), str(place.state), str(place.directory / "lock"), ""]
+    files = [str(place.socket), str(place.state), str(place.directory / "lock"), "", ""]
     command = [sys.executable, "-c", start, *files, "json", "name", "10", "operator=a.com/b"]
 
     with (

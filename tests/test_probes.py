@@ -1,5 +1,6 @@
 """A probe that is answered without loading anything says what ``status`` says."""
 
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 from installer import probes
 from installer.flags import FLAGS, options_from
 from installer.host.files import Host
+from installer.host.nri_state import State, publish
 from installer.marks import marks
 from installer.probes import answer
 from installer.record import ready
@@ -137,6 +139,31 @@ def test_a_probe_says_of_each_node_what_status_says(
 
 
 @only_as_root
+def test_a_plugin_that_should_be_there_is_looked_for_at_each_probe(site: Site) -> None:
+    ledger, nri = site.root / LEDGER, site.root / "var/run/nri"
+    rows = json.loads(ledger.read_text())
+    ledger.write_text(json.dumps(rows | {"nri": "/var/run/nri/nri.sock"}))
+    nri.mkdir(parents=True)
+    publish(str(nri / "toolkit-installer.json"), State(registered=True, engine="containerd 2.1.9"))
+    with (nri / "toolkit-installer.pid").open("w+") as lock:
+        Path(lock.name).chmod(0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        published(site)
+        there = answer(["status", "--ready"], variables(site)), whole(site)
+        state = (nri / "toolkit-installer.json").read_text()
+        publish(str(nri / "toolkit-installer.json"), State(problem="it waits for the engine"))
+        waits_for_it = answer(["status", "--ready"], variables(site)), whole(site)
+    (nri / "toolkit-installer.json").write_text(state)
+    published(site)
+    gone = answer(["status", "--ready"], variables(site)), whole(site)
+
+    assert there == (0, 0)
+    assert waits_for_it == (None, 1)
+    assert gone == (None, 1)
+
+
 def test_readiness_that_somebody_else_wrote_is_none(site: Site) -> None:
     os.chown(site.root / READY, NOBODY, NOBODY)
 

@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,8 +39,8 @@ class Nri(Site):
         self.lock = self.directory / "toolkit-installer.pid"
 
     @contextmanager
-    def served(self) -> Iterator["subprocess.Popen[str]"]:
-        with self.running(*BESIDE) as child:
+    def served(self, *more: str) -> Iterator["subprocess.Popen[str]"]:
+        with self.running(*BESIDE, *more) as child:
             yield child
 
     def plugin(self) -> int:
@@ -171,7 +172,7 @@ def test_a_second_plugin_finds_the_lock_held_and_the_first_one_serves_on(site: N
             ("run", *BESIDE, "--nri-socket", "/nowhere/nri.sock"), 1, "there is no directory", id="no NRI"
         ),
         pytest.param(
-            ("install", "--mode", "nri", *BESIDE[1:]), 2, "the plugin runs as long as run does", id="install"
+            ("install", "--mode", "nri", *BESIDE[1:]), 2, "it runs as long as run does", id="install"
         ),
     ],
 )
@@ -200,7 +201,13 @@ def test_the_pause_before_the_next_start_grows(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         # Made anew each time, as by a program image that has come into the place of the last one.
         again = Child(environment).keep()
-        if again is not None and round(again, 1) not in pauses and again >= nri_child.FIRST_S - 0.01:
+        ended = environment[PLUGIN].startswith(b"0 ")
+        if (
+            ended
+            and again is not None
+            and round(again, 1) not in pauses
+            and again >= nri_child.FIRST_S - 0.01
+        ):
             pauses.append(round(again, 1))
             time.sleep(again)
         time.sleep(0.005)
@@ -208,3 +215,125 @@ def test_the_pause_before_the_next_start_grows(tmp_path: Path) -> None:
 
     assert pauses == [0.1, 0.2, 0.4, 0.8]
     assert len(log.read_text().splitlines()) >= 4
+
+
+def _run_alone(child: "subprocess.Popen[str]", plugin: int) -> None:
+    """Kill ``run``; its plugin is told by the kernel, and ends in good order."""
+    child.kill()
+    child.wait(SOON_S)
+    until(lambda: not _runs(plugin), SOON_S)
+
+
+def _both(child: "subprocess.Popen[str]", plugin: int) -> None:
+    """Kill both, before the plugin can say anything."""
+    os.kill(plugin, signal.SIGSTOP)
+    child.kill()
+    child.wait(SOON_S)
+    os.kill(plugin, signal.SIGKILL)
+    until(lambda: not _runs(plugin), SOON_S)
+
+
+@pytest.mark.parametrize(
+    ("kill", "why"),
+    [
+        pytest.param(_run_alone, "has ended (the run that had started it was killed)", id="run alone"),
+        pytest.param(_both, "has ended, last seen", id="both at once"),
+    ],
+)
+def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninstalls(
+    site: Nri, kill: Callable[["subprocess.Popen[str]", int], None], why: str
+) -> None:
+    with Engine(site.socket) as engine:
+        before = site.tree()
+        with site.served() as child:
+            engine.plugged()
+            told(site.state, '"registered": true')
+            until_it_sleeps(child.pid)
+            kill(child, site.plugin())
+        said, ready = site.status(), site.status("--ready")
+        found = _nri_check(site)
+        site.state.unlink()  # as by a reboot
+        without, again = site.status(), _nri_check(site)
+        told_state = '{"version": 1, "registered": true, "engine": "", "missed": [], "problem": "", '
+        site.state.write_text(told_state + '"since": "", "missed_in_all": 0}')
+        undone, after = site.call("uninstall"), site.status()
+
+    assert "BAD NRI plugin" in said.stdout
+    assert why in said.stdout
+    assert "start run again, or uninstall" in said.stdout
+    assert (said.returncode, ready.returncode) == (1, 1)
+    assert (found["level"], why in found["found"]) == ("bad", True)
+    assert "does not run: containers that ask for devices" in without.stdout
+    assert (without.returncode, again["level"]) == (1, "bad")
+    assert undone.returncode == 0
+    assert after.stdout == "nothing is installed\n"
+    assert site.tree() == before
+
+
+def _nri_check(site: Nri) -> dict[str, Any]:
+    command = [sys.executable, "-m", "installer", "doctor", "--json", "--host-root", str(site.root)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    checks = json.loads(said.stdout)["checks"]
+    return next(check for check in checks if check["name"] == "nri-plugin")
+
+
+def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: Nri) -> None:
+    figures = site.root / "metrics/toolkit.prom"
+    figures.parent.mkdir()
+    with Engine(site.socket) as engine, site.served("--metrics-textfile", "/metrics/toolkit.prom") as child:
+        engine.plugged()
+        told(figures, "toolkit_installer_nri_plugin_registered 1\n")
+        until_it_sleeps(child.pid)
+        first = site.plugin()
+        os.kill(first, signal.SIGSTOP)
+        said, ready, check = site.status(), site.status("--ready"), _nri_check(site)
+        plugin = engine.plugged()
+        given = plugin.create(WISH)
+        assert child.stderr is not None
+        again = next(line for line in child.stderr if "plugin started again" in line)
+        told(figures, "toolkit_installer_nri_plugin_ends_total 1\n")
+        counted = told(figures, "toolkit_installer_nri_plugin_registered 1\n")
+
+    assert "toolkit_installer_nri_missed_containers 0\n" in counted
+    assert "BAD NRI plugin" in said.stdout
+    assert (
+        f"hangs (pid {first}): containers that ask for devices by annotation start without them"
+        in said.stdout
+    )
+    assert (said.returncode, ready.returncode, check["level"]) == (1, 1, "bad")
+    assert given["payload"]
+    assert json.loads(again)["ended"] == "killed, for it hung"
+
+
+STOPPED = "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(100)"
+# Its handler is called, and nothing of its own is done any more.
+LOOPS = "import signal; signal.signal(signal.SIGURG, lambda *_: None)\nwhile True: pass"
+LIVES = "import signal, time; signal.signal(signal.SIGURG, lambda *_: None)\nwhile True: time.sleep(100)"
+
+
+@pytest.mark.parametrize(
+    ("code", "hangs"),
+    [
+        pytest.param(STOPPED, True, id="stopped"),
+        pytest.param(LOOPS, True, id="in a loop"),
+        pytest.param(LIVES, False, id="it lives"),
+    ],
+)
+def test_one_that_gives_no_sign_of_life_is_ended(
+    monkeypatch: pytest.MonkeyPatch, code: str, *, hangs: bool
+) -> None:
+    monkeypatch.setattr(nri_child, "ASK_S", 0.5)
+    monkeypatch.setattr(nri_child, "ANSWER_S", 0.5)
+    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", code)))
+    environment = {PLUGIN: SEPARATOR.join(words)}
+
+    pids, until_s = set[bytes](), time.monotonic() + 4
+    while time.monotonic() < until_s and len(pids) < 2:
+        Child(environment).keep()  # made anew each time, as above
+        pids.add(environment[PLUGIN].split()[0])
+        pids.discard(b"0")
+        time.sleep(0.01)
+    ended = environment[PLUGIN].split(SEPARATOR)[0].split()[-1]
+    Child(environment).stop()
+
+    assert (len(pids), ended) == ((2, b"hung") if hangs else (1, b"-"))

@@ -139,7 +139,7 @@ class GpuSpecification:
     ``path`` is one of ours, and ``stale`` are the files that it names and that are not there any more.
     ``others`` are the files of somebody else with devices of the same kind, in directories that engines read.
     ``unread`` are those of them that name that kind in a way that we do not understand.
-    ``unmade`` is that nvidia-ctk has failed although a driver is loaded: no file may tell when it would not.
+    ``unmade`` is how nvidia-ctk has failed although a driver is loaded: no file may tell when it would not.
     """
 
     path: PurePosixPath
@@ -149,7 +149,7 @@ class GpuSpecification:
     stale: tuple[str, ...] = ()
     others: tuple[PurePosixPath, ...] = ()
     unread: tuple[PurePosixPath, ...] = ()
-    unmade: bool = False
+    unmade: InstallerError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,14 +53,27 @@ class EngineFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginFigures:
+    """The NRI plugin beside ``run``: whether it was registered, how many it has missed, its ends."""
+
+    registered: bool
+    missed: int
+    ends: int
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
-    """A node at the last look; ``since`` is when it became ready, "" where it is not."""
+    """A node at the last look; ``since`` is when it became ready, "" where it is not.
+
+    ``plugin`` is None where no NRI plugin is to be there.
+    """
 
     version: str
     counts: Counts
     engines: tuple[EngineFigures, ...]
     looked_s: float
     since: str = ""
+    plugin: PluginFigures | None = None
 
     @property
     def ready(self) -> bool:
@@ -89,6 +102,10 @@ class Metric:
 
 def _by_engine(value: Callable[[EngineFigures], float]) -> Callable[[Figures], list[tuple[Labels, float]]]:
     return lambda figures: [({"engine": each.name}, value(each)) for each in figures.engines]
+
+
+def _of_plugin(value: Callable[[PluginFigures], float]) -> Callable[[Figures], list[tuple[Labels, float]]]:
+    return lambda figures: [({}, value(figures.plugin))] if figures.plugin else []
 
 
 METRICS: Final = (
@@ -133,6 +150,27 @@ METRICS: Final = (
         "1 while the engine has not read its configs, for its restart waits until it is idle, else 0.",
         ("engine",),
         _by_engine(lambda engine: engine.pending),
+    ),
+    Metric(
+        "nri_plugin_registered",
+        Type.GAUGE,
+        "1 if at the last look the NRI plugin beside run was registered with its engine, else 0.",
+        (),
+        _of_plugin(lambda plugin: plugin.registered),
+    ),
+    Metric(
+        "nri_missed_containers",
+        Type.GAUGE,
+        "Containers that ran at the last look without the devices that their pods ask the NRI plugin for.",
+        (),
+        _of_plugin(lambda plugin: plugin.missed),
+    ),
+    Metric(
+        "nri_plugin_ends_total",
+        Type.COUNTER,
+        "Times that the NRI plugin has died, or hung and was ended, since run was started.",
+        (),
+        _of_plugin(lambda plugin: plugin.ends),
     ),
     Metric(
         "last_look_timestamp_seconds",

@@ -62,4 +62,5 @@ def rows_of(parts: Iterable[Part]) -> Record:
         configs=tuple({row.path: row for each in rows for row in each.configs}.values()),
         nodes=tuple(node for each in rows for node in each.nodes),
         cdi=next((each.cdi for each in rows if each.cdi), None),
+        nri=next((each.nri for each in rows if each.nri), None),
     )

@@ -41,7 +41,7 @@ class Plan:
     of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
     ``pending`` tells why an engine is not restarted yet, ``due`` are those whose restart an earlier plan has
     left for later, and ``earlier`` what was written for it then: a roll-back takes that back as well.
-    ``unmade`` is that nvidia-ctk has failed although a driver is loaded.
+    ``unmade`` is how nvidia-ctk has failed although a driver is loaded.
     """
 
     parts: tuple[Part, ...]
@@ -56,7 +56,7 @@ class Plan:
     pending: Mapping[str, NotIdleError] = field(default_factory=dict)
     due: frozenset[str] = frozenset()
     earlier: tuple[WriteConfig, ...] = ()
-    unmade: bool = False
+    unmade: InstallerError | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -183,7 +183,7 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: 
         pending=pending,
         due=frozenset(row.name for row in held.engines if row.restart_due),
         earlier=tuple(write for each in chosen for write in _earlier(each, facts)),
-        unmade=facts.gpus is not None and facts.gpus.unmade,
+        unmade=facts.gpus.unmade if facts.gpus else None,
     )
     return plan.and_part(Part("failed-before", obstacles=_refused_before(plan, held, options)))
 

@@ -131,7 +131,8 @@ class Record:
     not undo everything, "" after an install. ``published`` are the files that tell others of us, metrics and
     labels; they stay when nothing else is held, to tell of an install that failed. The ``former`` rows are
     those that an undo has taken something from while the ledger had to stay (see ``former.py``). ``cdi`` is
-    there where the last install was one of CDI alone.
+    there where the last install was one of CDI alone. ``nri`` is the socket of the engine that the NRI plugin
+    beside ``run`` is to serve; None where no such plugin was asked for.
     """
 
     directories: tuple[PurePosixPath, ...] = ()
@@ -147,6 +148,7 @@ class Record:
     former_engines: tuple[EngineRow, ...] = ()
     former_configs: tuple[ConfigRow, ...] = ()
     cdi: CdiRow | None = None
+    nri: PurePosixPath | None = None
 
     @property
     def served(self) -> tuple[str, ...]:

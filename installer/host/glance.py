@@ -5,12 +5,16 @@ Python is started anew for each probe, every few seconds, on each node: what a s
 
 import posix
 from _stat import S_ISDIR, S_ISLNK, S_ISREG
+from time import sleep
 
 PROC = "/proc"
 MAX_PID_BYTES = 64
 # Opened as it stands: no link is followed, no other end of a FIFO waited for.
 OPEN = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
 READ_BYTES = 1 << 16
+HELD = "held"  # in the place of a mark: the path is that of a pidfile whose holder is to run
+HALTED = (["T"], ["t"], ["D"])  # proc(5)
+HALTED_LOOKS, HALTED_S = 3, 0.05  # who waits for a disk goes on in a moment
 PID_DIGITS = 10
 DEVICE_DIGITS = 8
 INODE_DIGITS = 20
@@ -57,6 +61,20 @@ def is_held_pidfile(path: str, proc: str = PROC) -> bool:
         return True
     inode = file.st_dev, file.st_ino
     return any(is_roots(pid, proc) and _is_called(pid, said, proc) for pid in holders(inode, proc))
+
+
+def is_halted(path: str, proc: str = PROC) -> bool:
+    """Tell whether the holder of a pidfile does not go on: it is stopped, traced, or waits for a disk."""
+    for look in range(HALTED_LOOKS):
+        sleep(HALTED_S if look else 0)
+        try:
+            status = posix.stat(path)
+            found = holders((status.st_dev, status.st_ino), proc)
+            if not any(_field("State:", pid, proc)[:1] in HALTED for pid in found):
+                return False
+        except OSError:
+            return False
+    return True
 
 
 def _is_called(pid: int, said: str, proc: str) -> bool:

@@ -2,21 +2,33 @@
 
 The waiter loads this where there is a plugin: nothing but the kernel's calls. What is known of the plugin
 stands in a variable of the environment, which outlives each change of the program image.
+
+One that hangs is ended and started again: the engine has thrown it out after two seconds, and only a new one
+knows whom it has missed. It is asked by a signal, which it answers by going back to its wait: the kernel
+counts that. Nothing of the plugin but its one loop can give that sign.
 """
 
 import posix
-from _signal import SIGKILL, SIGTERM  # type: ignore[import-not-found]  # as in waiter.py
+from _signal import SIGKILL, SIGTERM, SIGURG  # type: ignore[import-not-found]  # as in waiter.py
 from time import monotonic, sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not loaded to wait
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
 
 PLUGIN = b"_TOOLKIT_INSTALLER_NRI"
 PARENT = b"_TOOLKIT_INSTALLER_PARENT"
 OWN = b"_TOOLKIT_INSTALLER_"
 SEPARATOR = b"\x1f"
-NEW = b"0 0 0 0 -"
+NEW = b"0 0 0 0 0 -1 0 -"
+HUNG = b"hung"
+# A minute after it has begun or given a sign it is asked for one, and as soon as the kernel tells that it was
+# stopped. On a busy machine an answer takes its time.
+ASK_S, ANSWER_S = 60.0, 10.0
+STOPS_S = 0.1  # until one that was told to stop has
+UNASKED, KILLED = -1, -2
+STOPPED = 0x7F  # wait(2)
+STATUS_BYTES = 8192
 # The pause before the next start doubles, and is the first one again after a plugin that has lasted.
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0
 STOP_S, LOOK_S = 5.0, 0.01
@@ -31,24 +43,27 @@ def beside(_: bytes, __: int) -> "Callable[[list[int]], float | None]":
 class Child:
     """The plugin as the ``environment`` tells of it; a ``keep`` or ``stop`` is told there."""
 
-    def __init__(self, environment: dict[bytes, bytes] = posix.environ) -> None:
+    def __init__(self, environment: "MutableMapping[bytes, bytes]" = posix.environ) -> None:
         self._environment = environment
         said, *self._command = environment[PLUGIN].split(SEPARATOR)
-        pid, began, pause, due, self._ended = said.split()
+        pid, began, pause, due, sign, waits, ends, self._ended = said.split()
         self._pid, self._began, self._pause_s, self._due = int(pid), float(began), float(pause), float(due)
+        # When it is asked for a sign, or is to have given one; how often it had waited when it was asked.
+        self._sign, self._waits, self.ends = float(sign), int(waits), int(ends)
 
     def keep(self, _: object = None) -> float | None:
-        """Start it if it is due; return in how many seconds it will be, None while it runs."""
+        """Start it if it is due, or end it if it hangs; return in how many seconds there is more to do."""
         now = monotonic()
-        if self._pid:
-            if not self._has_ended():
-                return None
+        if self._pid and self._has_ended():
             self._pid = 0
+            self.ends += 1
             self._rest(now)
-        if self._due <= now:
+        if self._pid:
+            self._sign_of_life(now)
+        elif self._due <= now:
             self._start(now)
         self._tell()
-        return None if self._pid else max(0.0, self._due - now)
+        return max(0.0, (self._sign if self._pid else self._due) - now)
 
     def stop(self) -> None:
         """End it, and return when it has ended."""
@@ -66,12 +81,32 @@ class Child:
 
     def _has_ended(self) -> bool:
         try:
-            pid, status = posix.waitpid(self._pid, posix.WNOHANG)
+            pid, status = posix.waitpid(self._pid, posix.WNOHANG | posix.WUNTRACED)
         except ChildProcessError:
             return True
+        if pid and status & 0xFF == STOPPED:
+            self._sign = monotonic() + STOPS_S if self._waits == UNASKED else self._sign
+            return False
         if pid:
-            self._ended = b"%d" % status
+            self._ended = HUNG if self._waits == KILLED else b"%d" % status
         return bool(pid)
+
+    def _sign_of_life(self, now: float) -> None:
+        """Ask for a sign when it is time, and end a plugin that has given none."""
+        if now < self._sign:
+            return
+        try:
+            waits = _waits(self._pid)
+            if self._waits == UNASKED:
+                posix.kill(self._pid, SIGURG)
+                self._waits, self._sign = waits, now + ANSWER_S
+            elif self._waits in {waits, KILLED}:  # one that waits for a disk ends when it has it
+                posix.kill(self._pid, SIGKILL)
+                self._waits, self._sign = KILLED, now + ASK_S
+            else:
+                self._waits, self._sign = UNASKED, now + ASK_S
+        except (IndexError, OSError, ValueError):  # it cannot be seen
+            self._waits, self._sign = UNASKED, now + ASK_S
 
     def _rest(self, now: float) -> None:
         lasted = now - self._began >= STEADY_S
@@ -87,6 +122,7 @@ class Child:
             return
         if pid:
             self._pid, self._began = pid, now
+            self._waits, self._sign = UNASKED, now + ASK_S
             return
         try:
             posix.closerange(3, MANY_FILES)  # the locks are those of run alone
@@ -97,5 +133,17 @@ class Child:
             posix._exit(127)  # noqa: SLF001 - the program of the parent must not go on here
 
     def _tell(self) -> None:
-        said = f"{self._pid} {self._began} {self._pause_s} {self._due}".encode() + b" " + self._ended
-        self._environment[PLUGIN] = SEPARATOR.join([said, *self._command])
+        said = (
+            f"{self._pid} {self._began} {self._pause_s} {self._due} {self._sign} {self._waits} {self.ends} "
+        )
+        self._environment[PLUGIN] = SEPARATOR.join([said.encode() + self._ended, *self._command])
+
+
+def _waits(pid: int) -> int:
+    """Return how often a process has gone to wait for something."""
+    fd = posix.open(b"/proc/%d/status" % pid, posix.O_RDONLY)
+    try:
+        said = posix.read(fd, STATUS_BYTES)
+    finally:
+        posix.close(fd)
+    return int(said.partition(b"\nvoluntary_ctxt_switches:")[2].split()[0])

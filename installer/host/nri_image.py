@@ -35,7 +35,7 @@ def parent() -> Parent | None:
     said = os.environ.pop(nri_child.PARENT.decode(), "")
     try:
         pid, status = said.split()
-        return Parent(int(pid), _told(int(status)) if status != "-" else "")
+        return Parent(int(pid), _told(status) if status != "-" else "")
     except ValueError:
         return None
 
@@ -68,6 +68,8 @@ def _keep_no_capability() -> None:
     libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
 
 
-def _told(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
+def _told(status: str) -> str:
+    if status == nri_child.HUNG.decode():
+        return "killed, for it hung"
+    code = os.waitstatus_to_exitcode(int(status))
     return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -39,6 +39,7 @@ AGAIN_S: Final = 60.0  # kubelet tries a refused container again and again
 REMEMBERED: Final = 256
 NAMED: Final = 20
 READ_BYTES: Final = 1 << 16
+_ABANDONED: Final = "the run that had started it was killed"
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
 
 LogWriter = Callable[[str, str, Mapping[str, Any]], None]
@@ -48,13 +49,15 @@ LogWriter = Callable[[str, str, Mapping[str, Any]], None]
 class Place:
     """Where the engine listens, and what is beside: the state for ``status``, our lock, and pipes.
 
-    ``pipes`` is "" where no engine starts a program that leads to us.
+    ``pipes`` is "" where no engine starts a program that leads to us, and ``parent``, the pid of the ``run``
+    that has started us, where none has.
     """
 
     socket: str
     state: str
     lock: str
     pipes: str
+    parent: str = ""
 
     @property
     def directory(self) -> str:
@@ -64,10 +67,10 @@ class Place:
 
 def main(words: Sequence[str]) -> int:
     """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
-    place, log_format, identity = Place(*words[:4]), words[4], Identity(words[5], words[6])
+    place, log_format, identity = Place(*words[:5]), words[5], Identity(words[6], words[7])
     log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(STDERR)))
     wakes = Wakes(place.directory)
-    plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[7:]))))
+    plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[8:]))))
     try:
         plugin.serve()
     except InstallerError as error:
@@ -77,8 +80,11 @@ def main(words: Sequence[str]) -> int:
         return int(error.exit)
     finally:
         plugin.close()
-    log.info("stopped")
-    for path in (place.state, place.lock):
+    abandoned = place.parent not in {"", str(os.getppid())}  # a run that stops waits for our end
+    if abandoned:
+        plugin.tell_state(State(problem=_ABANDONED))
+    log.info("stopped", reason=_ABANDONED if abandoned else "asked to")
+    for path in (place.lock,) if abandoned else (place.state, place.lock):
         with suppress(OSError):
             Path(path).unlink()
     return 0
@@ -216,9 +222,7 @@ class Plugin:
             if not content:
                 return
             for turn in session.hear(content):
-                self._send(
-                    connection, turn.reply
-                )  # all the node waits for it: what there is to tell is later
+                self._send(connection, turn.reply)  # all the node waits for it; what is told is told later
                 registered = registered or isinstance(turn.news, Synchronized)
                 self._tell(turn.news)
                 yield registered

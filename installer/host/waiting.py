@@ -91,6 +91,13 @@ def attend_plugin(script: str, words: Sequence[str]) -> None:
     os.environ[PLUGIN] = separator.join((nri_child.NEW.decode(), *program, *words))
 
 
+def plugin_ends() -> int:
+    """Return how often the plugin that is attended has ended by itself, or hung."""
+    with suppress(KeyError, ValueError):
+        return nri_child.Child(os.environb).ends
+    return 0
+
+
 def stop_plugin() -> None:
     """End the plugin that was attended, if there is one."""
     if PLUGIN in os.environ:

@@ -1,7 +1,7 @@
 """The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -13,15 +13,19 @@ from installer.decide.layout import DRIVER_LIBRARY_DIRS, cdi_hook
 from installer.decide.mode import SPEC_DIR, Version, highest_read
 from installer.decide.mode import SPECIFICATION as PATH
 from installer.decide.options import GPU_KIND, ROOT, Options
+from installer.decide.parts.gpus import without
 from installer.decide.rows import Record
 from installer.decide.specification import has_devices, named, specification
+from installer.host.events import log
 from installer.host.files import Host
 from installer.record.cdi import run_tool
 from installer.record.hints import driver_root
+from installer.record.ledger import Ledger
 from installer.record.texts import text, text_of
 
 SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
 LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as the driver's module is
+NAMED: Final = 5
 DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 
 
@@ -31,14 +35,13 @@ def gpu_specification(
     """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
     hook, now, row = str(cdi_hook(options.layout)), text_of(file), held.config(PATH)
     highest = highest_read(engines)
-    # Without its ledger it is known by its hook: that of our toolkit. What is in our place and gives nobody a
-    # device is no other's specification: a text of ours that was spoilt.
-    ours = file is not None and ((row is not None and file.digest in row.ours) or f'"{hook}"' in now)
+    # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
+    ours = _is_ours(file, options, held)
     theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest) is not False
     found = GpuSpecification(
         PATH,
         ours=ours,
-        stale=tuple(path for path in named(now) if ours and not _is_there(host, path)),
+        stale=_gone(host, now) if ours else (),
         others=(*((PATH,) if theirs else ()), *_others(host, engines, highest)),
     )
     unread = (path for path in found.others if has_devices(text(host, path), GPU_KIND, highest) is None)
@@ -51,7 +54,49 @@ def gpu_specification(
         raise
     except InstallerError as error:
         why = f"cannot {error.problem}; {error.remedy}"
-        return replace(found, lacking=why, unmade=not found.others and host.exists(LOADED))
+        loaded = not found.others and host.exists(LOADED)
+        return replace(found, lacking=why, unmade=error if loaded else None)
+
+
+def _is_ours(file: File | None, options: Options, held: Record) -> bool:
+    """Tell whether a text in our place is ours; without its ledger it is known by its hook."""
+    row = held.config(PATH)
+    known = row is not None and file is not None and file.digest in row.ours
+    return known or f'"{cdi_hook(options.layout)}"' in text_of(file)
+
+
+def _gone(host: Host, said: str) -> tuple[str, ...]:
+    """Return what a specification names and what is not there."""
+    return tuple(path for path in named(said) if not _is_there(host, path))
+
+
+@contextmanager
+def stale_withdrawn(host: Host, options: Options, ledger: Ledger) -> Iterator[None]:
+    """Withdraw a stale specification where the block, which would have replaced it, fails or is refused."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except InstallerError:
+        withdraw_stale(host, options, ledger)
+        raise
+
+
+def withdraw_stale(host: Host, options: Options, ledger: Ledger) -> None:
+    """Remove a specification of ours that names what is gone: no container could start with it.
+
+    That it cannot be removed is told, and stops nothing.
+    """
+    try:
+        file = host.read(PATH)
+        gone = _gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
+        if gone:
+            host.remove(PATH)
+            log.warning("specification withdrawn", path=str(PATH), gone=list(gone[:NAMED]), in_all=len(gone))
+            if ledger.held.config(PATH):
+                ledger.write(without(ledger.held, {PATH}))
+    except InstallerError as error:
+        log.warning("specification not withdrawn", path=str(PATH), error=error)
 
 
 def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:

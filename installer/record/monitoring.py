@@ -24,7 +24,7 @@ from installer.decide.rows import EngineRow, Record
 from installer.host import listening
 from installer.host.events import log
 from installer.host.files import Host
-from installer.record import published
+from installer.record import nri_seen, published
 from installer.record.counts import read_counts, write_counts
 from installer.record.in_force import lacking
 from installer.record.internal import internal_errors
@@ -145,7 +145,8 @@ def _tell(
     )
     # A label has no colons.
     since_text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
-    figures = Figures(_version(), counts, tuple(engines), time.time(), since_text)
+    plugin = nri_seen.figures(host, options.nri, ledger.held)
+    figures = Figures(_version(), counts, tuple(engines), time.time(), since_text, plugin)
     with warned():
         write_counts(host, options.layout, counts)
     for path in ledger.held.published:

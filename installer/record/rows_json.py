@@ -23,6 +23,7 @@ KNOWN: Final = frozenset(
         "failed",
         "left",
         "cdi",
+        "nri",
         "published",
         "directories",
         "nodes",
@@ -44,6 +45,7 @@ def dumps(held: Record) -> bytes:
         "failed": held.failed and {"digest": held.failed.digest, "problem": held.failed.problem},
         **({"left": held.left} if held.left else {}),
         **({"cdi": {"engines": held.cdi.engines, "lacking": held.cdi.lacking}} if held.cdi else {}),
+        **({"nri": str(held.nri)} if held.nri else {}),
         **({"published": [str(path) for path in held.published]} if held.published else {}),
         "directories": [str(path) for path in held.directories],
         "nodes": {str(node.path): node.born for node in held.nodes},
@@ -153,6 +155,7 @@ def _record(rows: Any) -> Record:
         former_engines=tuple(_engine(_table(row)) for row in _list(former.get("engines", []))),
         former_configs=tuple(_config(_table(row)) for row in _list(former.get("configs", []))),
         cdi=_cdi(_table(rows["cdi"])) if rows.get("cdi") else None,
+        nri=_path(rows["nri"]) if rows.get("nri") else None,
     )
 
 

@@ -55,8 +55,9 @@ class Seen:
     ``number`` counts the looks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
     ``asked`` says that somebody wanted it. ``doing`` are the steps that are under way, ``did`` those that are
     done. ``problem`` and ``remedy`` are "" where all is well. ``by_cdi`` is that no engine has a runtime of
-    ours, ``ignores`` that drift is to keep no node from being ready, ``hands_over_to`` the runtime that ours
-    start, "" where it was never found. The rest is what the next decision needs.
+    ours, ``ignores`` that drift keeps no node from being ready, ``hands_over_to`` the runtime that ours
+    start, "" where it was never found. ``unmade`` and ``unmade_remedy`` are how nvidia-ctk has failed
+    although a driver is loaded, "" where it has not. The rest is what the next decision needs.
     """
 
     boot_id: str = ""
@@ -79,6 +80,8 @@ class Seen:
     repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     ignores: bool = False
     hands_over_to: str = ""
+    unmade: str = ""
+    unmade_remedy: str = ""
 
     @property
     def current(self) -> bool:
@@ -95,6 +98,19 @@ class Seen:
         """What is not as it should be."""
         code: Any = self.code
         return InstallerError(self.problem, remedy=self.remedy, code=code) if self.problem else None
+
+    @property
+    def generation(self) -> InstallerError | None:
+        """Why there is no new specification of the GPUs: the one that is there, if one is, still holds."""
+        if not self.unmade:
+            return None
+        return InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
+
+    def with_generation(self, error: InstallerError | None) -> Self:
+        """Return the look with why there is no new specification."""
+        return replace(
+            self, unmade=error.problem if error else "", unmade_remedy=str(error.remedy) if error else ""
+        )
 
     def with_error(self, error: InstallerError | None) -> Self:
         """Return the look with what is not as it should be."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Api
 from installer.decide.errors import InstallerError
@@ -31,6 +32,8 @@ def places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str,
             local = str(host.local_path(path, last=last))
             found.append(f"{local}/" if whole else local)
     found += gpus.watched(host, options, held)
+    if held.nri is not None:  # it tells of itself there: registered or not, and what it has missed
+        found.append(str(host.local_path(replace(options.nri, socket=held.nri).state)))
     names = (seen.hands_over_to, *(each.monitor for each in seen.engines))
     found += [str(host.local_path(PurePosixPath(name), last=False)) for name in names if name]
     kept = (options.layout.toolkit, *(place for each in seen.engines for place in state_of(each.name)))

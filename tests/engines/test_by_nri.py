@@ -86,7 +86,7 @@ def test_a_container_that_asks_gets_its_gpu_and_the_engine_is_never_changed_or_u
     with Client(partial(answers, with_nri)) as client, serving(with_nri) as process:
         process.wait_for("waiting for a signal")
         asked, plain = _seen(with_nri, WISH), _seen(with_nri, {})
-        status = with_nri.installer("status")
+        status, ready = with_nri.installer("status"), with_nri.installer("status", "--ready")
         forbidden = with_nri.cri.run_pod(namespace="kube-system", annotations=WISH)
         with pytest.raises(CriError, match=f"--nri-allow kube-system={KIND}"):
             with_nri.cri.create(forbidden, Container(command=SLEEP, name="main"))
@@ -98,7 +98,7 @@ def test_a_container_that_asks_gets_its_gpu_and_the_engine_is_never_changed_or_u
     assert client.answered > 50
     assert asked.split() == ["void", "libcuda.so.550.1", "device"]
     assert "libcuda.so" not in plain
-    assert status.returncode == 0, status.stdout
+    assert (status.returncode, ready.returncode) == (0, 0), status.stdout
     assert "takes devices by CDI" in status.stdout
     assert "NRI plugin" in status.stdout
     assert "registered with containerd" in status.stdout
@@ -126,6 +126,28 @@ def test_a_plugin_that_dies_is_back_and_names_what_was_created_without_it(with_n
     without = "device" not in seen[0]  # it may have been back in time
     assert [each["pod"] for each in state["missed"]] == ["missed"] * without
     assert ("1 containers run without the devices that their pods ask for" in said) is without
+
+
+def test_a_plugin_that_hangs_is_ended_and_the_next_one_names_what_it_has_missed(with_nri: Node) -> None:
+    with serving(with_nri) as process:
+        process.wait_for("waiting for a signal")
+        pod = with_nri.cri.run_pod(name="missed", annotations=WISH)
+        with_nri.run(["kill", "-STOP", with_nri.read("/run/nri/toolkit-installer.pid").strip()])
+        hangs, ready = with_nri.installer("status"), with_nri.installer("status", "--ready")
+        began = time.monotonic()
+        with_nri.cri.start(pod, Container(command=SLEEP, name="main"))
+        created_s = time.monotonic() - began
+        until(lambda: process.log.count('"event": "registered"') > 1, lambda: process.log)
+        said, state = with_nri.installer("status").stdout, json.loads(with_nri.read(STATE))
+        with_nri.cri.remove_pod(pod)
+
+    assert "BAD NRI plugin" in hangs.stdout
+    assert "hangs (pid " in hangs.stdout
+    assert (hangs.returncode, ready.returncode) == (1, 1)
+    assert created_s < ENGINE_WAITS_S
+    assert '"ended": "killed, for it hung"' in process.log
+    assert [each["pod"] for each in state["missed"]] == ["missed"]
+    assert "1 containers run without the devices" in said
 
 
 def test_an_engines_restart_costs_nothing_but_the_gap(with_nri: Node) -> None:
@@ -206,16 +228,17 @@ def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting
     assert served_s < ENGINE_WAITS_S  # for a plugin that never answers
     assert "pre-installed NRI plugin" in with_nri.journal("containerd")
     (with_nri.root / SPECIFICATION.lstrip("/")).unlink()
-    wrong = bad(doctor(with_nri)[1])
+    wrong, status = bad(doctor(with_nri)[1]), with_nri.installer("status")
+    ready = with_nri.installer("status", "--ready")
     done = with_nri.installer("uninstall")
     assert (well["nri-plugin"]["level"], well["cdi-alone"]["level"]) == ("ok", "ok")
     assert (well["runtime-served"]["level"], bad(well)) == ("n/a", {})
+    # It ends in good order where the kernel tells it first that its run was killed.
     assert "has ended" in wrong["nri-plugin"]
+    assert "BAD NRI plugin" in status.stdout
+    assert (status.returncode, ready.returncode) == (1, 1)
     assert "there is no specification of nvidia.com/gpu" in wrong["cdi-alone"]
     assert done.returncode == 0, done.stderr
-    for path in ("run/nri/toolkit-installer.pid", "run/nri/toolkit-installer.json"):
-        (with_nri.root / path).unlink(missing_ok=True)  # what a killed plugin leaves, and the next takes over
-    with_nri.run(["rm", "-rf", "/run/nri/toolkit-installer"])
     assert snapshot(with_nri) == files
     (with_nri.root / LIBRARY.lstrip("/")).unlink()
 

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.decide.metrics import METRICS, PREFIX, Counts, EngineFigures, Figures, exposition
+from installer.decide.metrics import (
+    METRICS,
+    PREFIX,
+    Counts,
+    EngineFigures,
+    Figures,
+    PluginFigures,
+    exposition,
+)
 from installer.decide.metrics_document import document
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
@@ -27,8 +35,11 @@ FIGURES = Figures(
     (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True, True)),
     1_795_000_001,
     "20261122T083000Z",
+    PluginFigures(registered=True, missed=2, ends=1),
 )
-WITHOUT_SAMPLES_AT_FIRST = "failures_total"
+WITHOUT_SAMPLES_AT_FIRST = frozenset(
+    {"failures_total", *(each.name for each in METRICS if each.name.startswith("nri_"))}
+)
 
 
 def named_in(text: str) -> set[str]:
@@ -74,7 +85,7 @@ def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> No
     assert told["node_textfile_scrape_error"] == 0
     assert {name.partition("{")[0].removeprefix(PREFIX) for name in told if name.startswith(PREFIX)} == {
         each.name for each in METRICS
-    } - {WITHOUT_SAMPLES_AT_FIRST}
+    } - WITHOUT_SAMPLES_AT_FIRST
     assert told[f"{PREFIX}installs_total"] == 1
     assert any(name.startswith("node_textfile_mtime_seconds") and "toolkit" in name for name in told)
     assert not any(name.startswith(PREFIX) for name in (*before, *after))

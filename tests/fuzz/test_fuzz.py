@@ -478,7 +478,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "NRI's state": (
             json.dumps({"version": 1, "registered": True, "engine": "x 1", "problem": "", "since": "",
              "missed": [{"namespace": "a", "pod": "b", "container": "c", "asked": "d"}], "missed_in_all": 1}).encode(),
-            _file(directory / "nri", "run/nri/toolkit-installer.json", lambda host: list(nri_lines(host, Nri(PurePosixPath("/run/nri/nri.sock"))))),
+            _file(directory / "nri", "run/nri/toolkit-installer.json", lambda host: list(nri_lines(host, Nri(PurePosixPath("/run/nri/nri.sock")), None))),
         ),
         "nvidia-ctk": (json.dumps(GPUS).encode(), _gpus),
         "known digests": (

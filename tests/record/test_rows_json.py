@@ -85,6 +85,7 @@ RECORDS = st.builds(
     former_engines=st.lists(ENGINES, max_size=2).map(tuple),
     former_configs=st.lists(CONFIGS, max_size=2).map(tuple),
     cdi=st.none() | st.builds(CdiRow, st.lists(st.sampled_from([*KNOWN_ENGINES])).map(tuple), TEXTS),
+    nri=st.none() | PATHS,
 )
 
 

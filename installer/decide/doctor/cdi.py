@@ -213,8 +213,9 @@ CHECKS: Final = (
     Check(
         "nri-plugin",
         GROUP,
-        "what the NRI plugin tells beside its socket (`--nri-socket`), and its lock",
-        "it is not registered, has ended, or has missed containers, which run without their devices",
+        "the NRI plugin that is to run beside `run`, or the one at `--nri-socket`: its lock, its process, and"
+        " what it tells beside its socket",
+        "it is not there, hangs, is not registered, or has missed containers, which run without devices",
         "`toolkit-installer run --mode nri` (or `nri`) has to run, and NRI to be on in the engine; its log"
         " says why it is `not registered`. Delete the pods that were missed",
         plugin,

@@ -1,6 +1,6 @@
 """GPUs by CDI alone: the specification of the node's GPUs, and engines that have CDI in effect already."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -90,7 +90,10 @@ def _of(path: PurePosixPath, spec: GpuSpecification) -> str:
 def withdrawn(held: Record, done: Iterable[Step]) -> Record:
     """Return the rows of before an install that failed, less a specification that nobody wants back."""
     gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
-    if not gone or held.cdi is None:
-        return held
+    return without(held, gone) if gone and held.cdi is not None else held
+
+
+def without(held: Record, gone: Collection[PurePosixPath]) -> Record:
+    """Return the rows less those of specifications that are ``gone``."""
     rows = tuple(row for row in held.configs if row.path not in gone)
-    return replace(held, configs=rows, cdi=replace(held.cdi, lacking=WITHDRAWN))
+    return replace(held, configs=rows, cdi=held.cdi and replace(held.cdi, lacking=WITHDRAWN))

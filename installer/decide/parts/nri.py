@@ -40,9 +40,13 @@ def install(facts: Facts, options: Options) -> Part:
     against = [*map(_against, facts.engines)]
     obstacles = tuple(each for each in against if each) if all(against) else ()
     if facts.plugin is None:
-        return replace(_without(facts, UNASKED), obstacles=obstacles)
-    part = _with(facts, facts.plugin.path, options) if facts.plugin.path else Part(ID)
-    return replace(part, obstacles=(*obstacles, *facts.plugin.lacking, *part.obstacles))
+        part = _without(facts, UNASKED)
+    else:
+        part = _with(facts, facts.plugin.path, options) if facts.plugin.path else Part(ID)
+        obstacles = (*obstacles, *facts.plugin.lacking)
+    # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
+    rows = replace(part.rows, nri=options.nri.socket)
+    return replace(part, rows=rows, obstacles=(*obstacles, *part.obstacles))
 
 
 def undo(facts: Facts) -> Part:
