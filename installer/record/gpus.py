@@ -13,8 +13,9 @@ from installer.decide.layout import DRIVER_LIBRARY_DIRS, cdi_hook
 from installer.decide.mode import SPEC_DIR, Version, highest_read
 from installer.decide.mode import SPECIFICATION as PATH
 from installer.decide.options import GPU_KIND, ROOT, Options
+from installer.decide.read_specification import has_devices
 from installer.decide.rows import Record
-from installer.decide.specification import has_devices, named, specification
+from installer.decide.specification import named, specification
 from installer.host.files import Host
 from installer.record.cdi import run_tool
 from installer.record.hints import driver_root
@@ -34,15 +35,13 @@ def gpu_specification(
     # Without its ledger it is known by its hook: that of our toolkit. What is in our place and gives nobody a
     # device is no other's specification: a text of ours that was spoilt.
     ours = file is not None and ((row is not None and file.digest in row.ours) or f'"{hook}"' in now)
-    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest) is not False
+    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest)
     found = GpuSpecification(
         PATH,
         ours=ours,
         stale=tuple(path for path in named(now) if ours and not _is_there(host, path)),
         others=(*((PATH,) if theirs else ()), *_others(host, engines, highest)),
     )
-    unread = (path for path in found.others if has_devices(text(host, path), GPU_KIND, highest) is None)
-    found = replace(found, unread=tuple(unread))
     if file is not None and not (ours or theirs or row):
         return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
     try:
@@ -87,7 +86,7 @@ def _others(host: Host, engines: Iterable[EngineFacts], highest: Version | None)
         for name in host.names(directory):
             path = directory / name
             known = path.suffix not in SUFFIXES or path == own
-            if not known and has_devices(text(host, path), GPU_KIND, highest) is not False:
+            if not known and has_devices(text(host, path), GPU_KIND, highest):
                 yield path
 
 

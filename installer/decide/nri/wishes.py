@@ -24,7 +24,7 @@ GIVEN: Final = "toolkit-installer.nri/devices"
 
 # What the CDI library takes (tags.cncf.io/container-device-interface/pkg/parser).
 _KIND: Final = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?"
-_DEVICE: Final = pattern(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+DEVICE: Final = pattern(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ALLOWED: Final = pattern(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
 _NAME: Final = pattern(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
 _INDEX: Final = pattern(r"[0-9]{1,2}")
@@ -165,7 +165,7 @@ def devices(
         )
     kinds = {allows.kind for allows in allowed if allows.namespace == pod["namespace"]}
     for name in names:
-        found = _DEVICE.fullmatch(name)
+        found = DEVICE.fullmatch(name)
         if found is None:
             raise RefusedError(
                 f"create {where} (its annotation {key} asks for {name[:_SHOWN]!r}, which is no CDI device)",
