@@ -28,7 +28,11 @@ class Preinstalled(Place):
         self.nri = Nri(PurePosixPath(self.socket))
         self.pipes = Path(self.nri.pipes)
         self.program = directory / "10-toolkit-installer"
-        self.program.write_text(script(self.nri))
+        self.engine()
+
+    def engine(self, *words: str) -> None:
+        """Write the program for an engine of a command line."""
+        self.program.write_text(script(self.nri, words))
         self.program.chmod(0o755)
 
     @contextmanager
@@ -197,3 +201,38 @@ def test_without_the_flag_there_are_no_pipes(place: Preinstalled) -> None:
     with place.plugin(*ALLOW), Engine(place.socket) as engine:
         engine.plugged()
         assert not place.pipes.exists()
+
+
+def _our_words() -> list[str]:
+    return Path("/proc/self/cmdline").read_text().removesuffix("\0").split("\0")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(("/usr/bin/containerd", "--config", "/etc/other.toml"), id="other words"),
+        pytest.param((*_our_words(), "--more"), id="a word more"),
+        pytest.param(("$(exit 1)", "'", '"', "a b"), id="words that a shell could take for more"),
+    ],
+)
+def test_an_engine_beside_the_one_it_is_for_is_let_go_at_once_and_takes_nothing(
+    place: Preinstalled, other: tuple[str, ...]
+) -> None:
+    place.engine(*other)
+    with place.plugin(*PREINSTALLED):
+        with place.started_when_ready() as (plugged, program):
+            began = time.monotonic()
+            assert program.wait(DEADLINE_S) == 0
+            assert _hears_the_end(plugged)
+            assert time.monotonic() - began < 0.5
+
+        with Engine(place.socket) as engine:
+            assert engine.plugged().create(WISH)["payload"]
+
+
+def test_the_engine_that_it_is_for_is_known_by_its_command_line(place: Preinstalled) -> None:
+    place.engine(*_our_words())
+
+    with place.plugin(*PREINSTALLED), place.started_when_ready() as (plugged, _):
+        assert plugged.register()["name"] == "toolkit-installer"
+        assert plugged.create(WISH)["payload"]

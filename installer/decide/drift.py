@@ -10,6 +10,7 @@ from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.options import Drift
 from installer.decide.parts.gpus import FOLLOWS
+from installer.decide.parts.nri import RENEWED
 from installer.decide.parts.toolkit import THEIRS
 from installer.decide.plan import Plan
 from installer.decide.steps import (
@@ -88,7 +89,7 @@ class Drifted:
         things = {
             _thing(step): why
             for step, why in pairs
-            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS
+            if not isinstance(step, HOUSEKEEPING) and why not in {*FOLLOWS, RENEWED}
         }
         engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
         # One that is to be restarted once it is idle, and one that was to be since the install: no drift.

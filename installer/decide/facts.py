@@ -152,10 +152,14 @@ class GpuSpecification:
 
 @dataclass(frozen=True, slots=True)
 class PluginFile:
-    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot."""
+    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot.
+
+    ``engine`` is the command line of the one that runs, () where nobody knows it.
+    """
 
     path: PurePosixPath | None = None
     lacking: tuple[InstallerError, ...] = ()
+    engine: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
