@@ -18,7 +18,7 @@ from typing import Any, Final
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 from installer.decide.nri.session import Configured, Given, Refused, Session, Synchronized
-from installer.decide.nri.wishes import Allowed, Identity, Missed
+from installer.decide.nri.wishes import Allowed, Identity, Missed, some
 from installer.host.events import line, log
 from installer.host.glance import trusted_uids
 from installer.host.nri_relay import Connection, Dialled, Relay
@@ -233,7 +233,7 @@ class Plugin:
                 log.info("registered", engine=self._engine, missed=len(missed))
                 _tell_missed(missed)
             case Given(pod, container, devices):
-                log.info("devices given", pod=pod, container=container, devices=list(devices))
+                log.info("devices given", pod=pod, container=container, devices=some(devices))
             case Refused(error):
                 if self._is_news(str(error)):
                     log.warning("container refused", error=str(error), code=error.code)
