@@ -1,6 +1,7 @@
 """The program that an engine starts as its plugin: it leads to the one that runs, or ends at once."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -236,3 +237,72 @@ def test_the_engine_that_it_is_for_is_known_by_its_command_line(place: Preinstal
     with place.plugin(*PREINSTALLED), place.started_when_ready() as (plugged, _):
         assert plugged.register()["name"] == "toolkit-installer"
         assert plugged.create(WISH)["payload"]
+
+
+def _removed_directory(place: Preinstalled) -> None:
+    shutil.rmtree(place.pipes, ignore_errors=True)  # they may be made again before it has ended
+
+
+def _removed_pipes(place: Preinstalled) -> None:
+    for pipe in place.pipes.iterdir():
+        pipe.unlink()
+
+
+def _replaced_by_files(place: Preinstalled) -> None:
+    for pipe in place.pipes.iterdir():
+        pipe.unlink()
+        pipe.write_text("x")
+
+
+REMOVALS = [_removed_directory, _removed_pipes, _replaced_by_files]
+
+
+def _has_pipes(place: Preinstalled) -> bool:
+    return all((place.pipes / name).is_fifo() for name in ("in", "out"))
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_pipes_that_somebody_removes_while_it_waits_are_made_again(
+    place: Preinstalled, remove: Callable[[Preinstalled], None]
+) -> None:
+    with place.plugin(*PREINSTALLED) as child:
+        _ready(place)
+        remove(place)
+        assert _soon(lambda: _has_pipes(place))
+
+        with place.started() as (plugged, _):
+            assert plugged.register()["name"] == "toolkit-installer"
+            assert plugged.create(WISH)["payload"]
+        child.terminate()
+        assert child.wait(DEADLINE_S) == 0
+    assert "pipes made again" in place.log.read_text()
+    assert not place.pipes.exists()
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_pipes_that_somebody_removes_while_it_serves_are_there_for_the_next_start(
+    place: Preinstalled, remove: Callable[[Preinstalled], None]
+) -> None:
+    with place.plugin(*PREINSTALLED):
+        with place.started_when_ready() as (plugged, _):
+            plugged.register()
+            until(place.state, '"registered": true')
+            remove(place)
+            assert _soon(lambda: _has_pipes(place))
+            assert plugged.create(WISH)["payload"], "it goes on"
+
+        with place.started() as (plugged, _):
+            assert plugged.register()["name"] == "toolkit-installer"
+            assert plugged.create(WISH)["payload"]
+
+
+def test_after_a_boot_without_pipes_the_program_ends_at_once_and_the_plugin_makes_them(
+    place: Preinstalled,
+) -> None:
+    began = time.monotonic()
+    with place.started() as (_, program):
+        assert program.wait(DEADLINE_S) == 0
+    assert time.monotonic() - began < 0.5
+
+    with place.plugin(*PREINSTALLED), place.started_when_ready() as (plugged, _):
+        assert plugged.register()["name"] == "toolkit-installer"

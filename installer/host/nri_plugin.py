@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
     """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
     place, log_format, identity = Place(*words[:4]), words[4], Identity(words[5], words[6])
     log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(STDERR)))
-    wakes = Wakes(place.directory)
+    wakes = Wakes(*filter(None, (place.directory, place.pipes)))
     plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[7:]))))
     try:
         plugin.serve()
@@ -129,7 +129,7 @@ class Plugin:
         """Return a connection as soon as there is one; None where a stop comes first."""
         soon_until = time.monotonic() + SOON_FOR_S
         while not self._wakes.stopping:
-            self._wakes.watch()
+            self._watch()
             try:
                 return self._relayed() or self._dialled()
             except OSError as error:
@@ -140,6 +140,12 @@ class Plugin:
                 soon_until = now + SOON_FOR_S
             self._wakes.wait(self._waits_for, SOON_S if now < soon_until else LATER_S)
         return None
+
+    def _watch(self) -> None:
+        """See to it that changes are told of, and that an engine that starts finds the pipes."""
+        if self._relay is not None and self._relay.renewed():
+            log.warning("pipes made again", path=self._place.pipes)
+        self._wakes.watch()
 
     @property
     def _waits_for(self) -> int | None:
@@ -198,14 +204,13 @@ class Plugin:
             if not registered and time.monotonic() > due:
                 raise TimeoutError(None, "it has not registered us in time")
             if not ready:
+                self._watch()
                 continue
             content = connection.receive(READ_BYTES)
             if not content:
                 return
             for turn in session.hear(content):
-                self._send(
-                    connection, turn.reply
-                )  # all the node waits for it: what there is to tell is later
+                self._send(connection, turn.reply)  # all the node waits for it: telling is for later
                 registered = registered or isinstance(turn.news, Synchronized)
                 self._tell(turn.news)
                 yield registered
