@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias
 
 from installer.decide.nri.wishes import DEVICE
 from installer.decide.pattern import pattern
-from installer.decide.read_yaml import read_yaml
 from installer.decide.specification import MISTAKEN, Version, lowest_version
 from installer.decide.yaml_words import Plain
 
@@ -64,6 +63,8 @@ def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text and "!" not in text:
         return False
+    from installer.decide.read_yaml import read_yaml  # most nodes have no such file
+
     try:
         read = read_yaml(text)
         said = _shaped(read, _SPECIFICATION, strict=False)
