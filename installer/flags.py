@@ -219,6 +219,11 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
         ),
     )
     refuse_runtime_by_cdi(options)
+    if options.mode is Mode.NRI and "nri" in given and not values["nri"]:
+        raise UsageError(
+            "serve pods over NRI with --no-nri (mode nri is the NRI plugin)",
+            remedy="leave out one of the two, or use --mode cdi: it has no plugin",
+        )
     return options
 
 

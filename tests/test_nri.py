@@ -158,6 +158,49 @@ def test_what_was_missed_is_named_in_the_log_and_by_status(place: Place) -> None
     assert said.returncode == 1
 
 
+LOT = ",".join(
+    f"management.nvidia.com/gpu={'x' * 900}{number}" for number in range(250)
+)  # of an annotation's 256 KiB
+LINE_BYTES = 4096
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        pytest.param(LOT, id="many that are allowed"),
+        pytest.param("a.b/c=" + "y" * 250_000, id="a long one"),
+        pytest.param(f"{'k' * 250_000}.b/c=0", id="a long kind"),
+        pytest.param(" " * 250_000 + "!", id="no device"),
+    ],
+)
+def test_what_a_tenant_writes_makes_no_line_and_no_state_long(place: Place, wish: str) -> None:
+    wishes = {"nvidia.cdi.k8s.io/pod": wish}
+    existing = message((1, pod(wishes)), *[(2, container(f"c{number}")) for number in range(150)])
+
+    with Engine(place.socket) as engine, place.plugin():
+        plugin = engine.plugged(existing)
+        answer = plugin.create(wishes)
+        until(place.log, "container refused" if answer["status"]["code"] else "devices given")
+        log, state = place.log.read_text(), place.state.read_text()
+        said = place.call("status").stdout
+
+    assert max(map(len, log.splitlines())) < LINE_BYTES
+    assert len(state) < 100 * 500
+    assert max(map(len, said.splitlines())) < LINE_BYTES
+    assert len(answer["status"]["message"]) < LINE_BYTES
+
+
+def test_of_many_devices_the_log_names_some_and_says_how_many_more_there_are(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin():
+        answer = engine.plugged().create({"nvidia.cdi.k8s.io/pod": LOT})
+        log = until(place.log, "devices given")
+
+    given = json.loads(log.splitlines()[-1])["devices"]
+    assert len(given) == 11
+    assert given[-1] == "... 240 more"
+    assert len(answer["payload"]) > 200_000  # the engine is told of all
+
+
 def test_an_engine_that_drops_devices_ends_it_in_a_sentence(place: Place) -> None:
     with Engine(place.socket) as engine, place.plugin() as child:
         with pytest.raises(ConnectionResetError):

@@ -1,6 +1,7 @@
 """The program that an engine starts as its plugin: it leads to the one that runs, or ends at once."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +29,11 @@ class Preinstalled(Place):
         self.nri = Nri(PurePosixPath(self.socket))
         self.pipes = Path(self.nri.pipes)
         self.program = directory / "10-toolkit-installer"
-        self.program.write_text(script(self.nri))
+        self.engine()
+
+    def engine(self, *words: str) -> None:
+        """Write the program for an engine of a command line."""
+        self.program.write_text(script(self.nri, words))
         self.program.chmod(0o755)
 
     @contextmanager
@@ -197,3 +202,107 @@ def test_without_the_flag_there_are_no_pipes(place: Preinstalled) -> None:
     with place.plugin(*ALLOW), Engine(place.socket) as engine:
         engine.plugged()
         assert not place.pipes.exists()
+
+
+def _our_words() -> list[str]:
+    return Path("/proc/self/cmdline").read_text().removesuffix("\0").split("\0")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(("/usr/bin/containerd", "--config", "/etc/other.toml"), id="other words"),
+        pytest.param((*_our_words(), "--more"), id="a word more"),
+        pytest.param(("$(exit 1)", "'", '"', "a b"), id="words that a shell could take for more"),
+    ],
+)
+def test_an_engine_beside_the_one_it_is_for_is_let_go_at_once_and_takes_nothing(
+    place: Preinstalled, other: tuple[str, ...]
+) -> None:
+    place.engine(*other)
+    with place.plugin(*PREINSTALLED):
+        with place.started_when_ready() as (plugged, program):
+            began = time.monotonic()
+            assert program.wait(DEADLINE_S) == 0
+            assert _hears_the_end(plugged)
+            assert time.monotonic() - began < 0.5
+
+        with Engine(place.socket) as engine:
+            assert engine.plugged().create(WISH)["payload"]
+
+
+def test_the_engine_that_it_is_for_is_known_by_its_command_line(place: Preinstalled) -> None:
+    place.engine(*_our_words())
+
+    with place.plugin(*PREINSTALLED), place.started_when_ready() as (plugged, _):
+        assert plugged.register()["name"] == "toolkit-installer"
+        assert plugged.create(WISH)["payload"]
+
+
+def _removed_directory(place: Preinstalled) -> None:
+    shutil.rmtree(place.pipes, ignore_errors=True)  # they may be made again before it has ended
+
+
+def _removed_pipes(place: Preinstalled) -> None:
+    for pipe in place.pipes.iterdir():
+        pipe.unlink()
+
+
+def _replaced_by_files(place: Preinstalled) -> None:
+    for pipe in place.pipes.iterdir():
+        pipe.unlink()
+        pipe.write_text("x")
+
+
+REMOVALS = [_removed_directory, _removed_pipes, _replaced_by_files]
+
+
+def _has_pipes(place: Preinstalled) -> bool:
+    return all((place.pipes / name).is_fifo() for name in ("in", "out"))
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_pipes_that_somebody_removes_while_it_waits_are_made_again(
+    place: Preinstalled, remove: Callable[[Preinstalled], None]
+) -> None:
+    with place.plugin(*PREINSTALLED) as child:
+        _ready(place)
+        remove(place)
+        assert _soon(lambda: _has_pipes(place))
+
+        with place.started() as (plugged, _):
+            assert plugged.register()["name"] == "toolkit-installer"
+            assert plugged.create(WISH)["payload"]
+        child.terminate()
+        assert child.wait(DEADLINE_S) == 0
+    assert "pipes made again" in place.log.read_text()
+    assert not place.pipes.exists()
+
+
+@pytest.mark.parametrize("remove", REMOVALS)
+def test_pipes_that_somebody_removes_while_it_serves_are_there_for_the_next_start(
+    place: Preinstalled, remove: Callable[[Preinstalled], None]
+) -> None:
+    with place.plugin(*PREINSTALLED):
+        with place.started_when_ready() as (plugged, _):
+            plugged.register()
+            until(place.state, '"registered": true')
+            remove(place)
+            assert _soon(lambda: _has_pipes(place))
+            assert plugged.create(WISH)["payload"], "it goes on"
+
+        with place.started() as (plugged, _):
+            assert plugged.register()["name"] == "toolkit-installer"
+            assert plugged.create(WISH)["payload"]
+
+
+def test_after_a_boot_without_pipes_the_program_ends_at_once_and_the_plugin_makes_them(
+    place: Preinstalled,
+) -> None:
+    began = time.monotonic()
+    with place.started() as (_, program):
+        assert program.wait(DEADLINE_S) == 0
+    assert time.monotonic() - began < 0.5
+
+    with place.plugin(*PREINSTALLED), place.started_when_ready() as (plugged, _):
+        assert plugged.register()["name"] == "toolkit-installer"

@@ -124,3 +124,21 @@ def test_a_drop_in_of_crios_that_leads_nowhere_is_told_and_left(site: Site) -> N
     assert done.returncode == 1
     assert "configure CRI-O in /etc/crio/crio.conf (it refuses the config it has: " in sentence(done)
     assert site.tree() == before
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["srv/conf", "srv/conf/docker", "run/nvidia", "run/nvidia/toolkit"],
+)
+def test_a_link_to_a_directory_that_was_not_there_stays_and_the_directory_goes(site: Site, link: str) -> None:
+    where = site.root / link
+    where.parent.mkdir(parents=True, exist_ok=True)
+    where.symlink_to("/data/deep/er")
+    (site.root / "data").mkdir()
+    before = site.tree()
+
+    installed = site.call("install", "--config", f"docker={site.root}/srv/conf/docker/daemon.json")
+    removed = site.call("uninstall")
+
+    assert installed.returncode == removed.returncode == 0, installed.stderr + removed.stderr
+    assert site.tree() == before

@@ -174,6 +174,13 @@ def test_a_second_plugin_finds_the_lock_held_and_the_first_one_serves_on(site: N
         pytest.param(
             ("install", "--mode", "nri", *BESIDE[1:]), 2, "it runs as long as run does", id="install"
         ),
+        pytest.param(
+            ("run", "--mode", "nri", "--no-nri", *BESIDE[1:]),
+            2,
+            "cannot serve pods over NRI with --no-nri (mode nri is the NRI plugin); leave out one of the two, "
+            "or use --mode cdi: it has no plugin",
+            id="the mode without its plugin",
+        ),
     ],
 )
 def test_what_cannot_serve_is_refused_before_anything(

@@ -138,7 +138,6 @@ class GpuSpecification:
     ``text`` is "" where none can be made, and then ``lacking`` says why. ``ours`` tells that what stands at
     ``path`` is one of ours, and ``stale`` are the files that it names and that are not there any more.
     ``others`` are the files of somebody else with devices of the same kind, in directories that engines read.
-    ``unread`` are those of them that name that kind in a way that we do not understand.
     ``unmade`` is how nvidia-ctk has failed although a driver is loaded: no file may tell when it would not.
     """
 
@@ -148,16 +147,19 @@ class GpuSpecification:
     ours: bool = False
     stale: tuple[str, ...] = ()
     others: tuple[PurePosixPath, ...] = ()
-    unread: tuple[PurePosixPath, ...] = ()
     unmade: InstallerError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PluginFile:
-    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot."""
+    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot.
+
+    ``engine`` is the command line of the one that runs, () where nobody knows it.
+    """
 
     path: PurePosixPath | None = None
     lacking: tuple[InstallerError, ...] = ()
+    engine: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ from pathlib import PurePosixPath
 from typing import Any, Final, TypeAlias
 
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
-from installer.decide.top_of_yaml import top_of_yaml
 
 Version: TypeAlias = tuple[int, ...]
 Moves: TypeAlias = Sequence[tuple[PurePosixPath, PurePosixPath]]
@@ -25,7 +23,6 @@ LOWEST: Final = (0, 3, 0)
 HOST_PATHS: Final = (0, 5, 0)  # of a device node, and a device whose name begins with a digit
 MOUNT_TYPES: Final = (0, 4, 0)
 ANNOTATIONS: Final = (0, 6, 0)  # and a dot in the class
-_VERSION: Final = pattern(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 # What reading raises where the text is of another shape.
 MISTAKEN: Final = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
@@ -46,7 +43,7 @@ def specification(text: str, kind: str, moves: Moves, highest: Version | None = 
             _move(edits, sorted(moves, key=lambda pair: -len(pair[0].parts)))
             if highest is not None and highest < EDITS[GROUPS]:
                 edits.pop(GROUPS, None)
-        lowest = _lowest(said)
+        lowest = lowest_version(said)
     except MISTAKEN as error:
         remedy = "choose a release of the toolkit from 1.12 on"
         raise _refused("it is no specification in JSON", remedy) from error
@@ -68,30 +65,6 @@ def named(text: str) -> tuple[str, ...]:
     except MISTAKEN:
         return ()
     return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path.startswith("/")))
-
-
-def has_devices(text: str, kind: str, highest: Version | None = None) -> bool | None:
-    """Tell whether a specification, in JSON or YAML, gives devices of this kind to engines that read it.
-
-    They read none that lacks devices, or is of a later version than ``highest``, None where nobody knows it.
-    Comments, deeper tables and values that only look like it give nobody a device. None is the answer for a
-    text that names the kind in a way that is not understood here.
-    """
-    try:
-        said = json.loads(text)
-        said = {key.lower(): value for key, value in said.items()} if isinstance(said, dict) else {}
-    except ValueError:
-        try:
-            said = top_of_yaml(text)
-        except ValueError:
-            return None if kind in text else False
-    except RecursionError:
-        return False
-    if said.get("kind") != kind or not said.get("devices"):
-        return False
-    version = _VERSION.fullmatch(str(said.get("cdiversion", "")))
-    late = version is not None and highest is not None and tuple(map(int, version[1].split("."))) > highest
-    return version is not None and not late
 
 
 def _paths(edits: Mapping[str, Any]) -> Iterator[Any]:
@@ -134,7 +107,7 @@ def _moved(path: str, moves: Moves) -> str:
     return str(there)
 
 
-def _lowest(said: Mapping[str, Any]) -> Version | None:
+def lowest_version(said: Mapping[str, Any]) -> Version | None:
     """Return the lowest version that has all of it; None where it says what we do not know."""
     edits = list(_edits(said))
     if any(key not in EDITS for each in edits for key in each):

@@ -9,24 +9,23 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 from installer.decide.nri.session import Configured, Given, Refused, Session, Synchronized
-from installer.decide.nri.wishes import Allowed, Identity, Missed
-from installer.host.events import line, log
+from installer.decide.nri.wishes import Allowed, Identity, Missed, some
+from installer.host.events import log
 from installer.host.nri_relay import Connection, Dialled, Relay, refuse_stranger
 from installer.host.nri_state import State, publish
 from installer.host.sockets import connectable
-from installer.host.streams import write
+from installer.host.streams import writer
 from installer.host.termination import leave
 from installer.host.wakes import Wakes
 
-STDERR: Final = 2
 # After a change the socket is dialled so often for so long: it has its name before the engine listens.
 SOON_S: Final = 0.005
 SOON_FOR_S: Final = 0.5
@@ -41,8 +40,6 @@ NAMED: Final = 20
 READ_BYTES: Final = 1 << 16
 _ABANDONED: Final = "the run that had started it was killed"
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
-
-LogWriter = Callable[[str, str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,8 @@ class Place:
 def main(words: Sequence[str]) -> int:
     """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
     place, log_format, identity = Place(*words[:5]), words[5], Identity(words[6], words[7])
-    log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(STDERR)))
-    wakes = Wakes(place.directory)
+    log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(2)))
+    wakes = Wakes(*filter(None, (place.directory, place.pipes)))
     plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[8:]))))
     try:
         plugin.serve()
@@ -133,7 +130,7 @@ class Plugin:
         """Return a connection as soon as there is one; None where a stop comes first."""
         soon_until = time.monotonic() + SOON_FOR_S
         while not self._wakes.stopping:
-            self._wakes.watch()
+            self._watch()
             try:
                 return self._relayed() or self._dialled()
             except OSError as error:
@@ -144,6 +141,12 @@ class Plugin:
                 soon_until = now + SOON_FOR_S
             self._wakes.wait(self._waits_for, SOON_S if now < soon_until else LATER_S)
         return None
+
+    def _watch(self) -> None:
+        """See to it that changes are told of, and that an engine that starts finds the pipes."""
+        if self._relay is not None and self._relay.renewed():
+            log.warning("pipes made again", path=self._place.pipes)
+        self._wakes.watch()
 
     @property
     def _waits_for(self) -> int | None:
@@ -217,12 +220,13 @@ class Plugin:
             if not registered and time.monotonic() > due:
                 raise TimeoutError(None, "it has not registered us in time")
             if not ready:
+                self._watch()
                 continue
             content = connection.receive(READ_BYTES)
             if not content:
                 return
             for turn in session.hear(content):
-                self._send(connection, turn.reply)  # all the node waits for it; what is told is told later
+                self._send(connection, turn.reply)  # all the node waits for it: telling is for later
                 registered = registered or isinstance(turn.news, Synchronized)
                 self._tell(turn.news)
                 yield registered
@@ -250,7 +254,7 @@ class Plugin:
                 log.info("registered", engine=self._engine, missed=len(missed))
                 _tell_missed(missed)
             case Given(pod, container, devices):
-                log.info("devices given", pod=pod, container=container, devices=list(devices))
+                log.info("devices given", pod=pod, container=container, devices=some(devices))
             case Refused(error):
                 if self._is_news(str(error)):
                     log.warning("container refused", error=str(error), code=error.code)
@@ -283,18 +287,3 @@ def _tell_missed(missed: tuple[Missed, ...]) -> None:
             in_all=len(missed),
             remedy="delete their pods: they run without the devices that they ask for",
         )
-
-
-def writer(*, readable: bool) -> LogWriter:
-    """Return what writes events to stderr, and never waits for who reads them."""
-
-    def told(level: str, event: str, fields: Mapping[str, Any]) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        if readable:
-            words = " ".join(f"{name}={value}" for name, value in fields.items())
-            text = f"{now} [{level}] {event} {words}\n"
-        else:
-            text = line({**fields, "event": event, "level": level, "timestamp": now}) + "\n"
-        write(STDERR, text.encode(errors="backslashreplace"), lambda: False)
-
-    return told

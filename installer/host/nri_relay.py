@@ -91,8 +91,6 @@ class Relay:
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
-        with suppress(FileExistsError):
-            self._directory.mkdir(mode=0o700)
         self.reads, self._held = self._made()
 
     @classmethod
@@ -120,6 +118,23 @@ class Relay:
         self.reads, self._held = self._made()
         return connection
 
+    def renewed(self) -> bool:
+        """Make the pipes anew where somebody has removed them; tell whether that was so, and is done."""
+        try:
+            there = os.path.samestat((self._directory / HEARS).stat(), os.fstat(self.reads))
+            if there and (self._directory / SAYS).is_fifo():
+                return False
+        except OSError:
+            pass
+        held = self.reads, self._held
+        try:
+            self.reads, self._held = self._made()
+        except OSError:  # its directory is gone, or somebody has put something else there: at the next look
+            return False
+        for fd in held:
+            os.close(fd)
+        return True
+
     def close(self) -> None:
         """Remove the pipes: the next program finds nobody at once."""
         os.close(self.reads)
@@ -130,6 +145,8 @@ class Relay:
 
     def _made(self) -> tuple[int, int]:
         """Return a new pipe's end for reading, and one for writing: without that it would be at its end."""
+        with suppress(FileExistsError):
+            self._directory.mkdir(mode=0o700)
         self._removed()
         for name in (SAYS, HEARS):
             os.mkfifo(self._directory / name, 0o600)

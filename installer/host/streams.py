@@ -6,8 +6,10 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
+
+from installer.host.events import Writer, line
 
 STDOUT: Final = 1
 STDERR: Final = 2
@@ -148,3 +150,18 @@ def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
         errors="backslashreplace",
         line_buffering=stream.isatty() or stream.fileno() == STDERR,
     )
+
+
+def writer(*, readable: bool) -> Writer:
+    """Return what writes events to stderr, and never waits for who reads them."""
+
+    def told(level: str, event: str, fields: Mapping[str, Any]) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if readable:
+            words = " ".join(f"{name}={value}" for name, value in fields.items())
+            text = f"{now} [{level}] {event} {words}\n"
+        else:
+            text = line({**fields, "event": event, "level": level, "timestamp": now}) + "\n"
+        write(STDERR, text.encode(errors="backslashreplace"), lambda: False)
+
+    return told

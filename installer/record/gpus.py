@@ -14,8 +14,9 @@ from installer.decide.mode import SPEC_DIR, Version, highest_read
 from installer.decide.mode import SPECIFICATION as PATH
 from installer.decide.options import GPU_KIND, ROOT, Options
 from installer.decide.parts.gpus import without
+from installer.decide.read_specification import has_devices
 from installer.decide.rows import Record
-from installer.decide.specification import has_devices, named, specification
+from installer.decide.specification import named, specification
 from installer.host.events import log
 from installer.host.files import Host
 from installer.record.cdi import run_tool
@@ -37,15 +38,13 @@ def gpu_specification(
     highest = highest_read(engines)
     # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
     ours = _is_ours(file, options, held)
-    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest) is not False
+    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest)
     found = GpuSpecification(
         PATH,
         ours=ours,
         stale=_gone(host, now) if ours else (),
         others=(*((PATH,) if theirs else ()), *_others(host, engines, highest)),
     )
-    unread = (path for path in found.others if has_devices(text(host, path), GPU_KIND, highest) is None)
-    found = replace(found, unread=tuple(unread))
     if file is not None and not (ours or theirs or row):
         return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
     try:
@@ -132,7 +131,7 @@ def _others(host: Host, engines: Iterable[EngineFacts], highest: Version | None)
         for name in host.names(directory):
             path = directory / name
             known = path.suffix not in SUFFIXES or path == own
-            if not known and has_devices(text(host, path), GPU_KIND, highest) is not False:
+            if not known and has_devices(text(host, path), GPU_KIND, highest):
                 yield path
 
 

@@ -19,6 +19,7 @@ from installer.host.trees import create_tree, remove_tree
 from installer.record.access import refuse_foreign_ledger, restore_access
 from installer.record.internal import internal_errors
 from installer.record.rows_json import dumps, loads
+from installer.record.targets import missing_above
 
 TRIES: Final = 100  # a directory that goes and comes more often than this does so on purpose
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
@@ -137,10 +138,9 @@ class Ledger:
 
     def make_directories(self, path: PurePosixPath) -> None:
         """Make ``path`` and what is missing above it, recorded so that undo removes them again."""
-        missing = [each for each in (path, *path.parents) if self._host.kind(each) is Kind.ABSENT]
+        missing = sorted(missing_above(self._host, [path / "any"]), key=lambda each: len(each.parts))
         if not missing:
             return
-        missing.reverse()
         known = dict.fromkeys((*self.held.directories, *missing))
         self.write(replace(self.held, directories=tuple(known)))
         for each in missing:

@@ -11,6 +11,7 @@ from installer.decide.nri.relay import PATH, PROGRAMS, SHELL, plugin_name
 from installer.decide.options import Options
 from installer.decide.parts.nri import CALLED
 from installer.host.files import Host
+from installer.record.started import command_line
 from installer.record.trial import Trials
 
 
@@ -25,7 +26,8 @@ def plugin_file(host: Host, options: Options, facts: Facts) -> PluginFile | None
         return PluginFile(lacking=(error,))
     if directory is None:
         return PluginFile(lacking=(_refusal(f"{engine.name} does not tell from where it starts plugins"),))
-    return PluginFile(directory / plugin_name(options.nri), tuple(_against(host, directory)))
+    against = tuple(_against(host, directory))
+    return PluginFile(directory / plugin_name(options.nri), against, command_line(host, engine))
 
 
 def _engine(engines: Iterable[EngineFacts]) -> EngineFacts:

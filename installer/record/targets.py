@@ -48,5 +48,14 @@ def unwritable(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath
 
 
 def missing_above(host: Host, paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
-    """Return the directories that would have to be made for files."""
-    return {parent for path in paths for parent in path.parents if host.kind(parent) is Kind.ABSENT}
+    """Return the directories that would have to be made for files.
+
+    A link that leads nowhere is somebody's, and stays when our directories go: what it leads to is missing.
+    """
+    found = set[PurePosixPath]()
+    for path in paths:
+        above = [parent for parent in path.parents if host.kind(parent) is Kind.ABSENT]
+        if any(host.link_target(parent) is not None for parent in above):
+            above = [parent for parent in host.resolve(path).parents if host.kind(parent) is Kind.ABSENT]
+        found.update(above)
+    return found

@@ -1,6 +1,7 @@
 """Texts of the host that anybody may have written, or root alone, as far as they can be read."""
 
 import json
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -22,8 +23,14 @@ def text(host: Host, path: PurePosixPath) -> str:
 
 
 def text_of(file: File | None) -> str:
-    """Return the text of a file that was read; "" where there is none, or it is far too large."""
-    return file.content.decode(errors="replace") if file and len(file.content) <= TEXT_BYTES else ""
+    """Return the text of a file that was read; "" where there is none, or it is far too large.
+
+    With a byte order mark of UTF-16 it is in that: engines read their specifications so, too.
+    """
+    if file is None or len(file.content) > TEXT_BYTES:
+        return ""
+    encoding = "utf-16" if file.content[:2] in {BOM_UTF16_LE, BOM_UTF16_BE} else "utf-8"
+    return file.content.decode(encoding, errors="replace")
 
 
 def told_by_root(host: Host, path: PurePosixPath) -> dict[str, Any]:

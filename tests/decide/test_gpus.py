@@ -81,14 +81,6 @@ WRITTEN = (row(NEW_FILE),)
         ),
         pytest.param(BESIDE, None, (), [], ((), THEY_HAVE), id="another's ahead of it"),
         pytest.param(
-            *(replace(BESIDE, unread=(THEIRS,)), None, (), []),
-            (
-                (),
-                f"{THEIRS} names nvidia.com/gpu in a way that is not understood here, and may have its devices",
-            ),
-            id="one that nobody understands",
-        ),
-        pytest.param(
             *(replace(MADE, stale=("/lib/a",)), OLD_FILE, (row(),)),
             *([(None, STALE), (b"new\n", CHANGED)], (WRITTEN, "")),
             id="another driver, and files of the old one gone",

@@ -112,6 +112,53 @@ def test_the_program_that_the_engine_starts_is_made_executable_under_its_own_nam
         assert step.executable
 
 
+WORDS = ("/usr/bin/containerd", "--log-level", "debug")
+FOR_ONE = script(STARTED.nri, WORDS).encode()
+ROW_FOR_ONE = replace(ROW, ours=(File(FOR_ONE).digest,))
+
+
+@pytest.mark.parametrize(
+    ("now", "row", "words", "then", "why"),
+    [
+        pytest.param(TEXT, ROW, WORDS, FOR_ONE, [nri.RENEWED], id="its command line is known by now"),
+        pytest.param(FOR_ONE, ROW_FOR_ONE, WORDS, FOR_ONE, [], id="the same engine"),
+        pytest.param(FOR_ONE, ROW_FOR_ONE, (), FOR_ONE, [], id="it does not run for the moment"),
+        pytest.param(b"x", ROW_FOR_ONE, (), TEXT, [nri.CHANGED], id="edited while it does not run"),
+        pytest.param(
+            FOR_ONE,
+            ROW_FOR_ONE,
+            ("/usr/bin/containerd",),
+            script(STARTED.nri, ("/usr/bin/containerd",)).encode(),
+            [nri.RENEWED],
+            id="started in another way",
+        ),
+    ],
+)
+def test_the_program_is_for_the_engine_that_runs_and_stays_while_none_does(
+    now: bytes, row: ConfigRow, words: tuple[str, ...], then: bytes, why: list[str]
+) -> None:
+    facts = replace(found(of_mode(0o755, now), row), plugin=PluginFile(PROGRAM, (), words))
+
+    part = nri.install(facts, STARTED)
+
+    assert [step.after and step.after.content for step in part.steps if isinstance(step, WriteConfig)] == (
+        [then] if why else []
+    )
+    assert list(part.why) == why
+    assert [each.ours for each in part.rows.configs] == [(File(then).digest,)]
+
+
+def test_a_program_that_leads_elsewhere_is_written_anew_while_no_engine_runs() -> None:
+    moved = replace(STARTED, nri=replace(STARTED.nri, socket=PurePosixPath("/run/other/nri.sock")))
+    facts = replace(found(of_mode(0o755, FOR_ONE), ROW_FOR_ONE), plugin=PluginFile(PROGRAM))
+
+    part = nri.install(facts, moved)
+
+    assert [step.after for step in part.steps if isinstance(step, WriteConfig)] == [
+        File(script(moved.nri).encode(), of_mode(0o644).meta)
+    ]
+
+
 @pytest.mark.parametrize("options", [BESIDE, Options(), replace(STARTED, nri=Nri(preinstalled=True))])
 def test_a_program_that_is_not_asked_for_any_more_goes(options: Options) -> None:
     part = nri.install(replace(found(of_mode(0o755), ROW), plugin=None), options)

@@ -103,7 +103,15 @@ def test_what_the_chart_makes_holds_to_the_schemas(settings: tuple[str, ...], ve
         pytest.param("mode=csi", "mode", id="a misspelt mode"),
         pytest.param("mode=nri", "the NRI plugin needs nri.allow", id="NRI for nobody"),
         pytest.param("nri.enabled=true", "the NRI plugin needs nri.allow", id="a plugin for nobody"),
-        pytest.param("nri.allow[0]=*=nvidia.com/gpu", "allow", id="a wildcard"),
+        *(
+            pytest.param(
+                f"nri.allow[0]={value}",
+                f'nri.allow has "{value}": write NAMESPACE=VENDOR/CLASS, such as gpu-operator=nvidia.com/gpu; '
+                "there is no wildcard",
+                id=f"allowed: {value}",
+            )
+            for value in ("*=nvidia.com/gpu", "gpu-operator", "a=nvidia.com", "A=b.c/d", "a=b.c/d ")
+        ),
         pytest.param("nri.allow[0]=a=b.c/d", "nri.allow needs mode: nri", id="allowed, and nobody asks"),
         pytest.param("runtimeClasses=yes please", "runtimeClasses", id="neither true nor false"),
     ],

@@ -192,9 +192,13 @@ def test_an_engine_that_starts_its_way_to_the_plugin_misses_nobody_at_its_restar
             made += len(_restarted_while_asked(with_nri, pod)[1])
             until(partial(_registered, process, turn), lambda: process.log)
             missed += json.loads(with_nri.read(STATE))["missed_in_all"]
-        seen = _seen(with_nri, WISH)
+        with _second_containerd(with_nri) as second:
+            until(partial(_registered, process, 4), lambda: process.log)
+            seen = _seen(with_nri, WISH)
         with_nri.cri.remove_pod(pod)
 
+    assert 'failed to start pre-installed NRI plugin \\"toolkit-installer\\"' in second.log
+    assert process.log.count('"event": "registered"') == 4, "of one engine alone"
     assert (first, pid) == (pid, pid)  # the install itself restarts nothing
     assert PROGRAM in said
     assert (missed, made > 2 * SOME) == (0, True)
@@ -203,6 +207,35 @@ def test_an_engine_that_starts_its_way_to_the_plugin_misses_nobody_at_its_restar
     neighbour.unlink()
     neighbour.parent.rmdir()
     neighbour.parent.parent.rmdir()
+
+
+@contextmanager
+def _second_containerd(node: Node) -> Iterator[Running]:
+    """Have another containerd of the same plugin directory, which starts while the first one is down."""
+    for name in ("run", "etc", "var/lib"):
+        (node.root / name / "second").mkdir()
+    node.write(
+        "/etc/second/config.toml",
+        """version = 3
+root = "/var/lib/second"
+state = "/run/second"
+[grpc]
+  address = "/run/second/containerd.sock"
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "/run/second/nri.sock"
+""",
+    )
+    node.run(["systemctl", "stop", "containerd"])
+    second = node.start(["containerd", "--config", "/etc/second/config.toml"])
+    second.wait_for("containerd successfully booted", ENGINE_WAITS_S)
+    node.restart("containerd")
+    node.cri.wait()
+    try:
+        yield second
+    finally:
+        second.terminate()
+        second.wait(20)
+        node.run(["rm", "-rf", "/run/second", "/etc/second", "/var/lib/second"])
 
 
 def _registered(process: Running, times: int) -> bool:

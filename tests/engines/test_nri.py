@@ -20,6 +20,7 @@ from tests.engines.roots import Roots
 from tests.engines.running import Running
 from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
+from tests.support.specifications import DEVICE, READ, UNREAD
 
 MANY = "vendor.example/many"
 ALLOW = tuple(word for kind in (KIND, OTHER, MANY) for word in ("--nri-allow", f"default={kind}"))
@@ -29,6 +30,7 @@ RESTARTS = 5
 HANG_S = 2.0  # an engine waits so long for an answer
 BUSY_S = 1.0  # what a container takes on this machine, others beside
 SLEEP = ("/bin/sleep", "100000")
+OURS = {"name": "ours", "containerEdits": {"env": ["A=ours"]}}
 # Messages of a session with three containers, as the real one sends them.
 REGISTERED = ["RegisterPlugin", "answer", "Configure", "answer", "Synchronize", "answer"]
 OF_A_CONTAINER = ["CreateContainer", "answer"]
@@ -143,6 +145,28 @@ def test_a_device_whose_hook_is_missing_fails_its_container_alone(nri_node: Node
 
         assert thing_in(nri_node, nri_node.cri.start(pod, container("main"))) == "0"
         nri_node.cri.remove_pod(pod)
+
+
+def test_of_specifications_that_are_written_in_odd_ways_the_same_are_read_as_here(nri_node: Node) -> None:
+    spelled = [*READ.values(), *UNREAD.values()]
+    names = [f"n{number}x" for number in range(len(spelled))]
+    ours = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [OURS]})
+    nri_node.write("/etc/cdi/ours.json", ours)
+    for name, text in zip(names, spelled, strict=True):
+        content = text.encode() if isinstance(text, str) else text
+        letters = "utf-16-le" if b"k\0" in content else "utf-8"
+        there = content.replace(DEVICE.encode(letters), name.encode(letters))
+        (nri_node.root / f"etc/cdi/{name}.yaml").write_bytes(there)
+    pod = nri_node.cri.run_pod()
+    asked = tuple(f"nvidia.com/gpu={name}" for name in ("ours", *names))
+
+    with pytest.raises(CriError) as caught:
+        nri_node.cri.create(pod, Container(command=SLEEP, devices=asked))
+
+    unresolved = caught.value.details.partition("unresolvable CDI devices ")[2].split(", ")
+    assert sorted(unresolved) == sorted(f"nvidia.com/gpu={name}" for name in names[len(READ) :])
+    nri_node.run(["sh", "-c", "rm /etc/cdi/n*x.yaml /etc/cdi/ours.json"])
+    nri_node.cri.remove_pod(pod)
 
 
 def test_a_device_that_no_specification_has_fails_its_container(nri_node: Node) -> None:

@@ -30,7 +30,9 @@ ENGINE = EngineFacts(
     version=(2, 1, 9),
     serving=Effect({}, "runc", cdi=True, cdi_dirs=DIRS),
 )
-THEIRS = "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {}\n"
+THEIRS = (
+    "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A=b]}\n"
+)
 # What v1.20.0 says with --format=json, less what is not looked at.
 TOOL = """#!/bin/sh
 for word; do case "$word" in --driver-root=*) root="${word#*=}";; --dev-root=*) dev="${word#*=}";; esac; done
@@ -138,15 +140,24 @@ def test_a_file_of_somebody_else_with_the_same_kind_is_seen(
     assert [str(path) for path in others] == ([f"/{directory}/{name}"] if theirs else [])
 
 
-def test_one_that_is_not_understood_is_somebodys_and_that_is_said(node: Node) -> None:
-    odd_text = THEIRS.replace("nvidia.com/gpu", "*kind").replace("---\n", "a: &kind nvidia.com/gpu\n")
-    node.write("etc/cdi/odd.yaml", odd_text)
-    node.write("etc/cdi/plain.yaml", THEIRS)
+@pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(THEIRS[: THEIRS.index("  containerEdits")], id="cut off"),
+        pytest.param(f"{THEIRS}}}}}\n", id="braces behind it"),
+        pytest.param('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devi', id="JSON cut off"),
+    ],
+)
+def test_a_broken_file_that_names_our_kind_takes_no_gpu_off_the_node(
+    node: Node, directory: str, broken: str
+) -> None:
+    node.write(f"{directory}/nvidia.yaml", broken)
 
     found = node.found()
 
-    odd, plain = (PurePosixPath(f"/etc/cdi/{name}.yaml") for name in ("odd", "plain"))
-    assert (found.others, found.unread) == ((odd, plain), (odd,))
+    assert found.others == ()
+    assert found.text
 
 
 @pytest.mark.parametrize(

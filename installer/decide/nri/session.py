@@ -30,8 +30,10 @@ from installer.decide.nri.wishes import (
     Missed,
     RefusedError,
     asks,
+    cut,
     devices,
     requested_by,
+    some,
 )
 
 FIRST_STREAM: Final = 1
@@ -168,7 +170,7 @@ class Session:
             pod = self._pods.get(container["pod"])
             key = requested_by(pod, container) if pod is not None else None
             if pod is not None and key is not None:
-                yield Missed(pod["namespace"], pod["name"], container["name"], pod["annotations"][key])
+                yield Missed(pod["namespace"], pod["name"], container["name"], cut(pod["annotations"][key]))
 
     def _create(self, payload: bytes) -> tuple[bytes, News | None]:
         try:
@@ -181,7 +183,10 @@ class Session:
         names = devices(pod, container, self._allowed)
         if not names:
             return b"", None
-        adjust = {"annotations": {GIVEN: ",".join(names)}, "devices": [{"name": name} for name in names]}
+        adjust = {
+            "annotations": {GIVEN: ",".join(some(names))},
+            "devices": [{"name": name} for name in names],
+        }
         answer = pack(messages.CREATED, {"adjust": adjust})
         return answer, Given(f"{pod['namespace']}/{pod['name']}", container["name"], names)
 

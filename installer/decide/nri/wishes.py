@@ -4,7 +4,7 @@ Whoever may make a pod chooses its annotations. So a namespace gets a kind of de
 the node has said so, and everything else is an error: a container never starts without what its pod asks for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -24,11 +24,13 @@ GIVEN: Final = "toolkit-installer.nri/devices"
 
 # What the CDI library takes (tags.cncf.io/container-device-interface/pkg/parser).
 _KIND: Final = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?"
-_DEVICE: Final = pattern(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+DEVICE: Final = pattern(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _ALLOWED: Final = pattern(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
 _NAME: Final = pattern(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
 _INDEX: Final = pattern(r"[0-9]{1,2}")
+# Of what a tenant writes so much is told: an annotation has up to 256 KiB.
 _SHOWN: Final = 80
+_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A container that was created without us, and runs without what its pod asks for."""
+    """A container that was created without us, and runs without what its pod asks for, in a few words."""
 
     namespace: str
     pod: str
@@ -131,6 +133,17 @@ class Nri:
         return self.socket.with_name("toolkit-installer.json")
 
 
+def cut(text: str) -> str:
+    """Return what is told of a text that a tenant has written."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def some(names: Sequence[str]) -> list[str]:
+    """Return what is told of a list that a tenant has written."""
+    more = len(names) - _NAMED
+    return [*map(cut, names[:_NAMED]), *([f"... {more} more"] if more > 0 else [])]
+
+
 class RefusedError(InstallerError):
     """A container may not be created as its pod asks; ``forbidden`` where another namespace might."""
 
@@ -165,16 +178,16 @@ def devices(
         )
     kinds = {allows.kind for allows in allowed if allows.namespace == pod["namespace"]}
     for name in names:
-        found = _DEVICE.fullmatch(name)
+        found = DEVICE.fullmatch(name)
         if found is None:
             raise RefusedError(
-                f"create {where} (its annotation {key} asks for {name[:_SHOWN]!r}, which is no CDI device)",
+                f"create {where} (its annotation {key} asks for {cut(name)!r}, which is no CDI device)",
                 remedy="write VENDOR/CLASS=NAME there, several with commas",
             )
         if found["kind"] not in kinds:
-            wanted = Option("nri-allow", f"{pod['namespace']}={found['kind']}")
+            wanted = Option("nri-allow", f"{pod['namespace']}={cut(found['kind'])}")
             raise ForbiddenError(
-                f"create {where} (its annotation {key} asks for {name[:_SHOWN]}: its namespace may not)",
+                f"create {where} (its annotation {key} asks for {cut(name)}: its namespace may not)",
                 remedy=Remedy("give the plugin ", wanted, " if it should, or remove the annotation"),
             )
     return names

@@ -63,7 +63,7 @@ def _specification(
     held, now = facts.held.config(spec.path), facts.contents[spec.path]
     going = [replace(step, unwanted=True) for step in restored(held, facts)] if held and now else []
     if spec.others:
-        why = " and ".join(_of(path, spec) for path in spec.others)
+        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others)
         return [(step, GIVES_WAY) for step in going], None, why
     if not spec.text:
         if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
@@ -78,13 +78,6 @@ def _specification(
         gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
         return [(gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)], row, ""
     return [(WriteConfig(OWNER, spec.path, now, after), reason)], row, ""
-
-
-def _of(path: PurePosixPath, spec: GpuSpecification) -> str:
-    """Return why ours is not written beside a file of somebody else."""
-    if path in spec.unread:
-        return f"{path} names {GPU_KIND} in a way that is not understood here, and may have its devices"
-    return f"{path} has devices of {GPU_KIND}"
 
 
 def withdrawn(held: Record, done: Iterable[Step]) -> Record:

@@ -9,9 +9,9 @@ from typing import Final
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
-from installer.decide.facts import EngineFacts, Facts
+from installer.decide.facts import EngineFacts, Facts, PluginFile
 from installer.decide.inode import EXECUTE, File, Meta
-from installer.decide.nri.relay import script
+from installer.decide.nri.relay import leads, script
 from installer.decide.nri.served import refuse_dropping
 from installer.decide.options import Options
 from installer.decide.part import Part
@@ -26,6 +26,7 @@ CALLED: Final = {"containerd": "containerd", "crio": "cri-o"}
 
 NEW: Final = "the engine is to start its way to the NRI plugin by itself"
 CHANGED: Final = "it is not what leads to the NRI plugin"
+RENEWED: Final = "the engine, or the way to the NRI plugin, is another one by now"
 UNASKED: Final = "no engine is to start a way to the NRI plugin any more"
 ENDS: Final = "the NRI plugin ends"
 
@@ -42,7 +43,7 @@ def install(facts: Facts, options: Options) -> Part:
     if facts.plugin is None:
         part = _without(facts, UNASKED)
     else:
-        part = _with(facts, facts.plugin.path, options) if facts.plugin.path else Part(ID)
+        part = _with(facts, facts.plugin, facts.plugin.path, options) if facts.plugin.path else Part(ID)
         obstacles = (*obstacles, *facts.plugin.lacking)
     # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
     rows = replace(part.rows, nri=options.nri.socket)
@@ -65,7 +66,7 @@ def _without(facts: Facts, why: str, but: PurePosixPath | None = None) -> Part:
     return Part(ID, steps, (why,) * len(steps))
 
 
-def _with(facts: Facts, path: PurePosixPath, options: Options) -> Part:
+def _with(facts: Facts, plugin: PluginFile, path: PurePosixPath, options: Options) -> Part:
     """Return how the program comes to its place.
 
     It is made executable only there: with an executable of any other name beside it the engine would not
@@ -74,8 +75,13 @@ def _with(facts: Facts, path: PurePosixPath, options: Options) -> Part:
     others = _without(facts, UNASKED, but=path)
     held, now = facts.held.config(path), facts.contents[path]
     plain = _plain(now)
-    after = File(script(options.nri).encode(), plain.meta if plain else Meta())
-    if held is None and now is not None and now.digest != after.digest:
+    known = now is not None and leads(now.content.decode(errors="replace"), options.nri)
+    ours = known or (held is not None and now is not None and now.digest in held.ours)
+    # Where the engine does not run for the moment nobody can tell its command line.
+    stays = plain is not None and known and not plugin.engine
+    text = plain.content if plain and stays else script(options.nri, plugin.engine).encode()
+    after = File(text, plain.meta if plain else Meta())
+    if held is None and now is not None and not ours:
         taken = InstallerError(
             f"let the engine start {path} (somebody else has put a plugin of that name there)",
             remedy=Remedy("choose another ", Option("nri-name"), " or ", Option("nri-index")),
@@ -85,10 +91,11 @@ def _with(facts: Facts, path: PurePosixPath, options: Options) -> Part:
     row = ConfigRow(ID, path, None, None, (after.digest,), (), facts.targets.get(path))
     write = WriteConfig(ID, path, plain, after, executable=True)
     steps = [] if now is not None and now.digest == after.digest and _executable(now) else [write]
+    renewed = ours and now is not None and now.digest != after.digest
     return replace(
         others,
         steps=(*others.steps, *steps),
-        why=(*others.why, *((CHANGED if now else NEW) for _ in steps)),
+        why=(*others.why, *((RENEWED if renewed else CHANGED if now else NEW) for _ in steps)),
         rows=Record(configs=(row,)),
     )
 

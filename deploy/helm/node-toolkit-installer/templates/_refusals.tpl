@@ -1,6 +1,11 @@
 {{/* What the program on the nodes would refuse is refused here: each pod would end at once, again and again. */}}
 {{- define "toolkit.refuse" -}}
 {{- $nri := include "toolkit.nri" . }}
+{{- range (.Values.nri).allow }}
+{{- if not (regexMatch "^[a-z0-9]([a-z0-9-]*[a-z0-9])?=[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?$" .) }}
+{{- fail (printf "nri.allow has %q: write NAMESPACE=VENDOR/CLASS, such as gpu-operator=nvidia.com/gpu; there is no wildcard" .) }}
+{{- end }}
+{{- end }}
 {{- if and $nri (not (.Values.nri).allow) }}
 {{- fail "the NRI plugin needs nri.allow, such as {gpu-operator=nvidia.com/gpu}: what is not allowed is refused" }}
 {{- end }}

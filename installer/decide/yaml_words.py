@@ -1,0 +1,91 @@
+"""Words of a text in YAML, plain, in quotes and in lines of their own, and the tables that they get into."""
+
+import re
+from typing import Any, Final
+
+from installer.decide.pattern import pattern
+
+QUOTED: Final = pattern(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\']|\'\')*)\'', re.DOTALL)
+_FIRST: Final = r"(?:[^ \t\n\-?:,\[\]{}#&*!|>'\"%@`]|[-?:](?=[^ \t\n]))"
+PLAIN: Final = pattern(rf"{_FIRST}(?:[ \t]*(?:[^ \t\n:#]|:(?=[^ \t\n])|(?<=[^ \t\n])#))*")
+PLAIN_ON: Final = pattern(r"(?:[ \t]*(?:[^ \t\n:#]|:(?=[^ \t\n])|(?<=[^ \t\n])#))+")
+PLAIN_IN_FLOW: Final = pattern(
+    r"(?:[^ \t\n\-?:,\[\]{}#&*!|>'\"%@`]|-(?=[^ \t\n,\[\]{}]))"
+    r"(?:[ \t\n]*(?:[^ \t\n:#,?\[\]{}]|:(?=[^ \t\n])|(?<=[^ \t\n])#))*"
+)
+NEXT_LINE: Final = pattern(r"[ \t]*\n(?:[ \t]*\n)*( *)(?=[^ \t\n#])")
+HEADER: Final = pattern(r"([|>])(?:([1-9])?([+-]?)|([+-])([1-9]))(?:[ \t]+#[^\n]*|[ \t]*)(?:\n|$)")
+FOLDED: Final = pattern(r"[ \t]*\n[ \t\n]*")
+_ESCAPE: Final = pattern(r"\\(\n[ \t]*|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|.)", re.DOTALL)
+_ESCAPED: Final = dict(
+    zip("0abt\tnvfe \"\\'N_LP", "\0\a\b\t\t\n\v\f\x1b \"\\'\x85\xa0\u2028\u2029", strict=True)
+)
+_SURROGATES: Final = range(0xD800, 0xE000)
+_PAST_UNICODE: Final = 0x110000
+NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+class Plain(str):
+    """A word without quotes: it may stand for a number."""
+
+    __slots__ = ()
+
+
+def lines(found: "re.Match[str]") -> str:
+    """Return what the end of a line, and the empty ones behind it, stand for between words."""
+    return "\n" * (found[0].count("\n") - 1) or " "
+
+
+def unquoted(found: "re.Match[str]") -> str:
+    """Return what is meant by a word in quotes.
+
+    Raises:
+        ValueError: engines refuse what is escaped in it.
+    """
+    if found[1] is None:
+        return FOLDED.sub(lines, found[2]).replace("''", "'")
+    parts = re.split(r"(\\(?:\n|.))", found[1], flags=re.DOTALL)
+    folded = "".join(part if at % 2 else FOLDED.sub(lines, part) for at, part in enumerate(parts))
+    return _ESCAPE.sub(_unescaped, folded)
+
+
+def _unescaped(found: "re.Match[str]") -> str:
+    word = found[1]
+    if word[0] == "\n":
+        return ""
+    if len(word) > 1:
+        number = int(word[1:], 16)
+        if number in _SURROGATES or number >= _PAST_UNICODE:
+            raise ValueError(f"{found[0]!r} in quotes")
+        return chr(number)
+    if word not in _ESCAPED:
+        raise ValueError(f"{found[0]!r} in quotes")
+    return _ESCAPED[word]
+
+
+def put(table: dict[str, Any], key: Any, value: Any) -> None:
+    """Put a value into a table.
+
+    Raises:
+        ValueError: engines take no such key, or have it already.
+    """
+    if not isinstance(key, str) or key in table:
+        raise ValueError(f"{key!r} as a key")
+    table[key] = value
+
+
+def merged(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with what is to be merged into it.
+
+    Raises:
+        ValueError: that is no table.
+    """
+    if not any(key == "<<" and isinstance(key, Plain) for key in table):
+        return table
+    sources = table.pop("<<")
+    listed = sources if isinstance(sources, list) else [sources]
+    if not all(isinstance(source, dict) for source in listed):
+        raise ValueError("no table to be merged")
+    for source in listed:
+        table = source | table
+    return table

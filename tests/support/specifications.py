@@ -1,0 +1,144 @@
+"""Specifications as somebody else may write them, and whether engines read them.
+
+Each was given to containerd 2.1.9, whose answer stands here; tests/engines/test_nri.py asks it again.
+"""
+
+from typing import Final
+
+DEVICE: Final = "zero"  # to be replaced where several are in one directory
+KIND: Final = "kind: nvidia.com/gpu"
+_VERSION: Final = "cdiVersion: 0.5.0\n"
+_NAMED: Final = '- name: "zero"\n  containerEdits:\n    env: [A=theirs]\n'
+_DEVICES: Final = f"devices:\n{_NAMED}"
+YAML: Final = f"{_VERSION}{KIND}\n{_DEVICES}"
+_IN_BRACES: Final = "devices: [{name: 'zero', containerEdits: {env: [A=b]}}]"
+FLOW: Final = f"{{cdiVersion: 0.5.0, {KIND}, {_IN_BRACES}}}"
+JSON: Final = '{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"zero","containerEdits":{"env":["A=b"]}}]}'
+
+
+def _kind(lines: str) -> str:
+    return f"{_VERSION}{lines}\n{_DEVICES}"
+
+
+def _edits(edit: str) -> str:
+    return YAML.replace("env: [A=theirs]", edit)
+
+
+READ: Final[dict[str, str | bytes]] = {
+    "plain": YAML,
+    "a key in quotes": _kind('"kind": nvidia.com/gpu'),
+    "a letter of the key by its number": _kind('"k\\x69nd": nvidia.com/gpu'),
+    "a blank before the colon": _kind("kind : nvidia.com/gpu"),
+    "a key with a question mark": _kind("? kind\n: nvidia.com/gpu"),
+    "all keys with question marks": (
+        f"? cdiVersion\n: 0.5.0\n? kind\n: nvidia.com/gpu\n? devices\n: {_NAMED}".replace("\n  ", "\n    ")
+    ),
+    "a tag": _kind("kind: !!str nvidia.com/gpu"),
+    "a tag of the key": _kind("!!str kind: nvidia.com/gpu"),
+    "an anchor of the key": _kind("&a kind: nvidia.com/gpu"),
+    "a tag of somebody": _kind("kind: !x nvidia.com/gpu"),
+    "a whole tag": _kind("kind: !<tag:yaml.org,2002:str> nvidia.com/gpu"),
+    "in base 64": _kind("kind: !!binary bnZpZGlhLmNvbS9ncHU="),
+    "an anchor": _kind("kind: &k nvidia.com/gpu"),
+    "an anchor on another line": _kind("kind: &k\n  nvidia.com/gpu"),
+    "on another line": _kind("kind:\n  nvidia.com/gpu"),
+    "folded": _kind("kind: >-\n  nvidia.com/gpu"),
+    "as it stands": _kind("kind: |-\n  nvidia.com/gpu"),
+    "as it stands, with a depth": _kind("kind: |2-\n  nvidia.com/gpu"),
+    "as it stands, with a comment": _kind("kind: |-2 # c\n  nvidia.com/gpu"),
+    "as it stands, with a tag": _kind("kind: !!str |-\n  nvidia.com/gpu"),
+    "as it stands, without the end of its line": f"{_VERSION}{_DEVICES}kind: |\n  nvidia.com/gpu",
+    "x escaped": _kind('kind: "nvidia\\x2ecom/gpu"'),
+    "u escaped": _kind('kind: "nvidia\\u002ecom/gpu"'),
+    "U escaped": _kind('kind: "nvidia\\U0000002ecom/gpu"'),
+    "a line escaped": _kind('kind: "nvidia\\\n  .com/gpu"'),
+    "merged": f"{_VERSION}<<: {{{KIND}}}\n{_DEVICES}",
+    "merged from a list": f"{_VERSION}<<: [{{{KIND}}}]\n{_DEVICES}",
+    "a tab behind the colon": _kind("kind:\tnvidia.com/gpu"),
+    "a tab at the end": _kind("kind: nvidia.com/gpu\t# x"),
+    "a byte order mark": f"\ufeff{YAML}",
+    "UTF-16": YAML.encode("utf-16"),
+    "lines of Windows": YAML.replace("\n", "\r\n"),
+    "lines of an old Macintosh": YAML.replace("\n", "\r"),
+    "lines of Unicode": YAML.replace("\n", "\u2028"),
+    "in another case": _kind("KIND: nvidia.com/gpu"),
+    "a letter that folds to another": _kind("\u212aIND: nvidia.com/gpu"),
+    "twice in two cases": _kind("kind: nvidia.com/gpu\nKind: a.b/c"),
+    "JSON": JSON,
+    "JSON with tabs": JSON.replace(",", ",\n\t"),
+    "JSON with commas too many": JSON.replace("}", ",}").replace("]", ",]"),
+    "JSON and more behind it": f"{JSON} x",
+    "JSON with nothing in its place": JSON.replace('"env"', '"mounts":null,"env"'),
+    "a version with its letter": YAML.replace("0.5.0", "v0.5.0"),
+    "a document behind it": f"{YAML}---\n[[[\n",
+    "behind its end": f"{YAML}...\n[[[\n",
+    "a directive": f"%YAML 1.1\n---\n{YAML}",
+    "a directive of tags": f"%TAG !e! tag:yaml.org,2002:\n---\n{_kind('kind: !e!str nvidia.com/gpu')}",
+    "a tag of all": f"--- !!map\n{YAML}",
+    "an anchor of all": f"&a\n{YAML}",
+    "in braces": f"--- {FLOW}\n",
+    "in braces with question marks": FLOW.replace("kind:", "? kind :"),
+    "in braces with comments": FLOW.replace(", kind", ", # a\n kind"),
+    "in braces without blanks": JSON.replace('"nvidia.com/gpu"', "nvidia.com/gpu"),
+    "in braces and more behind it": f"{FLOW}\nx: y\n",
+    "in braces with an anchor": f"&a {FLOW}",
+    "indented": "".join(f"  {line}\n" for line in YAML.splitlines()),
+    "the kind last": f"{_VERSION}{_DEVICES}{KIND}\n",
+    "a device merged": f"{_VERSION}{KIND}\ndevices: [{{name: 'zero', <<: {{containerEdits: {{env: [A=b]}}}}}}]\n",
+}
+UNREAD: Final[dict[str, str | bytes]] = {
+    "folded, with the end of its line": _kind("kind: >\n  nvidia.com/gpu"),
+    "a slash escaped": _kind('kind: "nvidia.com\\/gpu"'),
+    "an escape that nobody knows": _kind('kind: "nvidia.com/g\\qpu"'),
+    "over two lines": _kind('kind: "nvidia.com/\n  gpu"'),
+    "more words": _kind("kind: nvidia.com/gpu\n  x"),
+    "a colon in it": _kind("kind: nvidia.com/gpu: x"),
+    "a word behind its quotes": _kind('kind: "nvidia.com/gpu" x'),
+    "a quote that does not end": _kind('kind: "nvidia.com/gpu'),
+    "a key that nobody knows, merged": f"a: &a {{{KIND}}}\n<<: *a\n{_VERSION}{_DEVICES}",
+    "tabs for blanks": f"{_VERSION}{KIND}\ndevices:\n\t- name: zero\n",
+    "a line of a tab": f"{_VERSION}\t\n{KIND}\n{_DEVICES}",
+    "a form feed": _kind("kind: nvidia.com/gpu\x0c"),
+    "UTF-16 without its mark": YAML.encode("utf-16-le"),
+    "one byte that is no UTF-8": f"{YAML}# ".encode() + b"\xe4\n",
+    "a zero behind it": f"{YAML}\0",
+    "the kind twice": _kind("kind: a.b/c\nkind: nvidia.com/gpu"),
+    "JSON with the kind twice": JSON.replace('"kind"', '"kind":"a.b/c","kind"'),
+    "a key that nobody knows": f"{YAML}x: 1\n",
+    "a deeper key that nobody knows": YAML.replace("env", "envv"),
+    "JSON cut off": JSON[:-9],
+    "JSON cut off in a key": JSON[:50],
+    "JSON cut off before its end": JSON[:-1],
+    "a version that is a number": YAML.replace("0.5.0", "0.5"),
+    "a later version": YAML.replace("0.5.0", "1.1.0"),
+    "a version that never was": YAML.replace("0.5.0", "0.5.9"),
+    "cut off in its devices": YAML[:-12],
+    "cut off behind a name": YAML[: YAML.index("  containerEdits")],
+    "cut off behind the kind": f"{_VERSION}{KIND}\n",
+    "a device without an effect": f"{_VERSION}{KIND}\ndevices:\n- name: zero\n  containerEdits: {{}}\n",
+    "one of two devices wrong": f'{YAML}- name: "1"\n',
+    "two devices of a name": f"{YAML}{_NAMED}",
+    "a name that is none": YAML.replace("zero", "ze ro"),
+    "a variable without a value": _edits("env: [A]"),
+    "a mount to nowhere": _edits("mounts: [{hostPath: /a}]"),
+    "a node without a path": _edits("deviceNodes: [{hostPath: /a}]"),
+    "a number in quotes": _edits("deviceNodes: [{path: /dev/x, major: '1'}]"),
+    "a hook of no kind": _edits("hooks: [{hookName: x, path: /a}]"),
+    "groups in an early version": _edits("additionalGids: [5]"),
+    "wrong for all devices": f"{YAML}containerEdits: {{env: [A]}}\n",
+    "something behind it": f"{YAML}%%% garbage\n",
+    "braces behind it": f"{YAML}}}}}\n",
+    "a quote behind it": f'{YAML}annotations: {{a: "b\n',
+    "deeper than it may be": YAML.replace("kind", " kind"),
+    "an empty document before it": f"---\n---\n{YAML}",
+    "a directive of another version": f"%YAML 1.2\n---\n{YAML}",
+    "a directive that nobody knows": f"%FOO\n---\n{YAML}",
+    "braces that do not end": FLOW[:-1],
+    "marks of a conflict": f"<<<<<<< HEAD\n{YAML}=======\n{YAML}>>>>>>> x\n",
+    "a template": f"{KIND}\ndevices:\n{{{{- range .x }}}}\n- name: zero\n{{{{- end }}}}\n",
+    "no devices": f"{_VERSION}{KIND}\ndevices: ~\n",
+    "a table of devices": f"{_VERSION}{KIND}\ndevices: {{name: zero}}\n",
+    "text": "TODO: nvidia.com/gpu\nsomething else here\n",
+    "a page": "<html>nvidia.com/gpu</html>\n",
+    "an at sign": _kind("kind: @nvidia.com/gpu"),
+}
