@@ -72,3 +72,16 @@ def test_why_a_config_is_written_back() -> None:
         "an install changed it",
         "an install made it",
     ]
+
+
+@pytest.mark.parametrize("default", ["runc", "nvidia"])
+@pytest.mark.parametrize("cdi", [True, False, None])
+def test_an_engine_serves_what_was_asked_for_where_nothing_of_it_is_missing(
+    default: str, *, cdi: bool | None
+) -> None:
+    serving = Effect({"runc": Handler()}, default, cdi=cdi)
+    step = replace(GONE, demoted=frozenset({"nvidia"}), cdi=True)
+
+    assert step.satisfied_by(serving) == (default == "runc" and cdi is not False)
+    assert replace(step, cdi=False).satisfied_by(serving) == (default == "runc")
+    assert replace(step, demoted=frozenset(), absent=()).satisfied_by(serving) == (cdi is not False)
