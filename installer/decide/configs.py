@@ -134,10 +134,9 @@ def notes_of(path: PurePosixPath, was: WithoutUs) -> Iterator[str]:
 
 def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     """Return the edits of a row with their keys where the engine's own tools have moved them since."""
-    engine = ENGINES.get(row.engine)
-    if engine is None or now is None or row.syntax is None:
+    if row.syntax is None:  # written whole: perhaps of no engine
         return row.edits
-    return engine.relocated(row.edits, tree_of(now, row.path))
+    return ENGINES[row.engine].relocated(row.edits, tree_of(now, row.path))
 
 
 def group_of(key: Key, engine: str) -> str:

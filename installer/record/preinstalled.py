@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts, Facts, PluginFile
-from installer.decide.inode import Kind
 from installer.decide.nri.relay import PATH, PROGRAMS, SHELL, plugin_name
 from installer.decide.options import Options
 from installer.decide.parts.nri import CALLED
 from installer.host.files import Host
+from installer.host.programs import is_program
 from installer.record.started import command_line
 from installer.record.trial import Trials
 
@@ -41,16 +41,14 @@ def _engine(engines: Iterable[EngineFacts]) -> EngineFacts:
 
 def _against(host: Host, directory: PurePosixPath) -> Iterator[InstallerError]:
     """Yield what keeps the engine from starting a script there."""
-    missing = [str(SHELL)] if host.kind(SHELL) is not Kind.FILE else []
-    missing += [name for name in PROGRAMS if not any(_is_program(host, place, name) for place in PATH)]
+    missing = [str(SHELL)] if not is_program(host, SHELL) else []
+    missing += [
+        name for name in PROGRAMS if not any(is_program(host, PurePosixPath(place, name)) for place in PATH)
+    ]
     if missing:
         yield _refusal(f"the node has no {' and no '.join(missing)}")
     for word in host.mounted(directory):
         yield _refusal(f"the file system of {directory} is mounted {word}")
-
-
-def _is_program(host: Host, place: str, name: str) -> bool:
-    return host.kind(PurePosixPath(place, name)) is Kind.FILE
 
 
 def _refusal(why: str) -> InstallerError:

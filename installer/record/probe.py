@@ -63,7 +63,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    told, held = held, _wherever(host, with_put_back(host, still_ours(host, options.layout, held)))
+    told, held = held, _by_now(host, options, held)
     known = known or Known({})
     # Hashing the payload and asking the engines wait for different things.
     with (
@@ -204,7 +204,7 @@ def probe_undo(host: Host, options: Options, held: Record, *, awaits_s: float = 
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
-    told, held = held, _wherever(host, with_put_back(host, still_ours(host, options.layout, held)))
+    told, held = held, _by_now(host, options, held)
     engines = []
     for row in held.engines:
         engine = ENGINES[row.name]
@@ -240,11 +240,9 @@ def _with_taken_over(facts: Facts, told: Record) -> Facts:
     return replace(facts, toolkit=taken) if facts.toolkit.theirs else facts
 
 
-def _wherever(host: Host, held: Record) -> Record:
-    """Return the rows with one more for each file that holds what we wrote, and has no row.
-
-    A link has led away from it since, or it is a copy that may take the place of what we wrote.
-    """
+def _by_now(host: Host, options: Options, told: Record) -> Record:
+    """Return the rows that are ours by now, and those of copies, and of places that links led to."""
+    held = with_put_back(host, still_ours(host, options.layout, told))
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
         led = {row.target} - {None, host.resolve(row.path)}

@@ -200,6 +200,8 @@ def test_repairs_of_more_than_an_hour_ago_are_forgotten() -> None:
     assert recent_repairs({CONFIG: (NOW - 4000,), "docker": (NOW - 4000, NOW - 5)}, NOW) == {
         "docker": (NOW - 5,)
     }
+    edges = (NOW - HOUR_S, NOW - HOUR_S + 1, NOW, NOW + 1)  # the last one is of a clock of another boot
+    assert recent_repairs({CONFIG: edges}, NOW) == {CONFIG: edges[1:3]}
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 2), (2, 10), (3, 60), (4, 60), (50, 60)])
@@ -216,6 +218,8 @@ def test_a_node_that_cannot_be_looked_at_is_looked_at_less_and_less_often(
         pytest.param(range(9), 0, id="nine"),
         pytest.param(range(10), REST_S, id="ten that found nothing"),
         pytest.param(range(595, 605), 0, id="some of them long ago"),
+        pytest.param(range(591, 601), 0, id="one of them just too long ago"),
+        pytest.param(range(590, 600), REST_S, id="none of them long ago"),
     ],
 )
 def test_looks_that_find_nothing_again_and_again_get_rarer(ago_s: range | list[int], rest: float) -> None:

@@ -14,11 +14,13 @@ from installer.decide.effect import Effect, Handler
 from installer.decide.rows import CdiRow
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
+from tests.support.golden import golden_line
 
 if TYPE_CHECKING:
     from installer.decide.edits import Value
 
 BAD, WARN = Level.BAD, Level.WARN
+SAID = Path(__file__).parents[1] / "golden/doctor.json"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,9 @@ def text(path: str, old: str, new: str) -> Callable[[Path], None]:
 
 NO_SUCH_DEVICE = """{"cdiVersion": "0.5.0", "kind": "a.org/b", "devices": [{"name": "0", "containerEdits":
  {"deviceNodes": [{"path": "/dev/nvidia7"}]}}]}"""
+
+
+by_cdi_alone = text(CONFIG, 'mode = "auto"', 'mode = "cdi"')
 
 
 def gone(path: str) -> Callable[[Path], None]:
@@ -126,7 +131,15 @@ ACTS: dict[str, list[Act]] = {
     ],
     "persistenced": [Act(facts=driver(persistenced="dead"))],
     "cdi-specification": [
-        Act(lambda root: (gone(SPEC)(root), text(CONFIG, 'mode = "auto"', 'mode = "cdi"')(root))),
+        Act(lambda root: (gone(SPEC)(root), by_cdi_alone(root))),
+        # No engine takes these for one of nvidia.com/gpu.
+        Act(
+            lambda root: (
+                text(SPEC, "kind: nvidia", "kind: a.org/b\n#kind: nvidia")(root),
+                by_cdi_alone(root),
+            )
+        ),
+        Act(lambda root: (text(SPEC, "devices:", "empty:")(root), by_cdi_alone(root))),
     ],
     "cdi-uvm-number": [Act(text(SPEC, "major: 508", "major: 511"))],
     "cdi-paths": [
@@ -354,6 +367,8 @@ def test_nothing_is_wrong_with_a_good_node_and_every_check_applies(tmp_path: Pat
     }
 
     assert {name: verdict for name, verdict in found.items() if verdict.level is not Level.OK} == {}
+    for name, verdict in found.items():
+        assert golden_line(SAID, name, verdict.found) == verdict.found
 
 
 def test_nothing_is_wrong_with_a_good_node_whose_engines_are_left_to_cdi_alone(tmp_path: Path) -> None:
@@ -404,18 +419,18 @@ def test_without_a_driver_an_absent_specification_is_no_fault_of_the_mode(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "act"),
+    ("name", "number", "act"),
     [
-        pytest.param(check.name, act, id=f"{check.name}-{number}")
+        pytest.param(check.name, number, act, id=f"{check.name}-{number}")
         for check in CHECKS
         for number, act in enumerate(ACTS[check.name], 1)
     ],
 )
-def test_an_act_turns_its_check(tmp_path: Path, name: str, act: Act) -> None:
+def test_an_act_turns_its_check(tmp_path: Path, name: str, number: int, act: Act) -> None:
     verdict = verdicts(after(tmp_path, act))[name]
 
     assert verdict.level is act.level, verdict.found
-    assert verdict.found
+    assert golden_line(SAID, f"{name} {number}", verdict.found) == verdict.found
 
 
 def test_each_check_is_turned_as_far_as_it_goes() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from installer.decide.edits import Tree
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
@@ -20,21 +19,23 @@ from installer.host.cri import CriStatus, status, unready_containers
 from installer.host.cri_errors import CriDisabledError, CriFailedError, NotAnsweringError
 from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
 from tests.host.servers import answer, either, engine, hang, hang_up, message, serving
+from tests.support.cri import (
+    BAD_DEFAULT,
+    CONTAINERD,
+    CONTAINERD_CONFIG,
+    CRI,
+    PLUGINS,
+    RUNTIMES,
+    SKIPPED,
+    cri_status,
+    plugins,
+    version,
+)
 
 RECORDED = Path(__file__).parents[1] / "engines/crio"  # what a real CRI-O 1.37.0 answered
-CRI = "/runtime.v1.RuntimeService/"
-PLUGINS = "/containerd.services.introspection.v1.Introspection/Plugins"
 CREATED_ONLY = b"\x0a\x02\x12\x00"
 
-RUNTIMES: dict[str, Tree] = {
-    "runc": {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "", "SystemdCgroup": True}},
-    "nvidia": {"runtimeType": "io.containerd.runc.v2", "options": {"binaryname": "/opt/nvidia"}},
-    "kata": {"runtimeType": "io.containerd.kata.v2", "options": None},
-}
-# As containerd 2.1.9 says it.
-CDI_SAID = {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi", "/var/run/cdi"]}
 CDI_DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
-CONTAINERD_CONFIG = {"containerd": {"defaultRuntimeName": "runc", "runtimes": RUNTIMES}, **CDI_SAID}
 CONTAINERD_HANDLERS = {
     "runc": Handler("", RUNTIMES["runc"]),
     "nvidia": Handler("/opt/nvidia", RUNTIMES["nvidia"]),
@@ -57,39 +58,8 @@ CRIO_HANDLERS = {
     "nvidia": Handler("/opt/nvidia", {"runtime_path": "/opt/nvidia"}),
 }
 SERVED_BY_CRIO = crio_effect(tomllib.loads(CRIO_CONFIG))
-SKIPPED = "skip plugin: cri is not supported here"
-BAD_DEFAULT = 'no corresponding runtime configured for default_runtime_name = "nope"'
 
 
-def version(name: str, number: str) -> bytes:
-    return message((1, "0.1.0"), (2, name), (3, number), (4, "v1"))
-
-
-def cri_status(config: Mapping[str, Any], *, ready: int = 1) -> bytes:
-    conditions = message(
-        (1, message((1, "RuntimeReady"), (2, ready))),
-        (1, message((1, "NetworkReady"), (3, "NetworkPluginNotReady"))),
-    )
-    return message(
-        (1, conditions),
-        (2, message((1, "lastCNILoadStatus"))),
-        (2, message((1, "config"), (2, json.dumps(config)))),
-    )
-
-
-def plugins(*those: tuple[str, str, str]) -> bytes:
-    listed = []
-    for kind, name, error in (("io.containerd.content.v1", "content", ""), *those):
-        failed = ((7, message((1, 2), (2, error))),) if error else ()
-        listed.append((1, message((1, kind), (2, name), *failed)))
-    return message(*listed)
-
-
-CONTAINERD = {
-    f"{CRI}Version": version("containerd", "1.7.24"),
-    f"{CRI}Status": cri_status(CONTAINERD_CONFIG),
-    PLUGINS: plugins(("io.containerd.grpc.v1", "cri", "")),
-}
 CRIO = {
     f"{CRI}Version": version("cri-o", "1.37.0"),
     f"{CRI}Status": cri_status({"sandboxImage": "pause"}),

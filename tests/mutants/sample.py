@@ -2,7 +2,7 @@
 
 Say ``python -m tests.mutants.sample [--count N] [--seed N]``. Cosmic Ray makes the mutants; what it finds to do is
 drawn from with a seed, which is printed. Left out is what no test should see: the number of seconds that something
-is waited for, decorators, and ``|`` between types.
+is waited for, decorators, ``|`` between types, and that sequences of one length are ``strict``ly so.
 
 All fast tests run once without any mutant, and what each executes is noted line by line. A mutant is judged by the
 tests that execute its line, then by the files that name its module or are called like it; what lives there by all
@@ -24,6 +24,7 @@ from difflib import SequenceMatcher, unified_diff
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.mutants.__main__ import FAILED, PROJECT, first_red
 
@@ -86,8 +87,20 @@ def mutants() -> Iterator[Mutant]:
             nodes = list(ast.ast_nodes(ast.get_ast(module.read_text())))
             for name in operators:
                 operator = plugins.get_operator(name)()
-                count = sum(len(list(operator.mutation_positions(node))) for node in nodes)
-                yield from (Mutant(module.relative_to(PROJECT), name, index) for index in range(count))
+                places = [node for node in nodes for _ in operator.mutation_positions(node)]
+                yield from (
+                    Mutant(module.relative_to(PROJECT), name, index)
+                    for index, node in enumerate(places)
+                    if not _says_nothing(node)
+                )
+
+
+def _says_nothing(node: Any) -> bool:
+    """Tell whether a node is in a decorator, or says that two sequences of one length are ``strict``ly so."""
+    if node is None:
+        return False
+    strict = node.type == "argument" and node.children[0].get_code() == "strict"
+    return node.type == "decorator" or strict or _says_nothing(node.parent)
 
 
 def executing(mutant: Mutant, noted: Path) -> list[str]:
@@ -97,7 +110,8 @@ def executing(mutant: Mutant, noted: Path) -> list[str]:
     # As the copy of the project that they ran in has it.
     file = next((path for path in data.measured_files() if path.endswith(f"/{mutant.module}")), "")
     by_line = data.contexts_by_lineno(file) if file else {}
-    tests = {test.partition("|")[0] for line in mutant.lines() for test in by_line.get(line, ())} - {""}
+    # Behind the last one stands which part of a test it was; an id may have one as well.
+    tests = {test.rpartition("|")[0] for line in mutant.lines() for test in by_line.get(line, ())} - {""}
     floor, called = f"tests/{mutant.module.parts[1]}/", f"test_{mutant.module.stem}"
     return sorted(tests, key=lambda test: (called not in test, not test.startswith(floor), test))[:AT_MOST]
 
@@ -115,12 +129,14 @@ def nearest(module: Path) -> list[str]:
     return sorted(str(file.relative_to(PROJECT)) for file in found)
 
 
-def red_with(mutant: Mutant, noted: Path) -> str | None:
-    """Return the fast test that sees a mutant, None where it lives; ``noted`` has what each test executes."""
-    with _copy() as directory:
-        (directory / mutant.module).write_text(mutant.text())
-        stages = (executing(mutant, noted), nearest(mutant.module), ["tests"])
+def red_with(mutant: Mutant, directory: Path, noted: Path) -> str | None:
+    """Return the fast test that sees a mutant in a copy, None where it lives; ``noted`` is what each executes."""
+    stages = (executing(mutant, noted), nearest(mutant.module), ["tests"])
+    (directory / mutant.module).write_text(mutant.text())
+    try:
         return next((red for tests in stages if tests and (red := _red(directory, tests))), None)
+    finally:
+        shutil.copy(PROJECT / mutant.module, directory / mutant.module)
 
 
 @contextmanager
@@ -134,7 +150,12 @@ def _copy() -> Iterator[Path]:
 def _red(directory: Path, tests: list[str], noted: Path | None = None) -> str | None:
     words = ["-q", "-x", "-p", "no:cacheprovider", "--numprocesses", "2", "--ignore=tests/engines"]
     cache = os.environ.get("TEST_CACHE") or str(PROJECT / ".cache/engines")
-    environment = os.environ | {"PYTHONPATH": str(directory), "TEST_CACHE": cache}
+    # Two mutants of one second and one length are the same to whoever keeps what was compiled.
+    environment = os.environ | {
+        "PYTHONPATH": str(directory),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TEST_CACHE": cache,
+    }
     if noted is not None:
         words += ["--cov=installer", "--cov-context=test", "--cov-report="]
         environment |= {"COVERAGE_FILE": str(noted)}
@@ -156,9 +177,9 @@ def _red(directory: Path, tests: list[str], noted: Path | None = None) -> str | 
     return first_red(done.stdout) or "not loaded" if done.returncode in {FAILED, INTERRUPTED} else None
 
 
-def _told(mutant: Mutant, noted: Path) -> bool:
+def _told(mutant: Mutant, directory: Path, noted: Path) -> bool:
     """Print the verdict on a mutant; tell whether it was seen."""
-    began, red = time.monotonic(), red_with(mutant, noted)
+    began, red = time.monotonic(), red_with(mutant, directory, noted)
     seconds = time.monotonic() - began
     print(f"{seconds:>4.0f} s  {mutant.module}  {mutant.operator}  {red or 'LIVES'}", flush=True)
     if not red:
@@ -180,7 +201,7 @@ def main() -> int:
         if red := _red(directory, ["tests"], noted):
             print(f"no mutant can be judged: {red} is red without any")
             return 1
-        lives = sum(not _told(mutant, noted) for mutant in drawn)
+        lives = sum(not _told(mutant, directory, noted) for mutant in drawn)
     print(f"the fast tests see {given.count - lives} of {given.count} mutants, seed {given.seed}")
     return int(given.count - lives < SEEN * given.count)
 

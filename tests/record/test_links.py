@@ -10,7 +10,7 @@ from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.record.links import links_named
+from installer.record.links import SCRIPT_DEPTH, Ours, candidates, links_named, unnamed
 
 ROW = ENGINES["containerd"]
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
@@ -53,3 +53,81 @@ def test_a_word_is_looked_for_in_the_path_of_the_engine(
     found = links_named(Host.under(PurePosixPath(tmp_path)), facts, LAYOUT)
 
     assert (found.get("gpu") == program) is leads
+
+
+PROGRAM = LAYOUT.toolkit / "nvidia-container-runtime"
+
+
+def scripts(root: Path, *texts: str) -> None:
+    """Put scripts at /usr/bin/0, /usr/bin/1 and so on."""
+    for number, text in enumerate(texts):
+        put(root, USUAL / str(number), f"#!/bin/sh\n{text}\n").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("texts", "ours"),
+    [
+        pytest.param([f"exec {PROGRAM}"], True, id="a script names it"),
+        pytest.param([f"# exec {PROGRAM}"], False, id="in a comment"),
+        pytest.param(["exec nvidia-container-runtime"], True, id="by a word of its PATH"),
+        pytest.param(["exec another"], False, id="another word"),
+        pytest.param(["exec /usr/bin/1", f"exec {PROGRAM}"], True, id="through another script"),
+        pytest.param(["exec 1", f"exec {PROGRAM}"], True, id="through another script, by a word"),
+        pytest.param(["exec /usr/bin/0"], False, id="itself alone"),
+        pytest.param(["exec /usr/bin/gone", "exec /usr/bin/1"], False, id="what is not there"),
+        pytest.param(
+            [*(f"exec /usr/bin/{n + 1}" for n in range(SCRIPT_DEPTH - 1)), f"exec {PROGRAM}"],
+            True,
+            id="as deep as is looked",
+        ),
+        pytest.param(
+            [*(f"exec /usr/bin/{n + 1}" for n in range(SCRIPT_DEPTH)), f"exec {PROGRAM}"],
+            False,
+            id="deeper",
+        ),
+    ],
+)
+def test_a_script_leads_to_what_it_starts(tmp_path: Path, texts: list[str], *, ours: bool) -> None:
+    put(tmp_path, PROGRAM, "ELF")
+    scripts(tmp_path, *texts)
+    host = Host.under(PurePosixPath(tmp_path))
+
+    found = Ours(host, LAYOUT).behind(host, USUAL / "0", (LAYOUT.toolkit, USUAL))
+
+    assert found == (PROGRAM if ours else None)
+
+
+def test_only_files_lead_anywhere_and_only_where_there_is_a_toolkit(tmp_path: Path) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    scripts(tmp_path, f"exec {PROGRAM}")
+    assert Ours(host, LAYOUT).behind(host, USUAL / "0") is None
+
+    put(tmp_path, PROGRAM, "ELF")
+    put(tmp_path, LAYOUT.versions / "1/nvidia-ctk", "ELF")
+
+    assert Ours(host, LAYOUT).behind(host, USUAL / "gone") is None
+    assert Ours(host, LAYOUT).behind(host, USUAL) is None
+    assert Ours(host, LAYOUT).behind(host, PROGRAM) == PROGRAM
+    # Where another toolkit has its place, only our versions are ours.
+    assert Ours(host, LAYOUT, theirs=True).behind(host, PROGRAM) is None
+    assert Ours(host, LAYOUT, theirs=True).behind(host, LAYOUT.versions / "1/nvidia-ctk")
+
+
+def test_programs_without_a_name_in_a_config_are_those_of_the_path_first_place_first(tmp_path: Path) -> None:
+    for place in (SITE, USUAL):
+        put(tmp_path, place / "runc")
+    put(tmp_path, USUAL / "containerd-shim-x")
+    (tmp_path / "opt/site/bin/crun").mkdir()
+    put(tmp_path, USUAL / "other")
+    host = Host.under(PurePosixPath(tmp_path))
+    gone = PurePosixPath("/gone")
+
+    assert sorted(unnamed(host, ["runc", "crun", "containerd-shim-*"], [(gone, SITE, USUAL)])) == [
+        SITE / "runc",
+        USUAL / "containerd-shim-x",
+    ]
+    assert [*candidates(host, "runc", [(gone, SITE, USUAL), (USUAL,)])] == [SITE / "runc", USUAL / "runc"]
+    assert [*candidates(host, "crun", [(SITE, USUAL)])] == []
+    assert [*candidates(host, "/a/b", [(USUAL,)])] == [PurePosixPath("/a/b")]
+    assert [*candidates(host, "a/b", [(USUAL,)])] == []
+    assert [*candidates(host, "", [(USUAL,)])] == []

@@ -4,10 +4,15 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.decide.data import replace
+from installer.decide.effect import Effect
 from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.options import Places
 from installer.host.files import Host
 from installer.host.inodes import changed_s
-from installer.record.reads import TICK_S, outdated
+from installer.record.reads import TICK_S, moving, outdated, unread, with_places
 
 CONFIG = PurePosixPath("/etc/crio/crio.conf")
 
@@ -32,3 +37,110 @@ def test_what_was_written_after_the_start_makes_its_words_doubtful(
 
     assert outdated(Host.under(PurePosixPath(tmp_path)), ENGINES[engine], started_s, [CONFIG]) is expected
     assert not outdated(Host.under(PurePosixPath(tmp_path)), ENGINES[engine], None, [CONFIG])
+
+
+CRIO, CONTAINERD = ENGINES["crio"], ENGINES["containerd"]
+OURS = PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.conf")
+
+
+def crio(drop_in: PurePosixPath | None = OURS, hook: PurePosixPath | None = None) -> EngineFacts:
+    return EngineFacts("crio", CRIO.config, drop_in, hook, (), CRIO.socket, CRIO.unit)
+
+
+def containerd(drop_in: PurePosixPath | None = None) -> EngineFacts:
+    return EngineFacts("containerd", CONTAINERD.config, drop_in, None, (), CONTAINERD.socket, CONTAINERD.unit)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "said"),
+    [
+        (crio(), (), ""),
+        (crio(None), (), ""),
+        (crio(OURS.parent / "below/x"), (), ""),
+        (crio(PurePosixPath("/srv/x.conf")), (), "it reads the files below /etc/crio/crio.conf.d"),
+        (crio(), ("crio", "--config-dir", "/srv"), "it reads the files below /srv"),
+        (crio(PurePosixPath("/srv/x.conf")), ("crio", "--config-dir", "/srv"), ""),
+        (containerd(PurePosixPath("/srv/x.toml")), (), ""),
+        (containerd(), (), ""),
+    ],
+)
+def test_a_drop_in_where_an_engine_does_not_look_is_refused(
+    tmp_path: Path, facts: EngineFacts, words: tuple[str, ...], said: str
+) -> None:
+    found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts, words)]
+
+    assert len(found) == bool(said)
+    assert all(said in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [(None, False), ((), False), (("/srv/hooks",), True), (("/srv/hooks", "/run/hooks"), False)],
+)
+def test_a_hook_where_an_engine_does_not_look_is_refused(
+    tmp_path: Path, served: tuple[str, ...] | None, *, told: bool
+) -> None:
+    (tmp_path / "hooks").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/hooks").symlink_to("../hooks")  # it leads to the directory of ours
+    serving = None if served is None else Effect({}, "crun", hook_dirs=tuple(map(PurePosixPath, served)))
+    facts = replace(crio(PurePosixPath("/srv/x.conf"), PurePosixPath("/hooks/ours.json")), serving=serving)
+
+    found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts, ())]
+
+    assert len(found) == told
+    assert all("(it looks for hooks in /srv/hooks)" in problem for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "places", "read"),
+    [
+        (crio(), (), Places(), (CRIO.config, OURS)),
+        (crio(), ("crio", "--config", "/srv/c"), Places(), ("/srv/c", OURS)),
+        (crio(), ("crio", "--config-dir", "/srv/d"), Places(), (CRIO.config, "/srv/d/99-nvidia.conf")),
+        (crio(), ("crio", "-d", "/srv/d"), Places(drop_in=OURS), (CRIO.config, OURS)),
+        (crio(None), ("crio", "--config-dir", "/srv/d"), Places(), (CRIO.config, None)),
+        # One that is named is believed, unless it is beside a drop-in and the process says another.
+        (containerd(), ("containerd", "-c", "/srv/c"), Places(CONTAINERD.config), (CONTAINERD.config, None)),
+        (crio(), ("crio", "-c", "/srv/c"), Places(CRIO.config), ("/srv/c", OURS)),
+        (crio(), (), Places(CRIO.config), (CRIO.config, OURS)),
+    ],
+)
+def test_which_files_an_engine_reads_its_words_tell(
+    tmp_path: Path, facts: EngineFacts, words: tuple[str, ...], places: Places, read: tuple[object, object]
+) -> None:
+    found = with_places(Host.under(PurePosixPath(tmp_path)), facts, words, places)
+
+    assert (str(found.config), str(found.drop_in)) == tuple(map(str, read))
+
+
+MOVES = InstallerError("why", remedy="what", code="restart-moves-engine")
+NOT_STARTED = InstallerError("why", remedy="what", code="unit-failed")
+SAID = (
+    "configure containerd in /a (at its next start containerd.service gives it /b)",
+    "configure containerd in /etc/containerd/config.toml (at its next start containerd.service gives it /b)",
+    "configure containerd in /a (at its next start containerd.service gives it /etc/containerd/config.toml)",
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "later", "why", "said"),
+    [
+        (("-c", "/a"), ("-c", "/a"), None, ""),
+        (("-c", "/a"), ("--config=/a",), None, ""),
+        (("-c", "/a"), ("-c", "/b"), None, SAID[0]),
+        (("-l", "x"), ("-c", "/b"), None, SAID[1]),
+        (("-c", "/a"), ("-l", "x"), None, SAID[2]),
+        ((), ("-c", "/b"), None, ""),
+        (("-c", "/a"), (), None, ""),
+        (("-c", "/a"), ("-c", "/b"), MOVES, "why"),
+        (("-c", "/a"), ("-c", "/b"), NOT_STARTED, SAID[0]),
+        (("-c", "/a"), ("-c", "/a"), MOVES, ""),
+    ],
+)
+def test_a_config_that_an_engine_reads_only_until_its_next_start_is_told(
+    now: tuple[str, ...], later: tuple[str, ...], why: InstallerError | None, said: str
+) -> None:
+    facts = replace(containerd(), next_words=later, not_restarted=why)
+
+    assert [error.problem for error in moving(facts, now)] == ([said] if said else [])

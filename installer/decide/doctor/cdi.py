@@ -9,9 +9,10 @@ from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, li
 from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts
 from installer.decide.mode import WITH_CDI, lacking, read_by
+from installer.decide.options import GPU_KIND
+from installer.decide.read_specification import has_devices
 
 GROUP: Final = "CDI"
-GPU_KIND: Final = re.compile(r"""["']?kind["']?:\s*["']?nvidia\.com/gpu["']?\s*(?:,|$)""", re.MULTILINE)
 WRITTEN_IN: Final = re.compile(r"""["']?cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
 # A device node as YAML or JSON: its path, then, before the next one, its major number.
 UVM_MAJOR: Final = re.compile(
@@ -29,7 +30,7 @@ MAKE_IT: Final = (
 
 
 def _gpu_specs(node: Node) -> Iterator[Spec]:
-    return (spec for spec in node.specs if GPU_KIND.search(spec.text))
+    return (spec for spec in node.specs if has_devices(spec.text, GPU_KIND))
 
 
 def specification(node: Node) -> Verdict:

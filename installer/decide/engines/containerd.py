@@ -30,6 +30,7 @@ from installer.decide.engines.containerd_effect import (
     binary_of,
     check,
     effect,
+    needs_handler,
     relocated,
 )
 from installer.decide.engines.model import (
@@ -60,8 +61,7 @@ OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
 
-    In each place they take over the options that the texts give the default runtime, and then those that
-    containerd itself reports for it, where the texts alone mislead.
+    In each place they take over the options of the default runtime: as texts tell, then as it reports.
 
     Raises:
         InstallerError: containerd could not read the result in any place, or CRI is switched off.
@@ -291,7 +291,7 @@ CONTAINERD: Final = Engine(
     state=State(PurePosixPath("/run/containerd"), "--state", "state"),
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
-    needs_handler=lambda version: not version or version[0] > 1,
+    needs_handler=needs_handler,
     edits=edits,
     check=check,
     effect=effect,

@@ -155,3 +155,26 @@ def test_a_setting_that_was_asked_for_is_pending_until_dockerd_has_it(
 
     assert told.endswith(said)
     assert bool(told) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("entry", "starts"),
+    [
+        ({"path": "/a"}, "/a"),
+        ({"path": "/a", "runtimeType": ""}, "/a"),
+        ({"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/b"}}, "/b"),
+        ({"runtimetype": "io.containerd.runc.v2", "OPTIONS": {"binaryname": "/b"}}, "/b"),
+        ({"runtimeType": "io.containerd.runc.v2", "options": {"Root": "/r"}}, None),
+        ({"runtimeType": "io.containerd.runc.v2"}, None),
+        ({"runtimeType": "io.containerd.kata.v2", "options": {"BinaryName": "/b"}}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_runtime_starts_is_its_path_or_what_a_shim_of_runc_is_told(
+    entry: dict[str, Value], starts: str | None
+) -> None:
+    text = json.dumps({"runtimes": {"its-own": entry}, "default-runtime": "its-own"})
+
+    found = decided("docker", text).low_level
+
+    assert found == (*([starts] if starts else []), "runc", "crun")

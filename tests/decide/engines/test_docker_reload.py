@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.decide.edits import Syntax, Value, apply, parse
-from installer.decide.effect import Effect, Handler
+from installer.decide.effect import Effect, Flags, Handler
 from installer.decide.engines.docker_reload import Refused, effect, forgotten, intermediate, reloaded, route
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
@@ -106,3 +106,32 @@ def test_dockerd_20_10_forgets_its_own_shims_in_a_reload_and_a_later_one_has_non
     assert forgotten(has("runc", shim, "kata"), OLD) == (shim,)
     assert forgotten(has("runc", "kata"), OLD) == ()
     assert forgotten(has("runc", shim, "kata"), NEW) == ()
+
+
+FLAG = Flags("", {"x": "/b/x"})
+CHOSEN = Flags("x", {"x": "/b/x"})
+NAMES_X = '{"default-runtime": "x"}'
+HAS_X = '{"runtimes": {"x": {"path": "/b/x"}}}'
+IN_FILE = 'its default-runtime "x" is not defined'
+
+
+@pytest.mark.parametrize("version", [OLD, NEW, None])
+@pytest.mark.parametrize(
+    ("text", "flags", "default", "broken"),
+    [
+        ("{}", Flags(), "runc", ("", "")),
+        (NAMES_X, Flags(), "x", (IN_FILE, IN_FILE)),
+        (NAMES_X, FLAG, "x", (IN_FILE, "")),  # 20.10 looks for it in the text alone
+        (HAS_X, Flags("x"), "x", ("", "")),
+        ("{}", CHOSEN, "x", ("", "")),
+        ("{}", Flags("x"), "x", ('its --default-runtime "x" is not defined',) * 2),
+    ],
+)
+def test_where_dockerd_looks_for_its_default_depends_on_who_named_it(
+    text: str, flags: Flags, default: str, broken: tuple[str, str], version: tuple[int, ...] | None
+) -> None:
+    found = effect(File(text.encode()), PATH, version, flags)
+
+    said = broken[0 if version == OLD else 1]
+    assert (found.default, found.broken, found.ready) == (default, said, not said)
+    assert found.undefined == (default if said else "")

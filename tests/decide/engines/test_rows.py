@@ -1,0 +1,18 @@
+"""What the rows of engines say by functions, for each version that matters."""
+
+import pytest
+
+from installer.decide.engines import ENGINES
+
+NEVER, ALWAYS = {"docker"}, {"crio", "k3s", "rke2"}
+
+
+@pytest.mark.parametrize(
+    ("version", "new"),
+    [(None, True), ((1, 6, 20), False), ((1, 7, 29), False), ((2, 0), True), ((2, 1, 9), True)],
+)
+@pytest.mark.parametrize("name", ENGINES)
+def test_which_engines_cannot_use_a_container_whose_runtime_is_gone(
+    name: str, version: tuple[int, ...] | None, *, new: bool
+) -> None:
+    assert ENGINES[name].needs_handler(version) is (name in ALWAYS or (new and name not in NEVER))

@@ -1,0 +1,146 @@
+"""What doctor reads of engines that run: what they answer, and what their configs and units come to."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.data import replace
+from installer.decide.doctor.facts import RunningEngine
+from installer.decide.engines import ENGINES
+from installer.decide.options import Options, Places
+from installer.host.files import Host
+from installer.host.process_table import Seen
+from installer.record.examine.engines import engines, unit_state
+from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
+from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
+from tests.support.live import SOCKET, STATUS, UNIT, Live, live
+
+SEEN = Seen(7, "containerd", "/usr/bin/containerd", False, (), (1, 2), of_host=True)
+CONFIG = PurePosixPath("/etc/containerd/config.toml")
+OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
+FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
+
+
+def read(node: Live, *seen: Seen, socket: PurePosixPath = SOCKET) -> list[RunningEngine]:
+    places = {"containerd": Places(socket=socket)}
+    return [*engines(node.host, replace(Options(), places=places), seen)]
+
+
+def config(root: Path, text: str | None) -> None:
+    (root / "etc/containerd").mkdir(parents=True)
+    if text is not None:
+        (root / "etc/containerd/config.toml").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("answers", "disabled", "failed", "said"),
+    [
+        pytest.param({}, False, False, "1.7.24", id="well"),
+        pytest.param({STATUS: b"", PLUGINS: FAILED}, False, True, "", id="its CRI did not load"),
+        pytest.param({STATUS: b"", PLUGINS: OFF}, True, False, "", id="its CRI is off"),
+    ],
+)
+def test_what_an_engine_answers(
+    tmp_path: Path, answers: dict[str, bytes], said: str, *, disabled: bool, failed: bool
+) -> None:
+    config(tmp_path, "version = 2\n")
+    with live(tmp_path) as node:
+        node.answers.update(answers)
+        for key in [key for key, value in answers.items() if not value]:
+            del node.answers[key]
+        (found,) = read(node, SEEN)
+
+    assert (found.name, found.said, found.disabled, found.failed) == ("containerd", said, disabled, failed)
+    assert found.version == ((1, 7, 24) if said else ())
+    assert (found.serving is None) == bool(found.silence) == (not said)
+    assert (found.config, found.trees, found.unreadable) == (CONFIG, {CONFIG: {"version": 2}}, "")
+    assert (found.another, found.live_restore, found.cgroup_driver, found.finds_hook) == ("", None, "", None)
+    assert found.told is not None
+
+
+def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) -> None:
+    with live(tmp_path) as node:
+        assert read(node) == []
+        assert read(node, replace(SEEN, name="dockerd")) == []
+        assert read(node, SEEN, socket=PurePosixPath("/gone.sock")) == []
+        assert node.asked == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("version = [", "", id="no TOML"),
+        pytest.param(None, "", id="no file"),
+    ],
+)
+def test_what_cannot_be_read_has_no_tree(tmp_path: Path, text: str | None, said: str) -> None:
+    config(tmp_path, text)
+    with live(tmp_path) as node:
+        (found,) = read(node, SEEN)
+
+    assert bool(found.unreadable) == (text is not None)
+    assert bool(found.trees.get(CONFIG)) is False
+    assert said == ""
+
+
+@pytest.mark.parametrize(
+    ("unit", "state"),
+    [
+        (FakeUnit(), "active/running/success"),
+        (FakeUnit(active="failed", sub="failed"), "failed/failed/exit-code"),
+        (FakeUnit(load="not-found", active="inactive", sub="dead"), ""),
+        (None, ""),
+    ],
+)
+def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    with ExitStack() as held:
+        if unit is not None:
+            (tmp_path / "run/dbus").mkdir(parents=True)
+            held.enter_context(serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({UNIT: unit})))
+        assert unit_state(host, UNIT) == state
+        assert unit_state(host, "") == ""
+
+
+def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: Path) -> None:
+    """It is in no unit of theirs that answers here: so it is neither k3s's nor RKE2's."""
+    with live(tmp_path) as node:
+        places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
+        seen = [replace(SEEN, name=ENGINES["k3s"].process)]
+
+        assert [*engines(node.host, replace(Options(), places=places), seen)] == []
+
+
+# As dockerd 28.5.2 says it.
+INFO = {
+    "ServerVersion": "28.5.2",
+    "Runtimes": {"runc": {"path": "runc"}},
+    "DefaultRuntime": "runc",
+    "LiveRestoreEnabled": True,
+    "CgroupDriver": "systemd",
+}
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *, hook: bool) -> None:
+    """The process that answers is this one: so the PATH is that of the test."""
+    said = json.dumps(INFO).encode()
+    place = next(
+        each for each in Path("/proc/self/environ").read_text().split("\0") if each.startswith("PATH=")
+    )
+    directory = place.removeprefix("PATH=").split(":")[-1].lstrip("/")
+    if hook:
+        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory / "nvidia-container-runtime-hook").touch()
+    places = {"docker": Places(socket=PurePosixPath("/d.sock"))}
+
+    with serving(tmp_path / "d.sock", answer(b"HTTP/1.0 200 OK\r\n\r\n" + said)):
+        seen = [replace(SEEN, name="dockerd")]
+        host = Host.under(PurePosixPath(tmp_path))
+        (found,) = engines(host, replace(Options(), places=places), seen)
+
+    assert (found.name, found.said, found.version) == ("docker", "28.5.2", (28, 5, 2))
+    assert (found.live_restore, found.cgroup_driver, found.finds_hook) == (True, "systemd", hook)
+    assert found.config == ENGINES["docker"].config

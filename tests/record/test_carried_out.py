@@ -1,0 +1,98 @@
+"""How a plan's reload is carried out: how patiently, and when not at all."""
+
+import time
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.data import replace
+from installer.decide.engines.model import RuntimeEntry
+from installer.decide.errors import InstallerError, NotIdleError
+from installer.decide.layout import Layout
+from installer.decide.options import RestartMode
+from installer.decide.part import Part
+from installer.decide.plan import Plan
+from installer.decide.rows import Record
+from installer.decide.steps import Reload
+from installer.record.context import Context
+from installer.record.ledger import Ledger
+from installer.record.transaction import carry_out, never_stop
+from tests.support.live import CREATED, ONE, Live, containerd, live
+
+NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
+GIVEN = Reload("containerd", (NVIDIA,))
+GIVEN_BACK = Reload("containerd", (), (NVIDIA,))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Live]:
+    with live(tmp_path) as node:
+        yield node
+
+
+def carried_out(
+    node: Live,
+    step: Reload,
+    mode: RestartMode = RestartMode.AUTO,
+    *,
+    rolls_back: bool = False,
+    until_s: float = inf,
+) -> list[str]:
+    """Carry out a plan of one reload; return the engines that were reloaded."""
+    ledger = Ledger.open(node.host, Layout())
+    try:
+        context = Context(node.host, Layout(), ledger, 0.5, until_s, rolls_back=rolls_back, restart_mode=mode)
+        engine = replace(containerd(), files=())
+        held = Record(directories=ledger.held.directories)
+        plan = Plan((Part("containerd", (step,), ("why",)),), held, held, {"containerd": engine})
+        carry_out(context, plan, never_stop)
+        return [*ledger.reloaded]
+    finally:
+        ledger.lock.release()
+
+
+@pytest.mark.parametrize(
+    ("mode", "rolls_back", "restarted"),
+    [
+        (RestartMode.AUTO, False, True),
+        (RestartMode.WHEN_IDLE, False, False),
+        (RestartMode.WHEN_IDLE, True, True),
+    ],
+)
+def test_a_restart_waits_for_idle_where_that_was_asked_for_but_not_on_the_way_back(
+    node: Live, mode: RestartMode, *, rolls_back: bool, restarted: bool
+) -> None:
+    node.answers[CREATED] = ONE
+
+    if restarted:
+        assert carried_out(node, GIVEN, mode, rolls_back=rolls_back) == ["containerd"]
+    else:
+        with pytest.raises(NotIdleError):
+            carried_out(node, GIVEN, mode)
+    assert node.restarted is restarted
+
+
+@pytest.mark.parametrize(
+    ("step", "rolls_back", "rests"),
+    [(GIVEN, False, False), (GIVEN, True, True), (GIVEN_BACK, False, True), (GIVEN_BACK, True, True)],
+)
+def test_an_engine_that_its_owner_has_stopped_is_started_for_an_install_alone(
+    node: Live, step: Reload, *, rolls_back: bool, rests: bool
+) -> None:
+    node.unit.active, node.unit.sub = "inactive", "dead"
+    node.serve("runc", "nvidia") if step.present else node.serve("runc")
+
+    assert carried_out(node, step, rolls_back=rolls_back) == ([] if rests else ["containerd"])
+    assert node.restarted is not rests
+
+
+def test_a_pod_that_ends_waits_no_longer_than_its_grace(node: Live) -> None:
+    node.serve("runc")
+    began = time.monotonic()
+
+    with pytest.raises(InstallerError, match="prove that containerd serves our runtimes"):
+        carried_out(node, GIVEN, until_s=began + 1)
+
+    assert time.monotonic() - began < 20

@@ -1,0 +1,181 @@
+"""The runtime that ours hand over to, and the files that are watched of an install."""
+
+import os
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.data import replace
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts
+from installer.decide.layout import Layout
+from installer.decide.options import Options
+from installer.decide.rows import CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.host.files import Host
+from installer.record.running import handed_over_to, low_level_runtime
+from installer.record.seen import EngineSeen, Seen
+from installer.record.watching import (
+    asked,
+    engine_places,
+    places,
+    process_of,
+    processes,
+    rooms,
+    running,
+    told,
+)
+
+LAYOUT = Layout()
+NAMES = '[nvidia-container-runtime]\nruntimes = ["crun", "/opt/runc"]\n'
+ROW = ToolkitRow("1", None, NAMES)
+HELD = Record(toolkit=ROW)
+
+
+def put(root: Path, path: PurePosixPath | str, text: str = "x", mode: int = 0o755) -> None:
+    place = root / str(path).lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    place.chmod(mode)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host.under(PurePosixPath(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "held", "found"),
+    [
+        pytest.param(["/usr/bin/crun", "/opt/runc"], None, HELD, "/usr/bin/crun", id="by a word"),
+        pytest.param(["/opt/runc"], None, HELD, "/opt/runc", id="by a path"),
+        pytest.param(["/usr/bin/runc"], None, HELD, None, id="no other than it names"),
+        pytest.param(
+            ["/usr/bin/runc", "/opt/runc"],
+            NAMES.replace("/opt/runc", "runc"),
+            HELD,
+            "/usr/bin/runc",
+            id="edited",
+        ),
+        pytest.param(["/usr/bin/runc"], "", HELD, "/usr/bin/runc", id="where it names none, the usual"),
+        pytest.param(["/opt/runc"], "= no TOML", HELD, "/opt/runc", id="as it was written, of no TOML"),
+        pytest.param(["/opt/runc"], None, replace(HELD, cdi=CdiRow(())), None, id="of CDI alone"),
+        pytest.param(["/opt/runc"], None, Record(), None, id="without a toolkit"),
+    ],
+)
+def test_what_our_runtimes_hand_over_to(
+    tmp_path: Path, files: list[str], config: str | None, held: Record, found: str | None
+) -> None:
+    for name in files:
+        put(tmp_path, name)
+    if config is not None:
+        put(tmp_path, LAYOUT.config, config)
+
+    there = handed_over_to(Host.under(PurePosixPath(tmp_path)), LAYOUT, held)
+
+    assert (str(there) if there else None) == found
+
+
+@pytest.mark.parametrize("spoil", ["empty", "not executable", "a directory", "gone"])
+def test_what_cannot_be_started_is_none(tmp_path: Path, host: Host, spoil: str) -> None:
+    put(tmp_path, "/opt/runc", "" if spoil == "empty" else "x", 0o644 if spoil == "not executable" else 0o755)
+    if spoil in {"a directory", "gone"}:
+        (tmp_path / "opt/runc").unlink()
+    if spoil == "a directory":
+        (tmp_path / "opt/runc").mkdir()
+
+    assert handed_over_to(host, LAYOUT, HELD) is None
+
+
+def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path: Path, host: Host) -> None:
+    assert low_level_runtime(host, HELD) is None
+    put(tmp_path, "/usr/sbin/runc")
+    assert low_level_runtime(host, HELD) == PurePosixPath("/usr/sbin/runc")
+    put(tmp_path, "/opt/runc")
+    assert low_level_runtime(host, HELD) == PurePosixPath("/opt/runc")
+    assert low_level_runtime(host, Record()) == PurePosixPath("/usr/sbin/runc")
+
+
+DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", ())
+CONTAINERD = EngineRow("containerd", PurePosixPath("/c.sock"), "containerd.service", ())
+CONFIG = ConfigRow("docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), ())
+SERVES = Seen(
+    engines=(
+        EngineSeen("docker", serves=True, process="/proc/7"),
+        EngineSeen("containerd", serves=None),
+    )
+)
+
+
+def test_what_is_watched(tmp_path: Path, host: Host) -> None:
+    held = replace(HELD, engines=(DOCKER,), configs=(CONFIG,))
+
+    found = {path.removeprefix(str(tmp_path)) for path in places(host, Options(), held, Seen())}
+
+    assert found >= {
+        "/etc/docker/daemon.json",
+        "/etc/docker/",
+        "/etc/docker/conf.d/",
+        str(LAYOUT.toolkit),
+        str(LAYOUT.config),
+        str(LAYOUT.ledger),
+        f"{LAYOUT.version('1')}/",
+        "/d.sock",
+    }
+    without = {path.removeprefix(str(tmp_path)) for path in places(host, Options(), Record(), Seen())}
+    assert without.isdisjoint({"/etc/docker/daemon.json", f"{LAYOUT.version('1')}/", "/d.sock"})
+    more = {*places(host, Options(), held, Seen(hands_over_to="/usr/bin/runc"))}
+    assert {path.removeprefix(str(tmp_path)) for path in more} - found == {"/usr/bin/runc"}
+
+
+def test_engines_that_serve_are_asked_in_their_own_words(tmp_path: Path, host: Host) -> None:
+    both = replace(HELD, engines=(DOCKER, CONTAINERD))
+    serving = replace(SERVES, engines=tuple(replace(each, serves=True) for each in SERVES.engines))
+
+    assert [path.replace(str(tmp_path), "") for path in asked(host, Options(), both, SERVES)] == ["?D/d.sock"]
+    assert [path.replace(str(tmp_path), "") for path in asked(host, Options(), both, serving)] == [
+        "?D/d.sock",
+        "?C/c.sock",
+    ]
+    assert asked(host, Options(), Record(), serving) == ()
+    assert processes(SERVES) == ("/proc/7",)
+    by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
+    usual = str(ENGINES["containerd"].socket)
+    assert [path.replace(str(tmp_path), "") for path in engine_places(host, Options(), by_cdi, Seen())] == [
+        usual
+    ]
+
+
+def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(host: Host) -> None:
+    row = ENGINES["docker"]
+    engine = EngineFacts("docker", row.config, None, None, (), row.socket, row.unit, pid=7)
+
+    assert process_of(host, engine) == "/proc/7"
+    assert process_of(host, replace(engine, pid=None)) == ""
+    assert running(f"/proc/{os.getpid()}") == f"/proc/{os.getpid()}"
+    assert running(f"/proc/{(1 << 22) + 1}") == ""
+    assert running("") == ""
+
+
+def test_rooms_are_those_of_what_is_written(tmp_path: Path, host: Host) -> None:
+    (tmp_path / "etc").mkdir()
+    held = replace(HELD, configs=(CONFIG,))
+
+    found = [path.replace(str(tmp_path), "") for path in rooms(host, Options(), held)]
+
+    assert len(found) == 2
+    assert found[0].endswith("/etc")
+    assert len(rooms(host, Options(), Record())) == 1
+    (tmp_path / "var/run").mkdir(parents=True)
+    assert rooms(host, Options(), replace(HELD, cdi=CdiRow(())))[0].endswith("/var/run")
+
+
+def test_what_is_told_is_to_be_there(tmp_path: Path, host: Host) -> None:
+    options = Options()
+    metrics = PurePosixPath("/m.prom")
+    held = replace(HELD, published=(metrics,))
+
+    assert told(host, options, held) == ()
+    put(tmp_path, metrics)
+    assert len(told(host, options, held)) == 1
+    put(tmp_path, options.ready_file)
+    assert len(told(host, options, held)) == 2

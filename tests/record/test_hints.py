@@ -1,0 +1,209 @@
+"""What a node tells besides its settings, by files that are there or not, and by who answers."""
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.effect import Effect, Handler
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.inode import File
+from installer.decide.layout import Layout
+from installer.decide.options import Options
+from installer.decide.rows import EngineRow, Record
+from installer.host.files import Host
+from installer.record.hints import (
+    driver_root,
+    in_place,
+    is_suse,
+    moved,
+    refuse_generated,
+    refuse_unknown,
+    served_by_image,
+    without_cri,
+    without_unused,
+)
+from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.support.live import ONE, PODS, containerd, live
+
+UBUNTU, SLES = 'ID=ubuntu\nID_LIKE="debian"\n', 'ID="sles"\nID_LIKE="suse"\n'
+TALOS, BOTTLEROCKET = "ID=talos\n", "ID=bottlerocket\n"
+
+
+def node(root: Path, *files: str, **texts: str) -> Host:
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    for name, text in texts.items():
+        (root / "etc").mkdir(exist_ok=True)
+        (root / "etc" / name.replace("_", "-")).write_text(text)
+    return Host.under(PurePosixPath(root))
+
+
+@pytest.mark.parametrize(
+    ("said", "suse", "image"),
+    [
+        (None, False, ""),
+        ("", False, ""),
+        ("no equals sign\n", False, ""),
+        (UBUNTU, False, ""),
+        (SLES, True, ""),
+        (TALOS, False, "install on this node (on Talos the toolkit is a system extension, and runtimes"),
+        (BOTTLEROCKET, False, "install on this node (Bottlerocket's image for NVIDIA has the toolkit"),
+    ],
+)
+def test_the_family_of_a_system(tmp_path: Path, said: str | None, image: str, *, suse: bool) -> None:
+    host = node(tmp_path, **({} if said is None else {"os_release": said}))
+    found = next(served_by_image(host), None)
+
+    assert is_suse(host) == suse
+    assert (found.problem if found else "").startswith(image)
+    assert (found is None) == (image == "")
+    off, _, why = without_cri(host, ["docker"]).partition(": ")
+    assert (off, why) == (
+        ("its CRI is switched off", found.problem[len("install on this node (") : -1])
+        if found
+        else ("its CRI is switched off, it serves Docker", "")
+    )
+
+
+def test_who_a_containerd_without_cri_serves_is_told(tmp_path: Path) -> None:
+    host = node(tmp_path)
+
+    assert without_cri(host, ["crio"]) == "its CRI is switched off"
+    assert without_cri(host, ["crio", "docker"]) == "its CRI is switched off, it serves Docker"
+
+
+HELD_BY_HOST = "usr/lib64/libnvidia-ml.so.580.1"
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "found", "note"),
+    [
+        ((), "auto", "/run/nvidia/driver", ""),
+        ((), "/opt/driver", "/opt/driver", ""),
+        ((HELD_BY_HOST,), "auto", "/", "holds the driver: the toolkit looks for it in /"),
+        ((HELD_BY_HOST,), "/run/nvidia/driver", "/run/nvidia/driver", "consider --driver-root /"),
+        ((HELD_BY_HOST,), "/opt/driver", "/opt/driver", ""),
+        ((HELD_BY_HOST, "run/nvidia/driver/usr"), "auto", "/run/nvidia/driver", ""),
+        (("usr/lib64/libnvidia-cfg.so.1",), "auto", "/run/nvidia/driver", ""),
+    ],
+)
+def test_where_the_driver_is(
+    tmp_path: Path, files: tuple[str, ...], asked: str, found: str, note: str
+) -> None:
+    root, notes = driver_root(node(tmp_path, *files), Options(driver_root=asked))
+
+    assert root == found
+    assert bool(notes) == bool(note)
+    assert all(note in each for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        (None, None),
+        ("elsewhere", None),
+        (".toolkit-installer/versions/1", "/usr/local/nvidia/.toolkit-installer/versions/1"),
+    ],
+)
+def test_which_version_is_in_place(tmp_path: Path, link: str | None, found: str | None) -> None:
+    layout = Layout()
+    (tmp_path / "usr/local/nvidia").mkdir(parents=True)
+    if link is not None:
+        (tmp_path / "usr/local/nvidia/toolkit").symlink_to(link)
+
+    there = in_place(Host.under(PurePosixPath(tmp_path)), layout)
+
+    assert (str(there) if there else None) == found
+
+
+@pytest.mark.parametrize(
+    ("named", "ledger", "told"),
+    [
+        ("/opt/nvidia", True, "the toolkit in /opt/nvidia is still in use"),
+        ("/opt/nvidia", False, ""),  # a toolkit of somebody else's
+        ("/usr/local/nvidia", True, ""),
+        (None, True, ""),
+    ],
+)
+def test_an_install_dir_does_not_move_while_an_engine_names_the_other(
+    tmp_path: Path, named: str | None, told: str, *, ledger: bool
+) -> None:
+    layout = Layout(PurePosixPath(named or "/opt/nvidia"))
+    host = node(tmp_path, *([str(layout.ledger).lstrip("/")] if ledger else []))
+    text = File(f'{{"path": "{named}/toolkit/nvidia-container-runtime"}}'.encode()) if named else None
+
+    found = [error.problem for error in moved(host, Options(), [text, None])]
+
+    assert [each.partition("(")[2].rstrip(")") for each in found] == ([told] if told else [])
+
+
+OURS = Effect({"nvidia": Handler("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
+
+
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        pytest.param("nothing", True, id="nobody uses it"),
+        pytest.param("kubelet", False, id="a kubelet"),
+        pytest.param("pod", False, id="a pod"),
+        pytest.param("silent", False, id="one that cannot be asked"),
+        pytest.param("serving", False, id="a runtime of ours"),
+        pytest.param("row", False, id="a row of the ledger"),
+    ],
+)
+def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act: str, *, left: bool) -> None:
+    row = ENGINES["docker"]
+    docker = EngineFacts("docker", row.config, None, None, (), row.socket, row.unit)
+    with live(tmp_path) as there:
+        beside = containerd()
+        held = Record()
+        if act == "kubelet":
+            node(tmp_path, "var/lib/kubelet/config.yaml")
+        elif act == "row":
+            held = Record(engines=(EngineRow("containerd", beside.socket, beside.unit, ()),))
+        there.answers[PODS] = ONE if act == "pod" else b""
+        if act == "silent":
+            del there.answers[PODS]
+        beside = replace(beside, serving=OURS if act == "serving" else None)
+        engines, notes = without_unused(there.host, held, (docker, beside))
+
+    assert [each.name for each in engines] == (["docker"] if left else ["docker", "containerd"])
+    assert notes == (
+        ("left containerd alone: it serves Docker, and nobody uses its CRI (no kubelet, no pod)",)
+        if left
+        else ()
+    )
+    assert without_unused(there.host, held, (beside,)) == ((beside,), ())
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Path, *, runs: bool) -> None:
+    row = ENGINES["rke2"]
+    facts = EngineFacts("rke2", row.config, None, None, (), row.socket, "")
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    systemd = FakeSystemd({"k3s.service": FakeUnit()} if runs else {})
+
+    with serving(tmp_path / "run/dbus/system_bus_socket", systemd):
+        host = Host.under(PurePosixPath(tmp_path))
+        if runs:
+            refuse_unknown(host, facts)
+        else:
+            with pytest.raises(InstallerError, match=r"tell whose containerd answers on .*k3s-agent.*rke2"):
+                refuse_unknown(host, facts)
+
+
+@pytest.mark.parametrize("name", ["k3s", "rke2"])
+def test_a_config_that_another_engine_makes_is_not_edited(name: str) -> None:
+    row = ENGINES["containerd"]
+    theirs = ENGINES[name]
+    usual = EngineFacts("containerd", row.config, None, None, (), row.socket, row.unit)
+
+    refuse_generated(usual)
+    facts = EngineFacts("containerd", theirs.config, None, None, (), theirs.socket, row.unit)
+    with pytest.raises(InstallerError, match=r"configure the containerd of .* \(it writes /") as caught:
+        refuse_generated(facts)
+    assert f"--runtime {name}" in str(caught.value.remedy)

@@ -1,0 +1,132 @@
+"""Where an installation is, and what is ours, as far as files tell: no ledger says so."""
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.data import replace
+from installer.decide.errors import InstallerError
+from installer.decide.layout import Layout, cdi_hook
+from installer.decide.mode import SPECIFICATION
+from installer.decide.options import Options, Places
+from installer.host.files import Host
+from installer.record.lost import elsewhere, lost_specification, named_toolkits
+
+USUAL, OTHER, THIRD = "/usr/local/nvidia", "/opt/nvidia", "/srv/nvidia"
+DAEMON, TOML = "etc/docker/daemon.json", "etc/containerd/config.toml"
+
+
+def names(place: str) -> str:
+    return f'{{"path": "{place}/toolkit/nvidia-container-runtime"}}'
+
+
+def node(root: Path, homes: tuple[str, ...], **files: str) -> Host:
+    for home in homes:
+        (root / str(Layout(PurePosixPath(home)).home)[1:]).mkdir(parents=True)
+    for name, text in files.items():
+        path = root / {"docker": DAEMON, "containerd": TOML}.get(name, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Host.under(PurePosixPath(root))
+
+
+@pytest.mark.parametrize(
+    ("homes", "files", "asked", "found"),
+    [
+        pytest.param((), {}, USUAL, USUAL, id="nothing"),
+        pytest.param((), {"docker": names(OTHER)}, USUAL, USUAL, id="named, and not there"),
+        pytest.param((OTHER,), {}, USUAL, USUAL, id="there, and not named"),
+        pytest.param((OTHER,), {"docker": names(OTHER)}, USUAL, OTHER, id="another one"),
+        pytest.param((USUAL, OTHER), {"docker": names(OTHER)}, USUAL, USUAL, id="the usual one is there"),
+        pytest.param((OTHER,), {"docker": names(OTHER)}, OTHER, OTHER, id="the one that was said"),
+        pytest.param(
+            (OTHER,),
+            {"docker": names(OTHER), "containerd": names(THIRD)},
+            THIRD,
+            THIRD,
+            id="its ledger is lost",
+        ),
+        pytest.param(
+            (), {"docker": names(OTHER)}, THIRD, THIRD, id="nothing where it was said, nor elsewhere"
+        ),
+        pytest.param(
+            (OTHER,),
+            {"docker": names(OTHER)},
+            THIRD,
+            "find an installation in /srv/nvidia (/etc/docker/daemon.json names the one in /opt/nvidia)",
+            id="not where it was said",
+        ),
+        pytest.param(
+            (OTHER, THIRD),
+            {"docker": names(OTHER), "containerd": names(THIRD)},
+            USUAL,
+            "tell which installation is meant (/opt/nvidia and /srv/nvidia are in use)",
+            id="two of them",
+        ),
+    ],
+)
+def test_which_installation_is_meant(
+    tmp_path: Path, homes: tuple[str, ...], files: dict[str, str], asked: str, found: str
+) -> None:
+    host = node(tmp_path, homes, **files)
+    options = replace(Options(), install_dir=PurePosixPath(asked))
+
+    try:
+        said = str(elsewhere(host, options).install_dir)
+    except InstallerError as error:
+        said = error.problem
+
+    assert said == found
+    adopting = replace(options, adopt=True)
+    assert elsewhere(host, adopting) is adopting
+
+
+def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
+    host = node(
+        tmp_path,
+        (),
+        docker=names(OTHER),
+        **{
+            "etc/containerd/conf.d/x.toml": names(OTHER),
+            "etc/containerd/conf.d/x.toml.bak": names(THIRD),
+            "etc/crio/crio.conf.d/x.conf": names(USUAL),
+            "srv/daemon.json": names(THIRD),
+        },
+    )
+    (tmp_path / "etc/containerd/config.toml").mkdir()
+
+    found = named_toolkits(host, {})
+    told = named_toolkits(host, {"docker": Places(config=PurePosixPath("/srv/daemon.json"))})
+
+    assert {
+        str(place): {str(path): name for path, name in each.items()} for place, each in found.items()
+    } == {
+        OTHER: {"/etc/docker/daemon.json": "docker", "/etc/containerd/conf.d/x.toml": "containerd"},
+        USUAL: {"/etc/crio/crio.conf.d/x.conf": "crio"},
+    }
+    assert {str(path): name for path, name in told[PurePosixPath(THIRD)].items()} == {
+        "/srv/daemon.json": "docker"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "directory", "ours"),
+    [
+        (None, False, False),
+        ("{}", False, False),
+        (f'{{"path": "{cdi_hook(Layout())}"}}', False, True),
+        (f'{{"path": "{cdi_hook(Layout())}"}}', True, False),  # NVIDIA's toolkit has that name
+        (f'{{"path": "{cdi_hook(Layout())}.old"}}', False, False),
+    ],
+)
+def test_a_specification_is_ours_that_names_our_hook(
+    tmp_path: Path, text: str | None, *, directory: bool, ours: bool
+) -> None:
+    host = node(tmp_path, (), **({str(SPECIFICATION)[1:]: text} if text is not None else {}))
+    if directory:
+        (tmp_path / str(Layout().toolkit)[1:]).mkdir(parents=True)
+
+    found = lost_specification(host, Layout())
+
+    assert (found is not None) == ours
+    assert found is None or found.path == SPECIFICATION

@@ -1,0 +1,103 @@
+"""What status says of the NRI plugin, by the file that it leaves and its lock."""
+
+import fcntl
+import json
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from installer.decide.nri.wishes import Nri
+from installer.host.files import Host
+from installer.host.nri_state import VERSION
+from installer.record.nri_seen import NAMED, lines, read
+
+NRI = Nri(PurePosixPath("/nri/nri.sock"))
+MISSED = {"namespace": "n", "pod": "p", "container": "c"}
+STATE: dict[str, Any] = {
+    "version": VERSION,
+    "registered": True,
+    "engine": "containerd 2.1.9",
+    "since": "2026-01-01T00:00:00Z",
+    "problem": "",
+    "missed": [],
+    "missed_in_all": 0,
+}
+WITHOUT = "containers that ask for devices by annotation start without them"
+
+
+def put(root: Path, said: object) -> Host:
+    (root / "nri").mkdir(exist_ok=True)
+    (root / str(NRI.state)[1:]).write_text(said if isinstance(said, str) else json.dumps(said))
+    return Host.under(PurePosixPath(root))
+
+
+def told(root: Path, *, holds: bool, **changed: Any) -> list[tuple[str, bool]]:
+    host = put(root, STATE | changed)
+    lock = os.open(root / str(NRI.lock)[1:], os.O_RDWR | os.O_CREAT)
+    if holds:
+        os.write(lock, f"{os.getpid()}\n".encode())
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        return [(state, good) for what, state, good, _ in lines(host, NRI, None) if what == "NRI plugin"]
+    finally:
+        os.close(lock)
+
+
+@pytest.mark.parametrize(
+    ("changed", "state", "good"),
+    [
+        ({}, "registered with containerd 2.1.9, since 2026-01-01T00:00:00Z", True),
+        ({"registered": False}, f"not registered since 2026-01-01T00:00:00Z: {WITHOUT}", False),
+        (
+            {"registered": False, "problem": "nobody listens"},
+            f"not registered since 2026-01-01T00:00:00Z (nobody listens): {WITHOUT}",
+            False,
+        ),
+    ],
+)
+def test_a_plugin_that_runs(tmp_path: Path, changed: dict[str, Any], state: str, *, good: bool) -> None:
+    assert told(tmp_path, holds=True, **changed) == [(state, good)]
+
+
+def test_a_plugin_that_has_ended(tmp_path: Path) -> None:
+    ((state, good),) = told(tmp_path, holds=False, problem="killed")
+
+    assert state == (f"has ended (killed), last seen at 2026-01-01T00:00:00Z: {WITHOUT}; start it again")
+    assert not good
+
+
+@pytest.mark.parametrize(("listed", "in_all"), [(1, 1), (NAMED, NAMED), (NAMED + 1, NAMED + 1), (2, 200)])
+def test_what_it_has_missed_is_told_with_the_first_names(tmp_path: Path, listed: int, in_all: int) -> None:
+    missed = [MISSED | {"container": f"c{number}", "asked": "gpu"} for number in range(listed)]
+
+    (_, (state, good)) = told(tmp_path, holds=True, missed=missed, missed_in_all=in_all)
+
+    shown = min(listed, NAMED)
+    names = ", ".join(f"n/p/c{number}" for number in range(shown)) + (", ..." if in_all > shown else "")
+    assert state == (
+        f"{in_all} containers run without the devices that their pods ask for ({names}): delete these pods"
+    )
+    assert not good
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param("", id="nothing"),
+        pytest.param("[]", id="no object"),
+        pytest.param(STATE | {"version": VERSION + 1}, id="of a later version"),
+        pytest.param({name: value for name, value in STATE.items() if name != "version"}, id="of none"),
+        pytest.param({name: value for name, value in STATE.items() if name != "missed"}, id="without a list"),
+        pytest.param(STATE | {"missed": 7}, id="no list"),
+        pytest.param(STATE | {"missed": [7]}, id="a list of something else"),
+        pytest.param(STATE | {"missed": [{"pod": "p"}]}, id="a list of less"),
+        pytest.param(STATE | {"more": 1}, id="with more"),
+    ],
+)
+def test_what_is_no_state_tells_nothing(tmp_path: Path, said: object) -> None:
+    host = put(tmp_path, said)
+
+    assert read(host, NRI.state) is None
+    assert [*lines(host, NRI, None)] == []

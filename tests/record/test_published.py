@@ -1,0 +1,105 @@
+"""Files for others to read: ours are replaced and removed, anybody else's never."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.errors import InstallerError
+from installer.decide.metrics import MARK, OPENMETRICS_MARK
+from installer.host.files import Host
+from installer.host.listening import FOR_ALL
+from installer.record.published import obstacles, publish, remove
+
+OURS = f"{MARK}\nx 1\n"
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    path.chmod(FOR_ALL)
+
+
+def _live(path: Path) -> None:
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    made.listen()
+    HELD.append(made)
+
+
+HELD: list[socket.socket] = []
+
+
+def _strangers(path: Path) -> None:
+    path.write_text("theirs\n")
+    os.chown(path, 1234, 1234)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "known", "told", "removed"),
+    [
+        pytest.param("a.prom", lambda _: None, False, False, False, id="nothing"),
+        pytest.param("a.prom", lambda path: path.write_text(OURS), False, False, True, id="ours"),
+        pytest.param(
+            "a.openmetrics",
+            lambda path: path.write_text(OPENMETRICS_MARK),
+            False,
+            False,
+            True,
+            id="the other",
+        ),
+        pytest.param("a.prom", lambda path: path.write_text("x 1\n"), False, True, False, id="root's"),
+        pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, True, False, id="root's, known"),
+        pytest.param("a.prom", lambda path: path.mkdir(), False, True, False, id="a directory"),
+        pytest.param("a.prom", lambda path: path.symlink_to("b"), False, True, False, id="a link"),
+        pytest.param("a.sock", _live, True, False, True, id="a socket of ours"),
+        pytest.param("a.sock", _live, False, True, True, id="a socket of somebody's"),
+        pytest.param("a.sock", _socket, False, False, True, id="a socket that was left"),
+        pytest.param("a.sock", lambda path: path.write_text(OURS), True, True, False, id="no socket"),
+    ],
+)
+def test_what_has_the_name_already(  # noqa: PLR0913 - a column each
+    tmp_path: Path, name: str, make: Callable[[Path], object], *, known: bool, told: bool, removed: bool
+) -> None:
+    with contextlib.chdir(tmp_path):  # the name of a socket is short
+        make(Path(name))
+    host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/", name)
+    before = os.path.lexists(tmp_path / name)
+
+    found = [error.problem for error in obstacles(host, [path], {path} if known else set())]
+    if before:
+        remove(host, path)
+    for made in HELD:
+        made.close()
+    HELD.clear()
+
+    assert found == ([f"write {path} (what is there is not from us)"] if told else [])
+    assert (before and not os.path.lexists(tmp_path / name)) == removed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to somebody else")
+def test_what_a_stranger_has_put_there_decides_nothing(tmp_path: Path) -> None:
+    _strangers(tmp_path / "a.prom")
+    host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom")
+
+    assert [*obstacles(host, [path], ())] == []
+    with pytest.raises(InstallerError, match="what is there is not from us"):
+        publish(host, path, OURS)
+    remove(host, path)
+    assert (tmp_path / "a.prom").read_text() == "theirs\n"
+
+
+def test_a_text_is_put_in_the_place_of_ours_and_the_same_one_is_not_written(tmp_path: Path) -> None:
+    host, path, place = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom"), tmp_path / "a.prom"
+    publish(host, path, OURS)
+    first = place.stat().st_ino
+    publish(host, path, OURS)
+    assert place.stat().st_ino == first
+    publish(host, path, f"{OURS}y 2\n")
+    assert place.read_text() == f"{OURS}y 2\n"
+
+    with pytest.raises(InstallerError, match=r"write /gone/a\.prom \(there is no directory /gone\)"):
+        publish(host, PurePosixPath("/gone/a.prom"), OURS)

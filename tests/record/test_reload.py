@@ -1,0 +1,290 @@
+"""A containerd is restarted, and believed by what it serves then: all ends, without a real one."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.effect import Handler
+from installer.decide.engines import ENGINES
+from installer.decide.engines.model import RuntimeEntry
+from installer.decide.errors import InstallerError, NotIdleError, StoppedError
+from installer.decide.steps import Neighbour, Reload
+from installer.record.engines import ask, reload
+from installer.record.units import Patience
+from tests.host.servers import message
+from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
+from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, UNIT, Live, containerd, live
+
+NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
+WANTED = Reload("containerd", (NVIDIA,))
+GONE = Reload("containerd", (), (NVIDIA,))
+RUNC = Neighbour("runc", (Handler("", {"runtimeType": "io.containerd.runc.v2"}),))
+FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
+OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
+SOON_S = 0.4
+LONG_S = 60.0
+
+
+def _never() -> None:
+    pass
+
+
+PATIENT = Patience(LONG_S, _never)
+HASTY = Patience(SOON_S, _never)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Live]:
+    with live(tmp_path) as node:
+        yield node
+
+
+def after_restart(node: Live, act: Callable[[], object]) -> None:
+    node.when = lambda member: (act(), None)[1] if member == "RestartUnit" else None
+
+
+def reloaded(
+    node: Live,
+    step: Reload = WANTED,
+    patience: Patience = PATIENT,
+    *,
+    unit: str = UNIT,
+    gate: Callable[[], None] = _never,
+) -> bool:
+    return reload(node.host, containerd(unit), step, patience, gate)
+
+
+def refused(node: Live, step: Reload = WANTED, patience: Patience = PATIENT) -> str:
+    began = time.monotonic()
+    with pytest.raises(InstallerError) as caught:
+        reloaded(node, step, patience)
+    assert time.monotonic() - began < LONG_S / 2
+    return f"{caught.value.code}: {caught.value.problem}"
+
+
+def test_it_is_restarted_once_and_believed_when_it_serves_what_is_wanted(node: Live) -> None:
+    node.serve("runc")
+    after_restart(node, lambda: node.serve("runc", "nvidia"))
+
+    assert reloaded(node)
+
+    assert node.systemd.calls.count("RestartUnit") == 1
+
+
+def test_what_is_given_back_is_not_served_any_more(node: Live) -> None:
+    node.serve("runc", "nvidia")
+    after_restart(node, lambda: node.serve("runc"))
+
+    assert reloaded(node, GONE)
+
+
+def test_the_gate_is_asked_before_the_restart_and_keeps_it(node: Live) -> None:
+    def shut() -> None:
+        assert not node.restarted
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        reloaded(node, gate=shut)
+
+    assert not node.restarted
+
+
+def test_a_stop_is_heard_while_it_does_not_serve_yet(node: Live) -> None:
+    node.serve("runc")
+
+    def check() -> None:
+        if node.unit.starts:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        reloaded(node, patience=Patience(LONG_S, check))
+
+
+SERVES_RUNC = "it serves runc=(built in), default runc"
+
+
+@pytest.mark.parametrize(
+    ("then", "step", "said"),
+    [
+        pytest.param(
+            lambda node: node.serve("runc"),
+            WANTED,
+            f"engine-not-proven: prove that containerd serves our runtimes within 0.4 s ({SERVES_RUNC})",
+            id="not ours",
+        ),
+        pytest.param(
+            lambda node: node.serve("runc", "nvidia"),
+            GONE,
+            "engine-not-proven: prove that containerd has let go of our runtimes within 0.4 s (it serves "
+            "runc=(built in), nvidia=/opt/nvidia, default runc)",
+            id="ours, still",
+        ),
+        pytest.param(
+            lambda node: node.serve("runc", "nvidia", ready=0),
+            WANTED,
+            "engine-not-proven: prove that containerd serves our runtimes within 0.4 s (it serves "
+            "runc=(built in), nvidia=/opt/nvidia, default runc, and calls itself not ready)",
+            id="not ready",
+        ),
+        pytest.param(
+            lambda node: node.serve("nvidia", default="runc"),
+            Reload("containerd", (replace(NVIDIA, table={"runtimeType": "io.containerd.runc.v1"}),)),
+            "engine-not-proven: prove that containerd serves our runtimes within 0.4 s (it serves "
+            "nvidia=/opt/nvidia, default runc, with other settings than asked for in nvidia)",
+            id="with other settings",
+        ),
+        pytest.param(
+            lambda node: node.serve(default=""),
+            WANTED,
+            "engine-not-proven: prove that containerd serves our runtimes within 0.4 s (it serves no runtime, "
+            "default (none))",
+            id="nothing at all",
+        ),
+    ],
+)
+def test_what_it_serves_in_the_place_of_what_is_wanted_is_told_at_the_deadline(
+    node: Live, then: Callable[[Live], None], step: Reload, said: str
+) -> None:
+    then(node)
+
+    assert refused(node, step, HASTY) == said
+
+
+@pytest.mark.parametrize(
+    ("plugins_said", "said"),
+    [(FAILED, BAD_DEFAULT), (OFF, "switched off")],
+    ids=["its CRI did not load", "its CRI is switched off"],
+)
+def test_what_waiting_cannot_change_is_told_at_once(node: Live, plugins_said: bytes, said: str) -> None:
+    def break_it() -> None:
+        node.answers.pop(STATUS, None)
+        node.answers[PLUGINS] = plugins_said
+
+    after_restart(node, break_it)
+
+    found = refused(node)
+
+    assert said in found
+    assert "within" not in found
+
+
+def test_a_service_that_ends_after_its_start_is_told_at_once_in_systemds_words(node: Live) -> None:
+    node.serve("runc")
+
+    def end() -> None:
+        if ASKED in node.asked and node.unit.active == "active":
+            (node.root / SOCKET.name).unlink()
+            node.unit.active, node.unit.sub = "failed", "failed"
+
+    assert "(containerd.service is failed/failed)" in refused(node, patience=Patience(LONG_S, end))
+
+
+@pytest.mark.parametrize(
+    ("others", "defaults", "said"),
+    [
+        ((RUNC,), frozenset[str](), "runc"),
+        ((), frozenset({"runc"}), "the default"),
+        ((RUNC,), frozenset({"runc"}), "runc, the default"),
+    ],
+)
+def test_who_loses_what_others_had_is_told_at_once(
+    node: Live, others: tuple[Neighbour, ...], defaults: frozenset[str], said: str
+) -> None:
+    node.serve("nvidia", default="nvidia")
+
+    found = refused(node, replace(WANTED, others=others, defaults=defaults))
+
+    assert found == (
+        f"others-not-served: prove that containerd serves what it served before (not as it was: {said})"
+    )
+
+
+def test_outside_of_any_service_it_is_not_restarted(node: Live) -> None:
+    with pytest.raises(InstallerError, match=r"restart containerd \(it runs outside any systemd service\)"):
+        reloaded(node, unit="")
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "may_rest", "restarted"),
+    [
+        pytest.param("inactive", "dead", True, False, id="stopped, and may rest"),
+        pytest.param("inactive", "dead", False, True, id="stopped, and is wanted"),
+        pytest.param("failed", "failed", True, True, id="failed by itself"),
+        pytest.param("active", "running", True, True, id="running"),
+    ],
+)
+def test_one_that_its_owner_has_stopped_is_left_so_where_it_may_rest(
+    node: Live, active: str, sub: str, *, may_rest: bool, restarted: bool
+) -> None:
+    node.serve("runc", "nvidia")
+    node.unit.active, node.unit.sub = active, sub
+
+    assert reloaded(node, patience=replace(PATIENT, may_rest=may_rest)) is restarted
+    assert node.restarted is restarted
+
+
+def test_a_container_that_is_being_made_is_waited_for(node: Live) -> None:
+    node.answers[CREATED] = ONE
+    looks = []
+
+    def check() -> None:
+        looks.append(node.restarted)
+        if len(looks) == 2:
+            node.answers[CREATED] = b""
+
+    assert reloaded(node, patience=Patience(LONG_S, check))
+    assert looks == [False, False]
+
+
+@pytest.mark.parametrize("when_idle", [True, False])
+def test_one_that_stays_as_it_is_keeps_the_restart_only_where_that_was_asked_for(
+    node: Live, *, when_idle: bool
+) -> None:
+    node.answers[CREATED] = message((1, message((1, "f" * 64))))
+
+    if when_idle:
+        with pytest.raises(NotIdleError, match="created containers that are not started: ffffffffffff"):
+            reloaded(node, patience=replace(HASTY, when_idle=True))
+    else:
+        assert reloaded(node, patience=HASTY)
+
+    assert node.restarted is not when_idle
+
+
+def test_where_cri_does_not_answer_nothing_is_stranded(node: Live) -> None:
+    del node.answers[CREATED]
+
+    assert reloaded(node, patience=replace(PATIENT, when_idle=True))
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        pytest.param({}, (False, False, (1, 7, 24)), id="well"),
+        pytest.param({STATUS: b"", PLUGINS: FAILED}, (False, True, None), id="failed"),
+        pytest.param({STATUS: b"", PLUGINS: OFF}, (True, True, None), id="switched off"),
+        pytest.param({STATUS: b"\xff"}, (False, False, None), id="not understood"),
+    ],
+)
+def test_what_an_answer_comes_to(
+    node: Live, answers: dict[str, bytes], said: tuple[bool, bool, tuple[int, ...] | None]
+) -> None:
+    node.answers.update(answers)
+    for key in [key for key, value in answers.items() if not value]:
+        del node.answers[key]
+
+    found = ask(ENGINES["containerd"], node.root / SOCKET.name)
+
+    assert (found.disabled, found.failed, found.version) == said
+    assert (found.serving is None) == bool(found.silence) == (found.version is None)
+    assert (found.stopped, found.peer is None) == (False, False)
+
+
+def test_nobody_on_the_socket_is_one_that_is_stopped(node: Live) -> None:
+    found = ask(ENGINES["containerd"], node.root / "gone.sock")
+
+    assert (found.stopped, found.failed, found.peer) == (True, False, None)
+    assert found.silence == f"nobody listens on {node.root}/gone.sock"
