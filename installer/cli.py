@@ -5,7 +5,6 @@ A start is read without click: loading it takes as long as all else that a start
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from installer import garbage
@@ -43,27 +42,7 @@ def install(values: Values, given: frozenset[str]) -> Exit:
     """Install, leave it in place, and tell what shows that it works."""
     from installer import daemon
 
-    options = options_of(values, given)
-    code = daemon.install(options)
-    if code is Exit.OK:
-        log.info("next step", command=_next_step(options))
-    return code
-
-
-def _next_step(options: Options) -> str:
-    """Return the command that shows that it works. The install is over: nothing that fails here counts."""
-    from installer.decide.engines import ENGINES
-    from installer.decide.engines.row import Api
-    from installer.host.files import Host
-    from installer.record.ledger import read_record
-
-    held = None
-    with suppress(InstallerError):
-        held = read_record(Host.under(options.host_root, options.mounts), options.layout)
-    if held and any(ENGINES[engine.name].api is Api.DOCKER for engine in held.engines):
-        name = options.runtime_name
-        return f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
-    return "toolkit-installer status"
+    return daemon.install(options_of(values, given))
 
 
 def uninstall(values: Values, given: frozenset[str]) -> Exit:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer import figures, looks, nri
+from installer import figures, looks, nri, outcome, remembered
 from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
@@ -58,6 +58,8 @@ def install(options: Options) -> Exit:
     with opened(opening) as ledger, figures.failures_told(host, options, ledger):
         figures.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
+        outcome.tell_next_step(options, ledger.held)
+        remembered.remember(options, ledger, partial(_planned_anew, options, ledger))
     return Exit.OK
 
 
@@ -165,6 +167,11 @@ def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None =
         return plan
 
 
+def _planned_anew(options: Options, ledger: Ledger, host: Host) -> Plan:
+    """Return what the next install would do, of a host that notes what is looked at."""
+    return _planned(host, options, ledger, known_digests(host, options.layout))
+
+
 def _install(
     host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False, patience_s: float = 0.0
 ) -> Plan:
@@ -175,26 +182,13 @@ def _install(
         signals.check()
         time.sleep(IDLE_POLL_S)
         plan = _planned(host, options, ledger, known)
-    for engine in plan.engines.values():
-        version = ".".join(map(str, engine.version or ())) or "unknown"
-        log.info(
-            "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
-        )
-    for note in plan.notes:
-        log.info("install note", note=note)
+    outcome.tell_found(plan)
     try:
         _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
     except NotIdleError:  # since it was asked; what was written is taken back
         return _install(host, options, ledger, undo_follows=undo_follows)
     remember(host, options.layout, known, ledger.held.toolkit)
-    if not plan.steps:
-        log.info("nothing changed", engines=sorted(plan.engines))
-    else:
-        log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
-    for name, reason in plan.pending.items():
-        log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
-    if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        log.warning("not proven", engines=unasked, reason="no engine was asked what it serves")
+    outcome.tell_done(plan)
     figures.installed(host, options, ledger, plan)
     return plan
 

@@ -40,8 +40,8 @@ def answer(words: list[str], environment: dict[bytes, bytes] = posix.environ) ->
 def _holds(ready: str, install_dir: str, host_root: str) -> bool:
     """Tell whether readiness is of this boot and of a process that runs, and all is as it was then."""
     try:
-        text = _content(ready)
-        boot_id = _content(f"{PROC}/sys/kernel/random/boot_id").strip()
+        text = content(ready)
+        boot_id = content(f"{PROC}/sys/kernel/random/boot_id").strip()
         begin, end = f'{{"boot_id": "{boot_id}", "pid": ', f', "asked": ["{install_dir}", "{host_root}"]'
         said, _, seen = text.partition(', "seen": ["')
         pid = said.removeprefix(begin).partition(",")[0]
@@ -61,7 +61,7 @@ def _is_unchanged(line: str) -> bool:
     return mark(path) == before or mark(path, listed=True) == before
 
 
-def _content(path: str) -> str:
+def content(path: str) -> str:
     """Return what a file of root's holds, one that nobody else may write.
 
     Raises:

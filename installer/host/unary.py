@@ -1,26 +1,24 @@
 """One call of gRPC over a unix socket, by hand: what a node whose engine is well takes to ask it.
 
 grpcio is a fifth of an install that changes nothing, for two calls. It is loaded where the answer is any
-other than one whole message: it knows what an engine means by that, and says so.
+other than one whole message: it knows what an engine means by that, and says so. With the modules of a bare
+interpreter: a start that only asks whether anything has changed loads no more.
 """
 
-import socket
-import struct
-import time
-from contextlib import suppress
-from typing import Final
+from _socket import AF_UNIX, socket
+from time import monotonic
 
 # HTTP/2 (RFC 9113): what a client says first, and the kinds of frames and flags that matter here.
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
-INITIAL_WINDOW_SIZE: Final = 4
-MAX_WINDOW: Final = (1 << 31) - 1
-USUAL_WINDOW: Final = (1 << 16) - 1
-STREAM: Final = 1
-HEAD_BYTES: Final = 9
-MAX_FRAME_BYTES: Final = 1 << 14
-MAX_ANSWER_BYTES: Final = 16 << 20  # as containerd's and the kubelet's own limit
+INITIAL_WINDOW_SIZE = 4
+MAX_WINDOW = (1 << 31) - 1
+USUAL_WINDOW = (1 << 16) - 1
+STREAM = 1
+HEAD_BYTES = 9
+MAX_FRAME_BYTES = 1 << 14
+MAX_ANSWER_BYTES = 16 << 20  # as containerd's and the kubelet's own limit
 
 
 def ask(socket_path: str, method: str, request: bytes, *, timeout_s: float) -> bytes | None:
@@ -28,25 +26,28 @@ def ask(socket_path: str, method: str, request: bytes, *, timeout_s: float) -> b
 
     Only for calls that change nothing: who gets None asks again.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = monotonic() + timeout_s
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
+        connection = socket(AF_UNIX)
+        try:
             connection.settimeout(timeout_s)
             connection.connect(socket_path)
             connection.sendall(_opening() + _call(method, request))
             return _message(_answer(connection, deadline))
+        finally:
+            connection.close()
     except (OSError, ValueError):
         return None
 
 
 def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+    return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
 
 
 def _opening() -> bytes:
     """Return what opens a connection, on which as much may come as the other side likes."""
-    window = struct.pack(">HI", INITIAL_WINDOW_SIZE, MAX_WINDOW)
-    more = struct.pack(">I", MAX_WINDOW - USUAL_WINDOW)
+    window = INITIAL_WINDOW_SIZE.to_bytes(2, "big") + MAX_WINDOW.to_bytes(4, "big")
+    more = (MAX_WINDOW - USUAL_WINDOW).to_bytes(4, "big")
     return PREFACE + _frame(SETTINGS, 0, 0, window) + _frame(WINDOW_UPDATE, 0, 0, more)
 
 
@@ -57,11 +58,11 @@ def _call(method: str, request: bytes) -> bytes:
     for name, value in ((b"\x04", method), (b"\x01", "localhost"), (b"\x0f\x10", "application/grpc")):
         fields += name + bytes((len(value),)) + value.encode()
     fields += b"\x00\x02te\x08trailers"
-    message = struct.pack(">BI", 0, len(request)) + request
+    message = b"\0" + len(request).to_bytes(4, "big") + request
     return _frame(HEADERS, END_HEADERS, STREAM, fields) + _frame(DATA, END_STREAM, STREAM, message)
 
 
-def _answer(connection: socket.socket, deadline: float) -> bytes:
+def _answer(connection: socket, deadline: float) -> bytes:
     """Return all data of the answer.
 
     Raises:
@@ -71,20 +72,31 @@ def _answer(connection: socket.socket, deadline: float) -> bytes:
     answer = bytearray()
     while len(answer) <= MAX_ANSWER_BYTES:
         head = _exactly(HEAD_BYTES, connection, deadline)
-        size, (kind, flags, stream) = int.from_bytes(head[:3]), struct.unpack(">BBI", head[3:])
+        size, kind, flags, stream = (
+            int.from_bytes(head[:3], "big"),
+            head[3],
+            head[4],
+            int.from_bytes(head[5:], "big"),
+        )
         if size > MAX_FRAME_BYTES:
             break
         content = _exactly(size, connection, deadline)
         if kind in {RESET, GO_AWAY}:
             break
         if kind in {SETTINGS, PING} and not flags & ACK:
-            with suppress(OSError):  # who has answered may have hung up
-                connection.sendall(_frame(kind, ACK, 0, content if kind == PING else b""))
+            _acknowledge(connection, kind, content)
         if stream == STREAM and kind == DATA:
             answer += _unpadded(content) if flags & PADDED else content
         if stream == STREAM and kind in {DATA, HEADERS} and flags & END_STREAM:
             return bytes(answer)
     raise ValueError("no answer in HTTP/2")
+
+
+def _acknowledge(connection: socket, kind: int, content: bytes) -> None:
+    try:
+        connection.sendall(_frame(kind, ACK, 0, content if kind == PING else b""))
+    except OSError:  # who has answered may have hung up
+        return
 
 
 def _unpadded(content: bytes) -> bytes:
@@ -94,10 +106,10 @@ def _unpadded(content: bytes) -> bytes:
     return content[1 : len(content) - content[0]]
 
 
-def _exactly(size: int, connection: socket.socket, deadline: float) -> bytes:
+def _exactly(size: int, connection: socket, deadline: float) -> bytes:
     content = bytearray()
     while len(content) < size:
-        left_s = deadline - time.monotonic()
+        left_s = deadline - monotonic()
         if left_s <= 0:
             raise TimeoutError
         connection.settimeout(left_s)
@@ -113,5 +125,5 @@ def _message(answer: bytes) -> bytes | None:
 
     A server in Go sends one only where the call succeeded, so the status in the trailers need not be read.
     """
-    whole = len(answer) >= 5 and answer[:5] == struct.pack(">BI", 0, len(answer) - 5)  # noqa: PLR2004
+    whole = len(answer) >= 5 and answer[:5] == b"\0" + (len(answer) - 5).to_bytes(4, "big")  # noqa: PLR2004
     return answer[5:] if whole else None

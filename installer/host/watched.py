@@ -54,12 +54,18 @@ class Watched(Host):
         return found
 
     @property
+    def looks(self) -> dict[tuple[str, bool], str]:
+        """The mark of each path for this process, and whether what is in it was listed, too."""
+        return self._marks
+
+    @property
     def settled_ns(self) -> int:
         """From when on, as time.time_ns, a change of anything that was seen gives it another mark."""
-        return max((_settled_ns(each) for each in self._marks.values()), default=0)
+        return max((settled_ns(each) for each in self._marks.values()), default=0)
 
 
-def _settled_ns(found: str) -> int:
+def settled_ns(found: str) -> int:
+    """Return from when on, as time.time_ns, a change of what has this mark gives it another one."""
     words = found.split(":")
     if len(words) < FIELDS:
         return 0
