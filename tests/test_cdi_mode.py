@@ -205,15 +205,22 @@ def _what_is_only_told(site: CdiSite, _: ExitStack) -> None:
     (site.root / "usr/local/nvidia/toolkit/nvidia-ctk.real").unlink()
 
 
+def _no_hook(site: CdiSite, _: ExitStack) -> None:
+    (site.root / "usr/local/nvidia/toolkit/nvidia-cdi-hook").unlink()
+
+
 @pytest.mark.parametrize(
-    "stands",
+    ("stands", "told"),
     [
-        pytest.param(_no_engine, id="no engine answers"),
-        pytest.param(_what_is_only_told, id="drift is only told"),
+        pytest.param(
+            _no_engine, "the last one was of no use any more and is removed", id="no engine answers"
+        ),
+        pytest.param(_what_is_only_told, "cannot repair the toolkit without", id="drift is only told"),
+        pytest.param(_no_hook, "cannot repair the toolkit without", id="its hook is gone"),
     ],
 )
-def test_a_stale_specification_is_withdrawn_whatever_else_stands_in_the_way(
-    site: CdiSite, stands: Callable[[CdiSite, ExitStack], None]
+def test_a_stale_specification_is_withdrawn_or_replaced_whatever_else_stands_in_the_way(
+    site: CdiSite, stands: Callable[[CdiSite, ExitStack], None], told: str
 ) -> None:
     gone = site.library("libnvidia-gone.so.1")
     with ExitStack() as docker:
@@ -223,14 +230,14 @@ def test_a_stale_specification_is_withdrawn_whatever_else_stands_in_the_way(
             named = site.specification
             stands(site, docker)
             gone.unlink()
-            until(lambda: not site.specification, 30)
+            until(lambda: gone.name not in site.specification, 30)
             until_it_sleeps(child.pid)
             status = site.status()
             child.kill()
     again = site.call("uninstall")
 
     assert gone.name in named
-    assert "the last one was of no use any more and is removed" in status.stdout
+    assert told in status.stdout
     assert again.returncode == 0, again.stderr
 
 

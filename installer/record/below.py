@@ -31,8 +31,8 @@ RESTART: Final = "see systemctl status containerd on the node, and start or rest
 # By these names engines look for them (engine-facts.md#below-an-engine).
 SHIM: Final = "containerd-shim-runc-v2"
 MONITORS: Final = {Monitor.SHIM: SHIM, Monitor.CONMON: "conmon"}
-# The engines whose PATH is that of their process, and since when they start no other shim for runc.
-SINCE: Final = {"docker": (20, 10), "containerd": (1, 6)}
+# Where containerd looks as well: its plugin "opt" has it added to its own PATH.
+OPT: Final = PurePosixPath("/opt/containerd/bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,9 @@ def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below
             raise _unable(engine, answer, RESTART, "engine-not-answering")
         pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
     paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
-    monitor = _monitor(host, engine, (*paths, *((exe.parent,) if exe else ())))
+    monitor = _monitor(host, engine, (*paths, *((exe.parent,) if exe else ()), OPT))
     if monitor is None and before.monitor:
         flaw = f"{before.monitor}, which holds each container, is no program any more"
-        raise _unable(engine, flaw, "install it again", "engine-not-proven")
-    if monitor is None and exe is not None and exe.name == CONTAINERD.process and _starts_shims(engine):
-        flaw = f"{SHIM}, which holds each container, is neither in the PATH of {exe} nor beside it"
         raise _unable(engine, flaw, "install it again", "engine-not-proven")
     return Below(str(socket or ""), str(monitor or ""))
 
@@ -128,11 +125,6 @@ def _asked(host: Host, socket: PurePosixPath) -> Peer | str | None:
             return None
         case Peer():
             return peer
-
-
-def _starts_shims(engine: EngineFacts) -> bool:
-    """Tell whether an engine that has no shim where it looks for one cannot start a container."""
-    return engine.name in SINCE and (engine.version or ()) >= SINCE[engine.name]
 
 
 def _monitor(host: Host, engine: EngineFacts, places: Iterable[PurePosixPath]) -> PurePosixPath | None:

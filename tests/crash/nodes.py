@@ -119,7 +119,7 @@ def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> I
         shutil.rmtree(installed, ignore_errors=True)
         shutil.copytree(untouched, installed, symlinks=True)
         assert call(daemon.install, made.options(version, root=installed)) == 0
-        made.payloads.append(tree((installed / INSTALL_DIR / "toolkit").resolve()))
+        made.payloads.append(_payload(installed / INSTALL_DIR / "toolkit"))
     middle = made.effects(SCENES["undo"]) // 2
     shutil.copytree(installed, half, symlinks=True)
     assert call(uninstall, made.options(root=half), Fault(middle)) == KILLED

@@ -61,9 +61,22 @@ def call(node: Node, method: str, request: bytes = b"", timeout_s: float = 120) 
 
 
 def stop_container(node: Node, name: str, grace_s: int) -> threading.Thread:
-    """Have a container ended, and go on meanwhile."""
+    """Have a container ended, and go on meanwhile.
+
+    CRI-O may be restarted in the moment in which it answers; a kubelet then asks again, and finds it ended.
+    """
+    import grpc
+
     request = bytes([0x0A, len(name)]) + name.encode() + bytes([0x10, grace_s])
-    thread = threading.Thread(target=call, args=(node, "StopContainer", request))
+
+    def stop() -> None:
+        try:
+            call(node, "StopContainer", request)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+
+    thread = threading.Thread(target=stop)
     thread.start()
     return thread
 

@@ -115,21 +115,18 @@ def test_a_shim_that_is_no_program_any_more_is_told(tmp_path: Path, broken: str)
     )
 
 
-def test_a_shim_that_was_never_there_is_told_of_a_containerd_that_is_seen_alone(tmp_path: Path) -> None:
+def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_looks(tmp_path: Path) -> None:
+    """``runtime_path`` of a config may lead anywhere."""
     host, seen = Host.under(PurePosixPath(tmp_path)), {"exe": PurePosixPath("/opt/bin/containerd")}
-
-    told = _why(tmp_path, _engine("containerd", version=(1, 6, 20), **seen))
-
-    assert "neither in the PATH of /opt/bin/containerd nor beside it" in told
-    for engine in (
-        _engine("containerd"),
-        _engine("k3s", version=(2, 1), **seen),
-        _engine("containerd", version=(1, 2), **seen),
-    ):
-        assert below.below(host, engine, TOOLKIT, Below()) == Below()
-    _program(tmp_path, "opt/bin/containerd-shim-runc-v2")
     engine = _engine("containerd", version=(1, 6, 20), **seen)
-    assert below.below(host, engine, TOOLKIT, Below()).monitor == "/opt/bin/containerd-shim-runc-v2"
+
+    assert below.below(host, engine, TOOLKIT, Below()) == Below()
+    for place in (below.OPT, PurePosixPath("/opt/bin")):
+        shim = _program(tmp_path, f"{str(place)[1:]}/containerd-shim-runc-v2")
+        assert below.below(host, engine, TOOLKIT, Below()).monitor == f"{place}/containerd-shim-runc-v2"
+        moved = below.below(host, engine, TOOLKIT, Below(monitor="/usr/bin/containerd-shim-runc-v2"))
+        assert moved.monitor == f"{place}/containerd-shim-runc-v2"
+        shim.unlink()
 
 
 def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> None:
