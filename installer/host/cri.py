@@ -33,7 +33,6 @@ _CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 # A plugin that chose not to load; a part of CRI that is in disabled_plugins.
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
-_MAX_VARINT_BITS = 70  # ten bytes
 _FIXED = {1: 8, 5: 4}  # bytes in protobuf's wire types of a fixed size
 
 
@@ -277,15 +276,8 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
     def varint() -> int:
         nonlocal position
-        value = shift = 0
-        while shift < _MAX_VARINT_BITS:  # without an end it would grow for hours
-            byte = message[position]
-            position += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:  # noqa: PLR2004 - the continuation bit
-                return value
-        raise ValueError("protobuf number too long")
+        value, position = unary.varint(message, position)
+        return value
 
     while position < len(message):
         key = varint()

@@ -18,6 +18,7 @@ USUAL_WINDOW = (1 << 16) - 1
 STREAM = 1
 HEAD_BYTES = 9
 MAX_FRAME_BYTES = 1 << 14
+MAX_VARINT_BITS = 70  # ten bytes
 MAX_ANSWER_BYTES = 16 << 20  # as containerd's and the kubelet's own limit
 
 
@@ -127,3 +128,19 @@ def _message(answer: bytes) -> bytes | None:
     """
     whole = len(answer) >= 5 and answer[:5] == b"\0" + (len(answer) - 5).to_bytes(4, "big")  # noqa: PLR2004
     return answer[5:] if whole else None
+
+
+def varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return a varint of protobuf, and where it ends.
+
+    Raises:
+        ValueError, IndexError: it has no end within ten bytes, or within the message.
+    """
+    value = shift = 0
+    while shift < MAX_VARINT_BITS:  # without an end it would grow for hours
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if not byte & 0x80:
+            return value, at
+    raise ValueError("protobuf number too long")

@@ -139,8 +139,8 @@ def fields(message: bytes) -> list[bytes]:
     """
     fields, at = [], 0
     while at < len(message):
-        begin, (key, at) = at, _number(message, at)
-        size, at = _number(message, at)
+        begin, (key, at) = at, unary.varint(message, at)
+        size, at = unary.varint(message, at)
         if key & 7 == 2:  # noqa: PLR2004 - of a given length; else a number, which has been read
             at += size
         elif key & 7:
@@ -149,15 +149,6 @@ def fields(message: bytes) -> list[bytes]:
             raise ValueError
         fields.append(message[begin:at])
     return fields
-
-
-def _number(message: bytes, at: int) -> tuple[int, int]:
-    """Return a varint of protobuf, and where it ends."""
-    value = shift = 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        shift, at = shift + 7, at + 1
-    return value | message[at] << shift, at + 1
 
 
 def _unit(what: str) -> str:
