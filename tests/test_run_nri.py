@@ -411,7 +411,6 @@ def test_one_whose_cgroup_is_frozen_is_told_and_another_takes_its_place(
     """One of cgroup v1 cannot even be killed before the thaw."""
     monkeypatch.setattr(nri_child, "ASK_S", 0.5)
     monkeypatch.setattr(nri_child, "ANSWER_S", 0.5)
-    monkeypatch.setattr(nri_child, "FIRST_S", 0.01)
     words = ("--host-root", "/", "--nri-socket", str(site.socket), *BESIDE[1:])
     command = (sys.executable, str(PROJECT / "installer/nri_verb.py"), *words)
     environment = {PLUGIN: SEPARATOR.join((NEW, *(word.encode() for word in command)))}
@@ -422,6 +421,8 @@ def test_one_whose_cgroup_is_frozen_is_told_and_another_takes_its_place(
         said = ""
         with frozen(kind, first):
             said = halted(str(site.lock))
+            until(lambda: _kept_until_given_up(environment), SOON_S)
+            monkeypatch.undo()  # the next one may take its time to start
             until(lambda: _kept_and(environment, engine), SOON_S)
             second = engine.plugged()
             given = second.create(WISH)
@@ -432,6 +433,11 @@ def test_one_whose_cgroup_is_frozen_is_told_and_another_takes_its_place(
     assert "frozen by its cgroup" in said
     assert given["payload"]
     assert not site.lock.exists()
+
+
+def _kept_until_given_up(environment: dict[bytes, bytes]) -> bool:
+    Child(environment).keep()
+    return environment[PLUGIN].startswith(b"0 ")
 
 
 def _kept_and(environment: dict[bytes, bytes], engine: Engine) -> bool:
@@ -472,3 +478,28 @@ def test_one_that_gives_no_sign_of_life_is_ended(
     Child(environment).stop()
 
     assert (len(pids), ended) == ((2, b"hung") if hangs else (1, b"-"))
+
+
+def test_one_that_was_held_up_together_with_run_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``docker pause``: when both go on, neither has done anything since the question."""
+    monkeypatch.setattr(nri_child, "ASK_S", 0.0)
+    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", LIVES)))
+    environment = {PLUGIN: SEPARATOR.join(words)}
+    Child(environment).keep()
+    pid = int(environment[PLUGIN].split()[0])
+    until(lambda: _field(pid, "State") == "S", SOON_S)
+    os.kill(pid, signal.SIGSTOP)
+    Child(environment).keep()  # asks
+    said = environment[PLUGIN].split(b" ")
+    said[4] = str(time.monotonic() - 2 * nri_child.ANSWER_S).encode()
+    environment[PLUGIN] = b" ".join(said)
+
+    again = Child(environment).keep()
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: _field(pid, "State") == "S", SOON_S)
+
+    assert again is not None
+    assert again > nri_child.ANSWER_S / 2
+    assert environment[PLUGIN].split()[:1] == [str(pid).encode()]
+    assert _runs(pid)
+    Child(environment).stop()

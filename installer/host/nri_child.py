@@ -104,7 +104,8 @@ class Child:
                 self._ended, self._pid = HUNG, 0
                 self.ends += 1
                 self._rest(now)
-            elif self._waits == waits:
+            # Where this comes late both may have been held up, as by a pause of their container.
+            elif self._waits == waits and now - self._sign < ANSWER_S:
                 posix.kill(self._pid, SIGKILL)
                 self._waits, self._sign = KILLED, now + ANSWER_S
             elif untaken:  # one whose cgroup is frozen is woken by the signal, and waits again: but once
