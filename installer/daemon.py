@@ -27,7 +27,7 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
-from installer.record import gpus, next_run, ready, successor
+from installer.record import gpus, next_run, nri_seen, ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.context import Context
 from installer.record.internal import internal_errors
@@ -110,6 +110,8 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
                 return _stop(host, options, ledger)
             finally:
                 waiting.stop_plugin()  # as long as it runs, a wish for what has gone is refused, not missed
+                if options.serves_nri:
+                    nri_seen.remove(host, options.nri)  # one that hung had to be killed
 
 
 def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
@@ -183,10 +185,13 @@ def _install(
         time.sleep(IDLE_POLL_S)
         plan = _planned(host, options, ledger, known)
     outcome.tell_found(plan)
+    before = ledger.held.nri
     try:
         _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
     except NotIdleError:  # since it was asked; what was written is taken back
         return _install(host, options, ledger, undo_follows=undo_follows)
+    if before not in {None, ledger.held.nri}:  # nobody looks there any more
+        nri_seen.remove(host, replace(options.nri, socket=before))
     remember(host, options.layout, known, ledger.held.toolkit)
     outcome.tell_done(plan)
     figures.installed(host, options, ledger, plan)

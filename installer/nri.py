@@ -4,14 +4,15 @@ import sys
 
 from installer import log as logging
 from installer import nri_verb
-from installer.decide.errors import Exit, InstallerError, UsageError
+from installer.decide.errors import Exit, InstallerError, LockedError, UsageError
 from installer.decide.inode import Kind
 from installer.decide.nri.wishes import Nri
 from installer.decide.options import Options
 from installer.host import nri_image, waiting
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.locks import lock_pidfile, write_pid
+from installer.host.locks import Lock, lock_pidfile, write_pid
+from installer.record.nri_seen import end_left
 
 
 def serve(options: Options, log_format: str) -> Exit:
@@ -29,7 +30,7 @@ def serve(options: Options, log_format: str) -> Exit:
             log.warning("plugin started again", ended=parent.ended)
     host = Host.under(options.host_root, options.mounts)
     refuse_absent(host, nri)
-    lock = lock_pidfile(host, nri.lock)
+    lock = _locked(host, nri)
     try:
         write_pid(lock, nri.lock)
         places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
@@ -42,6 +43,20 @@ def serve(options: Options, log_format: str) -> Exit:
     raise InstallerError(
         f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
     )
+
+
+def _locked(host: Host, nri: Nri) -> Lock:
+    """Lock; a plugin that a killed ``run`` has left gives its place up.
+
+    Raises:
+        LockedError: another instance serves this engine.
+    """
+    try:
+        return lock_pidfile(host, nri.lock)
+    except LockedError:
+        if not end_left(host, nri):
+            raise
+        return lock_pidfile(host, nri.lock)
 
 
 def refuse_unusable(host: Host, options: Options) -> None:

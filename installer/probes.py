@@ -7,7 +7,7 @@ since has another mark, and ``status`` is asked.
 import posix
 from _stat import S_ISREG
 
-from installer.host.glance import HELD, OPEN, PROC, is_halted, is_held_pidfile, is_plain, mark, trusted_uids
+from installer.host.glance import HELD, OPEN, PROC, halted, is_held_pidfile, is_plain, mark, trusted_uids
 
 READ_BYTES = 1 << 20
 WRITABLE = 0o022
@@ -57,7 +57,7 @@ def _is_unchanged(line: str) -> bool:
     """Tell whether a mark still fits its path, which was a directory to list or anything to look at."""
     before, _, path = line.partition(" ")
     if before == HELD:
-        return is_held_pidfile(path) and not is_halted(path)
+        return is_held_pidfile(path) and not halted(path)
     return mark(path) == before or mark(path, listed=True) == before
 
 

@@ -55,6 +55,7 @@ def _uninstall(host: Host, options: Options) -> None:
             undo(host, options, ledger)
     else:
         _remove_leftovers(host, options.layout)
+        nri_seen.remove(host, options.nri)
         log.info("nothing to undo", install_dir=str(options.install_dir))
     if options.adopt:
         _undo_adopted(host, options)

@@ -1,5 +1,6 @@
 """The NRI plugin as a process: small, alone, back at once, and truthful about what it has missed."""
 
+import fcntl
 import json
 import signal
 import socket
@@ -342,3 +343,54 @@ def test_a_state_is_read_as_it_was_told(place: Place) -> None:
 
     assert json.loads(place.state.read_text())["problem"] == "x"
     assert "not registered since" not in place.call("status").stdout  # nobody holds the lock
+
+
+def test_a_lock_and_a_state_that_somebody_removes_are_there_again_and_no_second_plugin_starts(
+    place: Place,
+) -> None:
+    lock = place.directory / "toolkit-installer.pid"
+    with Engine(place.socket) as engine, place.plugin() as child:
+        plugin = engine.plugged()
+        before = json.loads(until(place.state, '"registered": true'))
+        for _ in range(2):
+            lock.unlink()
+            place.state.unlink()
+            until(place.state, '"registered": true')
+            until(lock, f"{child.pid}\n")
+        said, second = place.call("status"), place.call("nri", *ALLOW)
+        given = plugin.create(WISH)
+        child.terminate()
+
+        assert child.wait(10) == 0
+    assert (said.returncode, second.returncode) == (0, 3)
+    assert given["payload"]
+    assert before["since"] in said.stdout
+    assert _events(place).count("lock made again") == 2
+    assert [each.name for each in place.directory.iterdir()] == ["nri.sock"]
+
+
+def test_of_two_plugins_the_one_whose_lock_another_has_taken_ends(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        engine.plugged()
+        until(place.state, '"registered": true')
+        lock = place.directory / "toolkit-installer.pid"
+        with lock.with_suffix(".new").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            lock.with_suffix(".new").rename(lock)
+
+            assert child.wait(10) == 3
+            assert lock.exists()
+    assert json.loads(place.state.read_text())["registered"]  # it is that of the other one
+    assert "another instance holds" in place.log.read_text()
+
+
+def test_what_is_no_pidfile_is_left_alone(place: Place) -> None:
+    with Engine(place.socket) as engine, place.plugin() as child:
+        plugin = engine.plugged()
+        lock = place.directory / "toolkit-installer.pid"
+        lock.with_suffix(".new").write_text("somebody's\n")
+        lock.with_suffix(".new").rename(lock)
+        child.send_signal(signal.SIGURG)
+
+        assert plugin.create(WISH)["payload"]
+        assert lock.read_text() == "somebody's\n"

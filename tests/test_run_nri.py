@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from installer.host import nri_child
+from installer.host import nri_child, nri_left
+from installer.host.glance import halted
 from installer.host.nri_child import NEW, PLUGIN, SEPARATOR, Child
+from tests.support.freezer import frozen
 from tests.support.nri import Engine
 from tests.support.nri import until as told
 from tests.support.site import PROJECT, Site, sentence
@@ -277,6 +279,96 @@ def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninsta
     assert site.tree() == before
 
 
+@contextmanager
+def left_stopped(site: Nri, engine: Engine) -> Iterator[int]:
+    """Yield a plugin that was stopped before its ``run`` was killed: it does not hear of that."""
+    with site.served() as child:
+        engine.plugged()
+        told(site.state, '"registered": true')
+        until_it_sleeps(child.pid)
+        plugin = site.plugin()
+        os.kill(plugin, signal.SIGSTOP)
+        child.kill()
+        child.wait(SOON_S)
+    try:
+        yield plugin
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(plugin, signal.SIGKILL)
+
+
+def test_the_next_run_ends_a_stopped_plugin_that_a_killed_one_has_left(site: Nri) -> None:
+    with Engine(site.socket) as engine, left_stopped(site, engine) as left:
+        said = site.status()
+        with site.served() as child:
+            plugin = engine.plugged()
+            until(lambda: not _runs(left), SOON_S)
+            assert plugin.create(WISH)["payload"]
+            assert site.plugin() != left
+            assert child.stderr is not None
+            ended = json.loads(next(line for line in child.stderr if "plugin ended" in line))
+
+    assert f"hangs (pid {left}, stopped): containers" in said.stdout
+    assert (
+        "start run again, or uninstall, which ends it: the run that had started it was killed" in said.stdout
+    )
+    assert (ended["pid"], ended["reason"]) == (left, nri_left.WHY)
+
+
+def test_an_uninstall_ends_a_stopped_plugin_that_a_killed_run_has_left(site: Nri) -> None:
+    with Engine(site.socket) as engine:
+        before = site.tree()
+        with left_stopped(site, engine) as left:
+            undone = site.call("uninstall")
+
+            assert (undone.returncode, _runs(left)) == (0, False)
+            assert site.tree() == before
+
+
+def test_an_uninstall_without_a_ledger_ends_it_as_well(site: Nri) -> None:
+    with Engine(site.socket) as engine:
+        with left_stopped(site, engine) as left:
+            with no_plugin_is_seen(site):
+                assert site.call("uninstall").returncode == 0
+            assert (_runs(left), site.state.exists()) == (True, True)
+            undone = site.call("uninstall", "--nri-socket", str(site.socket))
+
+            assert "nothing to undo" in undone.stderr
+            assert (undone.returncode, _runs(left)) == (0, False)
+        assert [each.name for each in site.directory.iterdir()] == ["nri.sock"]
+
+
+@contextmanager
+def no_plugin_is_seen(site: Nri) -> Iterator[None]:
+    """Have the directory of the socket away for a while, as in a pod without that mount."""
+    away = site.directory.rename(site.root / "away")
+    try:
+        yield
+    finally:
+        away.rename(site.directory)
+
+
+def test_an_install_without_the_plugin_ends_one_that_a_killed_run_has_left(site: Nri) -> None:
+    with Engine(site.socket) as engine, left_stopped(site, engine) as left:
+        done = site.call("install")
+
+        assert (done.returncode, _runs(left)) == (0, False)
+        assert [each.name for each in site.directory.iterdir()] == ["nri.sock"]
+        assert "NRI" not in site.status().stdout
+
+
+def test_a_stop_leaves_nothing_of_a_plugin_that_hangs(site: Nri) -> None:
+    with Engine(site.socket) as engine:
+        before = site.tree()
+        with site.served() as child:
+            engine.plugged()
+            until_it_sleeps(child.pid)
+            os.kill(site.plugin(), signal.SIGSTOP)
+            child.terminate()
+            assert child.wait(60) == 0
+        assert site.tree() == before
+
+
 def _nri_check(site: Nri) -> dict[str, Any]:
     command = [sys.executable, "-m", "installer", "doctor", "--json", "--host-root", str(site.root)]
     said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
@@ -304,12 +396,54 @@ def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: N
     assert "toolkit_installer_nri_missed_containers 0\n" in counted
     assert "BAD NRI plugin" in said.stdout
     assert (
-        f"hangs (pid {first}): containers that ask for devices by annotation start without them"
+        f"hangs (pid {first}, stopped): containers that ask for devices by annotation start without them"
         in said.stdout
     )
     assert (said.returncode, ready.returncode, check["level"]) == (1, 1, "bad")
     assert given["payload"]
     assert json.loads(again)["ended"] == "killed, for it hung"
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+def test_one_whose_cgroup_is_frozen_is_told_and_another_takes_its_place(
+    site: Nri, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """One of cgroup v1 cannot even be killed before the thaw."""
+    monkeypatch.setattr(nri_child, "ASK_S", 0.5)
+    monkeypatch.setattr(nri_child, "ANSWER_S", 0.5)
+    words = ("--host-root", "/", "--nri-socket", str(site.socket), *BESIDE[1:])
+    command = (sys.executable, str(PROJECT / "installer/nri_verb.py"), *words)
+    environment = {PLUGIN: SEPARATOR.join((NEW, *(word.encode() for word in command)))}
+    with Engine(site.socket) as engine:
+        Child(environment).keep()
+        engine.plugged()
+        first = site.plugin()
+        said = ""
+        with frozen(kind, first):
+            said = halted(str(site.lock))
+            until(lambda: _kept_until_given_up(environment), SOON_S)
+            monkeypatch.undo()  # the next one may take its time to start
+            until(lambda: _kept_and(environment, engine), SOON_S)
+            second = engine.plugged()
+            given = second.create(WISH)
+            assert site.plugin() != first
+        until(lambda: not _runs(first), SOON_S)
+        Child(environment).stop()
+
+    assert "frozen by its cgroup" in said
+    assert given["payload"]
+    assert not site.lock.exists()
+
+
+def _kept_until_given_up(environment: dict[bytes, bytes]) -> bool:
+    Child(environment).keep()
+    return environment[PLUGIN].startswith(b"0 ")
+
+
+def _kept_and(environment: dict[bytes, bytes], engine: Engine) -> bool:
+    """Keep the plugin running, as the waiter does; tell whether one comes to the engine."""
+    Child(environment).keep()
+    return engine.is_dialled(0.01)
 
 
 STOPPED = "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(100)"
@@ -344,3 +478,28 @@ def test_one_that_gives_no_sign_of_life_is_ended(
     Child(environment).stop()
 
     assert (len(pids), ended) == ((2, b"hung") if hangs else (1, b"-"))
+
+
+def test_one_that_was_held_up_together_with_run_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``docker pause``: when both go on, neither has done anything since the question."""
+    monkeypatch.setattr(nri_child, "ASK_S", 0.0)
+    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", LIVES)))
+    environment = {PLUGIN: SEPARATOR.join(words)}
+    Child(environment).keep()
+    pid = int(environment[PLUGIN].split()[0])
+    until(lambda: _field(pid, "State") == "S", SOON_S)
+    os.kill(pid, signal.SIGSTOP)
+    Child(environment).keep()  # asks
+    said = environment[PLUGIN].split(b" ")
+    said[4] = str(time.monotonic() - 2 * nri_child.ANSWER_S).encode()
+    environment[PLUGIN] = b" ".join(said)
+
+    again = Child(environment).keep()
+    os.kill(pid, signal.SIGCONT)
+    until(lambda: _field(pid, "State") == "S", SOON_S)
+
+    assert again is not None
+    assert again > nri_child.ANSWER_S / 2
+    assert environment[PLUGIN].split()[:1] == [str(pid).encode()]
+    assert _runs(pid)
+    Child(environment).stop()

@@ -13,8 +13,16 @@ MAX_PID_BYTES = 64
 OPEN = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
 READ_BYTES = 1 << 16
 HELD = "held"  # in the place of a mark: the path is that of a pidfile whose holder is to run
-HALTED = (["T"], ["t"], ["D"])  # proc(5)
+# Why a process does not go on: proc(5), and where the kernel holds it, as far as it says that of a sleep.
+HALTED = {
+    "T": "stopped",
+    "t": "traced",
+    "D": "frozen by its cgroup, or waiting for a disk",
+    "R": "in a loop",
+}
+FROZEN_IN, FROZEN = ("get_signal", "do_freezer_trap"), "frozen by its cgroup"
 HALTED_LOOKS, HALTED_S = 3, 0.05  # who waits for a disk goes on in a moment
+BUSY_LOOKS = 20  # who has to wait for a processor takes longer
 PID_DIGITS = 10
 DEVICE_DIGITS = 8
 INODE_DIGITS = 20
@@ -63,30 +71,47 @@ def is_held_pidfile(path: str, proc: str = PROC) -> bool:
     return any(is_roots(pid, proc) and _is_called(pid, said, proc) for pid in holders(inode, proc))
 
 
-def is_halted(path: str, proc: str = PROC) -> bool:
-    """Tell whether the holder of a pidfile does not go on: it is stopped, traced, or waits for a disk."""
-    for look in range(HALTED_LOOKS):
+def halted(path: str, proc: str = PROC) -> str:
+    """Return why the holder of a pidfile does not go on; "" where it does."""
+    before = None
+    for look in range(BUSY_LOOKS):
         sleep(HALTED_S if look else 0)
         try:
             status = posix.stat(path)
-            found = holders((status.st_dev, status.st_ino), proc)
-            if not any(_field("State:", pid, proc)[:1] in HALTED for pid in found):
-                return False
+            found = [_halt(pid, proc) for pid in holders((status.st_dev, status.st_ino), proc)]
         except OSError:
-            return False
-    return True
+            return ""
+        now = next((each for each in found if each[0]), None)
+        if now is None or before not in {None, now}:
+            return ""
+        before = now
+        if look + 1 >= HALTED_LOOKS and now[0] != HALTED["R"]:
+            return now[0]
+    return HALTED["R"]
+
+
+def _halt(pid: int, proc: str) -> tuple[str, str]:
+    """Return why a process does not go on, and how often it had waited by then."""
+    (state, *_), (waits, *_) = (
+        status_field(name, pid, proc) or [""] for name in ("State:", "voluntary_ctxt_switches:")
+    )
+    try:
+        frozen = state == "S" and text_of(f"{proc}/{pid}/wchan") in FROZEN_IN
+    except OSError:
+        frozen = False
+    return FROZEN if frozen else HALTED.get(state, ""), waits
 
 
 def _is_called(pid: int, said: str, proc: str) -> bool:
     """Tell whether a process has the pid ``said`` in one of its namespaces; who begins has said none yet."""
     try:
-        known = _field("NSpid:", pid, proc)
+        known = status_field("NSpid:", pid, proc)
     except OSError:  # it has ended
         return False
     return not said or said in (known or [str(pid)])
 
 
-def _field(name: str, pid: int, proc: str) -> list[str]:
+def status_field(name: str, pid: int, proc: str) -> list[str]:
     """Return the words of a line of /proc/PID/status; none where it has no such line."""
     lines = text_of(f"{proc}/{pid}/status").split("\n")
     return next((line.split()[1:] for line in lines if line.startswith(name)), [])
@@ -148,7 +173,7 @@ def is_roots(pid: int, proc: str = PROC) -> bool:
     alone: anybody can start a setuid program with his lock in it, and stop that for ever.
     """
     try:
-        uids = _field("Uid:", pid, proc)
+        uids = status_field("Uid:", pid, proc)
     except OSError:
         return False
     return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)

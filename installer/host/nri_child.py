@@ -66,10 +66,10 @@ class Child:
         return max(0.0, (self._sign if self._pid else self._due) - now)
 
     def stop(self) -> None:
-        """End it, and return when it has ended."""
+        """End it, and return when it has ended, or cannot."""
         deadline = monotonic() + STOP_S
         number = SIGTERM
-        while self._pid:
+        while self._pid and monotonic() < deadline + STOP_S:
             posix.kill(self._pid, number)  # ours until it is waited for: nobody else gets its number
             number = 0
             if self._has_ended():
@@ -96,13 +96,20 @@ class Child:
         if now < self._sign:
             return
         try:
-            waits = _waits(self._pid)
+            waits, untaken = _waits(self._pid)
             if self._waits == UNASKED:
                 posix.kill(self._pid, SIGURG)
                 self._waits, self._sign = waits, now + ANSWER_S
-            elif self._waits in {waits, KILLED}:  # one that waits for a disk ends when it has it
+            elif self._waits == KILLED:  # and frozen: it ends before it does anything more (nri_left.py)
+                self._ended, self._pid = HUNG, 0
+                self.ends += 1
+                self._rest(now)
+            # Where this comes late both may have been held up, as by a pause of their container.
+            elif self._waits == waits and now - self._sign < ANSWER_S:
                 posix.kill(self._pid, SIGKILL)
-                self._waits, self._sign = KILLED, now + ASK_S
+                self._waits, self._sign = KILLED, now + ANSWER_S
+            elif untaken:  # one whose cgroup is frozen is woken by the signal, and waits again: but once
+                self._waits, self._sign = waits, now + ANSWER_S
             else:
                 self._waits, self._sign = UNASKED, now + ASK_S
         except (IndexError, OSError, ValueError):  # it cannot be seen
@@ -139,11 +146,14 @@ class Child:
         self._environment[PLUGIN] = SEPARATOR.join([said.encode() + self._ended, *self._command])
 
 
-def _waits(pid: int) -> int:
-    """Return how often a process has gone to wait for something."""
+def _waits(pid: int) -> tuple[int, int]:
+    """Return how often a process has gone to wait for something, and whether SIGURG still waits for it."""
     fd = posix.open(b"/proc/%d/status" % pid, posix.O_RDONLY)
     try:
         said = posix.read(fd, STATUS_BYTES)
     finally:
         posix.close(fd)
-    return int(said.partition(b"\nvoluntary_ctxt_switches:")[2].split()[0])
+    waits, pending = (
+        said.partition(b"\n%b:" % name)[2].split()[0] for name in (b"voluntary_ctxt_switches", b"ShdPnd")
+    )
+    return int(waits), int(pending, 16) & 1 << SIGURG - 1

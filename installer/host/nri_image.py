@@ -31,8 +31,11 @@ class Parent:
 
 
 def parent() -> Parent | None:
-    """Return, once, whose child this is; None where no ``run`` has started it."""
-    said = os.environ.pop(nri_child.PARENT.decode(), "")
+    """Return whose child this is; None where no ``run`` has started it.
+
+    It stays in the environment of the plugin, by which one that was left is known (nri_left.py).
+    """
+    said = os.environ.get(nri_child.PARENT.decode(), "")
     try:
         pid, status = said.split()
         return Parent(int(pid), _told(status) if status != "-" else "")

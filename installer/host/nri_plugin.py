@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, LockedError
 from installer.decide.nri.session import Configured, Given, Refused, Session, Synchronized
 from installer.decide.nri.wishes import Allowed, Identity, Missed, some
 from installer.host.events import log
+from installer.host.nri_lock import NamedLock
 from installer.host.nri_relay import Connection, Dialled, Relay, refuse_stranger
 from installer.host.nri_state import State, publish
 from installer.host.sockets import connectable
@@ -71,7 +72,8 @@ def main(words: Sequence[str]) -> int:
     try:
         plugin.serve()
     except InstallerError as error:
-        plugin.tell_state(State(problem=str(error)))
+        if not isinstance(error, LockedError):  # the state is that of another plugin
+            plugin.tell_state(State(problem=str(error)))
         leave(str(error))
         log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
         return int(error.exit)
@@ -92,7 +94,8 @@ class Plugin:
 
     def __init__(self, place: Place, wakes: Wakes, session: Callable[[], Session]) -> None:
         self._place, self._wakes, self._session = place, wakes, session
-        self._relay = Relay.at(place.pipes)
+        self._relay, self._lock = Relay.at(place.pipes), NamedLock(place.lock)
+        self._state = State()
         self._refused: dict[str, float] = {}
         self._problem = ""
         self._engine = ""
@@ -121,6 +124,7 @@ class Plugin:
 
     def tell_state(self, state: State) -> None:
         """Let ``status`` know. It must not end us that it cannot."""
+        self._state = state = state.now()
         try:
             publish(self._place.state, state)
         except OSError as error:
@@ -143,9 +147,14 @@ class Plugin:
         return None
 
     def _watch(self) -> None:
-        """See to it that changes are told of, and that an engine that starts finds the pipes."""
+        """See to it that changes are told of, and that all of ours is there: pipes, lock and state."""
         if self._relay is not None and self._relay.renewed():
             log.warning("pipes made again", path=self._place.pipes)
+        if self._lock.renewed():
+            log.warning("lock made again", path=self._place.lock)
+        with suppress(OSError):
+            if not os.path.lexists(self._place.state):
+                publish(self._place.state, self._state)
         self._wakes.watch()
 
     @property
@@ -199,7 +208,7 @@ class Plugin:
             for registered in self._talk(connection, self._session()):  # noqa: B007 - the last one counts
                 pass
         except InstallerError as error:
-            if error.code == "nri-unusable":
+            if error.code in {"nri-unusable", "locked"}:
                 raise
             self._note(str(error))
         except OSError as error:

@@ -4,9 +4,9 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from installer.decide.data import dataclass, fields_of
+from installer.decide.data import dataclass, fields_of, replace
 from installer.decide.nri.wishes import Missed
 
 VERSION: Final = 1
@@ -27,15 +27,18 @@ class State:
     missed: tuple[Missed, ...] = ()
     missed_in_all: int = 0
 
+    def now(self) -> Self:
+        """Return it as one that is so since now."""
+        return replace(self, since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
 
 def publish(path: str, state: State) -> None:
-    """Put a state, since now, in the place of the one before.
+    """Put a state in the place of the one before.
 
     Raises:
         OSError: it cannot be written.
     """
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    said = fields_of(state) | {"version": VERSION, "since": now, "missed": state.missed[:LISTED]}
+    said = fields_of(state) | {"version": VERSION, "missed": state.missed[:LISTED]}
     content = json.dumps(said, default=fields_of).encode() + b"\n"
     staged = f"{path}.new"
     # It lies where root alone may write, in a file system of memory: nothing is there to be synced.

@@ -119,13 +119,13 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
             code="engine-not-signalled",
         )
     try:
-        with _pidfd(peer.pid) as pidfd:
-            # In this order: from here on the pidfd cannot come to mean a later process with the same number.
+        with pidfd(peer.pid) as process:
+            # In this order: from here on the descriptor cannot mean a later process with the same number.
             _prove(peer, expected, proc)
-            if pidfd is None:
+            if process is None:
                 os.kill(peer.pid, number)
             else:
-                signals.pidfd_send_signal(pidfd, number)
+                signals.pidfd_send_signal(process, number)
     except OSError as error:
         raise InstallerError(
             f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})",
@@ -266,16 +266,20 @@ def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
 
 
 @contextmanager
-def _pidfd(pid: int) -> Iterator[int | None]:
-    """Hold on to a process; None where the kernel (before 5.3) or an old seccomp profile has no pidfd."""
+def pidfd(pid: int) -> Iterator[int | None]:
+    """Hold on to a process; None where the kernel (before 5.3) or an old seccomp profile has no pidfd.
+
+    Raises:
+        ProcessLookupError: it has ended.
+    """
     try:
-        pidfd = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(pid)
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
         yield None
         return
     try:
-        yield pidfd
+        yield descriptor
     finally:
-        os.close(pidfd)
+        os.close(descriptor)

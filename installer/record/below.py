@@ -1,12 +1,13 @@
 """What has to be there below an engine for a container to start: its containerd, what holds one, and room."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
 from installer.decide.data import dataclass
+from installer.decide.effect import Handler
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd import CONTAINERD
 from installer.decide.engines.row import Api, Monitor
@@ -31,6 +32,8 @@ RESTART: Final = "see systemctl status containerd on the node, and start or rest
 # By these names engines look for them (engine-facts.md#below-an-engine).
 SHIM: Final = "containerd-shim-runc-v2"
 MONITORS: Final = {Monitor.SHIM: SHIM, Monitor.CONMON: "conmon"}
+# What of a runtime names it by its path, in the engines' words without case and underscores.
+NAMED_BY: Final = {Monitor.SHIM: ("runtimepath", "runtimetype"), Monitor.CONMON: ("monitorpath",)}
 # Where containerd looks as well: its plugin "opt" has it added to its own PATH.
 OPT: Final = PurePosixPath("/opt/containerd/bin")
 
@@ -71,7 +74,7 @@ def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below
             raise _unable(engine, answer, RESTART, "engine-not-answering")
         pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
     paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
-    monitor = _monitor(host, engine, (*paths, *((exe.parent,) if exe else ()), OPT))
+    monitor = _monitor(host, engine, toolkit, (*paths, *((exe.parent,) if exe else ()), OPT))
     if monitor is None and before.monitor:
         flaw = f"{before.monitor}, which holds each container, is no program any more"
         raise _unable(engine, flaw, "install it again", "engine-not-proven")
@@ -127,15 +130,38 @@ def _asked(host: Host, socket: PurePosixPath) -> Peer | str | None:
             return peer
 
 
-def _monitor(host: Host, engine: EngineFacts, places: Iterable[PurePosixPath]) -> PurePosixPath | None:
-    """Return the program that is to hold a container: as CRI-O says, else where programs are looked for."""
-    kind = ENGINES[engine.name].state.monitor
-    default = engine.serving.handlers.get(engine.serving.default) if engine.serving else None
-    said = default.table.get("monitor_path") if default and kind is Monitor.CONMON else None
-    if isinstance(said, str) and said.startswith("/"):
-        return path if can_be_started(host, path := PurePosixPath(said)) else None
-    candidates = (place / MONITORS[kind] for place in places)
-    return next((path for path in candidates if can_be_started(host, path)), None)
+def _monitor(
+    host: Host, engine: EngineFacts, toolkit: PurePosixPath, places: Iterable[PurePosixPath]
+) -> PurePosixPath | None:
+    """Return the program that is to hold a container: as its runtime says, else where it is looked for.
+
+    None where it is not there for the default runtime, or for one of ours.
+    """
+    kind, places, found = ENGINES[engine.name].state.monitor, tuple(places), None
+    for said in _said(engine, kind, toolkit):
+        candidates = (said,) if said else (place / MONITORS[kind] for place in places)
+        there = next((path for path in candidates if can_be_started(host, path)), None)
+        if there is None:
+            return None
+        found = found or there
+    return found
+
+
+def _said(engine: EngineFacts, kind: Monitor, toolkit: PurePosixPath) -> Iterator[PurePosixPath | None]:
+    """Yield where the default runtime has that program, and each of ours; None for one that does not say."""
+    serving = engine.serving
+    default = serving.handlers.get(serving.default) if serving else None
+    ours = (
+        (each for each in serving.handlers.values() if each.binary.startswith(f"{toolkit}/"))
+        if serving
+        else ()
+    )
+    for handler in (default or Handler(), *ours):
+        said = {name.lower().replace("_", ""): value for name, value in handler.table.items()}
+        paths = (said.get(name) for name in NAMED_BY[kind])
+        yield next(
+            (PurePosixPath(path) for path in paths if isinstance(path, str) and path.startswith("/")), None
+        )
 
 
 def _unable(engine: EngineFacts, flaw: str, remedy: str, code: Code) -> InstallerError:

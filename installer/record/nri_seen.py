@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.data import replace
@@ -10,8 +10,10 @@ from installer.decide.errors import InstallerError
 from installer.decide.metrics import PluginFigures
 from installer.decide.nri.wishes import HEARS, SAYS, Missed, Nri
 from installer.decide.rows import Record
+from installer.host import nri_left
+from installer.host.events import log
 from installer.host.files import Host
-from installer.host.glance import is_halted, is_held_pidfile
+from installer.host.glance import halted, is_held_pidfile
 from installer.host.holder import holder_of
 from installer.host.locks import remove_pidfile
 from installer.host.nri_state import VERSION, State
@@ -59,9 +61,10 @@ def lines(host: Host, nri: Nri, held: Record | None) -> Iterator[tuple[str, str,
     if not is_held_pidfile(str(lock)):
         last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
-    elif is_halted(str(lock)):
-        remedy = f"a run that waits ends it within two minutes, else kill -9 {holder_of(lock)}"
-        yield WHAT, f"hangs (pid {holder_of(lock)}): {WITHOUT}; {remedy}", False, not beside_run
+    elif halt := halted(str(lock)):
+        pid = holder_of(lock)
+        remedy = _remedy(lock, pid)
+        yield WHAT, f"hangs (pid {pid}, {halt}): {WITHOUT}; {remedy}", False, not beside_run
     elif not state.registered:
         since = f" since {state.since}" if state.since else ""
         yield WHAT, f"not registered{since}{why}: {WITHOUT}", False, not beside_run
@@ -74,18 +77,37 @@ def lines(host: Host, nri: Nri, held: Record | None) -> Iterator[tuple[str, str,
         yield WHAT, f"{told} ({', '.join(names)}{more}): delete these pods", False, True
 
 
+def _remedy(lock: Path, pid: int | None) -> str:
+    """Return what becomes of a plugin that hangs, or what to do."""
+    if nri_left.left_plugin(lock) is not None:
+        return f"{BESIDE_RUN}, which ends it: the run that had started it was killed"
+    if pid is not None and nri_left.run_of(pid):
+        return "run starts another within two minutes"
+    return f"kill -9 {pid}, and start it again"
+
+
 def figures(host: Host, nri: Nri, held: Record) -> PluginFigures | None:
     """Return what monitoring is told of the plugin beside ``run``; None where there is to be none."""
     if held.nri is None:
         return None
     nri = of_ledger(nri, held)
     state, lock = read(host, nri.state) or State(), str(host.local_path(nri.lock))
-    registered = state.registered and is_held_pidfile(lock) and not is_halted(lock)
+    registered = state.registered and is_held_pidfile(lock) and not halted(lock)
     return PluginFigures(registered, state.missed_in_all, plugin_ends())
 
 
+def end_left(host: Host, nri: Nri) -> bool:
+    """End a plugin that nobody attends any more; tell whether there was one."""
+    left = nri_left.end(host.local_path(nri.lock))
+    if left is None:
+        return False
+    log.warning("plugin ended", pid=left.pid, reason=nri_left.WHY if left.gone else nri_left.CANNOT)
+    return True
+
+
 def remove(host: Host, nri: Nri) -> None:
-    """Remove what a plugin that was killed has left; one that runs does so itself when it ends."""
+    """End and remove what a ``run`` that was killed has left; a plugin that is attended does so itself."""
+    end_left(host, nri)
     if is_held_pidfile(str(host.local_path(nri.lock))):
         return
     with suppress(InstallerError):

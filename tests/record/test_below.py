@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from installer.decide.data import replace
 from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
@@ -127,6 +128,31 @@ def test_a_shim_that_was_never_seen_is_not_missed_and_is_found_where_containerd_
         moved = below.below(host, engine, TOOLKIT, Below(monitor="/usr/bin/containerd-shim-runc-v2"))
         assert moved.monitor == f"{place}/containerd-shim-runc-v2"
         shim.unlink()
+
+
+@pytest.mark.parametrize("word", ["runtimePath", "runtimeType"])
+def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
+    tmp_path: Path, word: str
+) -> None:
+    """Docker takes a path as ``runtimeType``; containerd as well, and as ``runtime_path``."""
+    shim, usual = _program(tmp_path, "opt/shims/shim"), _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
+    host = Host.under(PurePosixPath(tmp_path))
+    by_path, ours = Handler("", {word: "/opt/shims/shim"}), Handler(f"{TOOLKIT}/nvidia-container-runtime")
+    engine = _engine("containerd")
+    alone = replace(engine, serving=Effect({"runc": by_path}, "runc"))
+    beside_ours = replace(engine, serving=Effect({"runc": by_path, "nvidia": ours}, "runc"))
+    before = Below(monitor=f"/{usual.relative_to(tmp_path)}")
+
+    both = below.below(host, beside_ours, TOOLKIT, before)
+    usual.unlink()
+    moved = below.below(host, alone, TOOLKIT, before)
+    without_ours = _why(tmp_path, beside_ours, before)
+    shim.unlink()
+    without = _why(tmp_path, alone, moved)
+
+    assert (both.monitor, moved.monitor) == ("/opt/shims/shim", "/opt/shims/shim")
+    assert "is no program any more" in without_ours
+    assert "/opt/shims/shim, which holds each container, is no program any more" in without
 
 
 def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> None:
