@@ -1,5 +1,6 @@
 """A host that remembers how everything stood that was looked at, so that the next one need not look again."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -64,11 +65,28 @@ class Watched(Host):
         return max((settled_ns(each) for each in self._marks.values()), default=0)
 
 
+def is_lasting(found: str, began_ns: int) -> bool:
+    """Tell whether any change, from ``began_ns`` on and in this boot, gives what has this mark another one.
+
+    A time in whole seconds may be one that an image was made with: another image, mounted in its place, may
+    have the same numbers and times (SOURCE_DATE_EPOCH). Only a boot exchanges the root.
+    """
+    changed_ns = _changed_ns(found)
+    of_root = found.startswith(f"{os.stat('/').st_dev}:")  # noqa: PTH116 - a text, for there are hundreds
+    exchangeable = changed_ns is not None and not changed_ns % SECOND_NS and not of_root
+    return settled_ns(found) < began_ns and not exchangeable
+
+
 def settled_ns(found: str) -> int:
     """Return from when on, as time.time_ns, a change of what has this mark gives it another one."""
-    words = found.split(":")
-    if len(words) < FIELDS:
+    changed_ns = _changed_ns(found)
+    if changed_ns is None:
         return 0
-    changed_ns = int(words[-1])
     # A file system that has no parts of a second gives all of a second the same time.
     return changed_ns + TICK_NS + (0 if changed_ns % SECOND_NS else SECOND_NS)
+
+
+def _changed_ns(found: str) -> int | None:
+    """Return the time of the last change that a mark ends in; None where it has none."""
+    words = found.split(":")
+    return int(words[-1]) if len(words) == FIELDS else None
