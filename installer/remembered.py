@@ -71,7 +71,8 @@ def remember(options: Options, ledger: Ledger, planned: Callable[[Host], Plan]) 
         if plan.steps or plan.final != held or not _is_known(host, options, plan):
             return
         found = {**answers(of_program()), **_looked_at(host), **before}
-        lasting = all(is_lasting(answer, began_ns) for (kind, _), answer in found.items() if kind in MARKS)
+        marks = ((path, answer) for (kind, path), answer in found.items() if kind in MARKS)
+        lasting = all(is_lasting(path, answer, began_ns) for path, answer in marks)
         if lasting and before == answers(questions):
             said = logging.in_json(partial(_tell, options, held, plan))
             _leave(host, options, found, said)

@@ -1,6 +1,5 @@
 """A host that remembers how everything stood that was looked at, so that the next one need not look again."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -65,16 +64,18 @@ class Watched(Host):
         return max((settled_ns(each) for each in self._marks.values()), default=0)
 
 
-def is_lasting(found: str, began_ns: int) -> bool:
+def is_lasting(path: str, found: str, began_ns: int) -> bool:
     """Tell whether any change, from ``began_ns`` on and in this boot, gives what has this mark another one.
 
     A time in whole seconds may be one that an image was made with: another image, mounted in its place, may
-    have the same numbers and times (SOURCE_DATE_EPOCH). Only a boot exchanges the root.
+    have the same numbers and times (SOURCE_DATE_EPOCH). Only a boot exchanges the root, whose directories
+    tell what is on it: files of an overlay have the device of a layer.
     """
     changed_ns = _changed_ns(found)
-    of_root = found.startswith(f"{os.stat('/').st_dev}:")  # noqa: PTH116 - a text, for there are hundreds
-    exchangeable = changed_ns is not None and not changed_ns % SECOND_NS and not of_root
-    return settled_ns(found) < began_ns and not exchangeable
+    of_image = changed_ns is not None and not changed_ns % SECOND_NS
+    if of_image and Path(path).parent.stat().st_dev != Path("/").stat().st_dev:
+        return False
+    return settled_ns(found) < began_ns
 
 
 def settled_ns(found: str) -> int:
