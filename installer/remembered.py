@@ -34,7 +34,7 @@ from installer.host.questions import (
     on_the_way,
 )
 from installer.host.termination import PATH as TERMINATION
-from installer.host.watched import SECOND_NS, TICK_NS, Watched, settled_ns
+from installer.host.watched import SECOND_NS, TICK_NS, Watched, is_lasting
 from installer.host.witness import variables
 from installer.record.access import exposed
 from installer.record.hints import in_place
@@ -71,8 +71,9 @@ def remember(options: Options, ledger: Ledger, planned: Callable[[Host], Plan]) 
         if plan.steps or plan.final != held or not _is_known(host, options, plan):
             return
         found = {**answers(of_program()), **_looked_at(host), **before}
-        settled = all(settled_ns(answer) < began_ns for (kind, _), answer in found.items() if kind in MARKS)
-        if settled and before == answers(questions):
+        marks = ((path, answer) for (kind, path), answer in found.items() if kind in MARKS)
+        lasting = all(is_lasting(path, answer, began_ns) for path, answer in marks)
+        if lasting and before == answers(questions):
             said = logging.in_json(partial(_tell, options, held, plan))
             _leave(host, options, found, said)
 
@@ -127,6 +128,8 @@ def _questions(host: Host, options: Options, held: Record) -> Iterator[Question]
         *(row.path for row in held.configs),
     ):
         yield from (of_staged(host.local_path(path, last=last)) for last in (False, True))
+    # What is written through a mapping of memory changes no mark while that goes on.
+    yield from (("text", str(host.local_path(row.path))) for row in held.configs)
     removed = layout.check.with_name(layout.check.name + STAGED)  # as a tree is called while it goes
     yield from (("mark", str(host.local_path(path))) for path in (layout.check, removed, layout.counts))
     version = in_place(host, layout)

@@ -7,6 +7,7 @@ other case, also where anything is not understood here, the whole program is loa
 """
 
 import posix
+from _signal import sigpending  # type: ignore[import-not-found]  # as signal has it, without enum
 from _stat import S_ISREG
 from time import gmtime, strftime, time_ns
 
@@ -24,7 +25,7 @@ AT_ONCE_BYTES = 4096  # as much as a pipe with room takes whole (pipe(7))
 
 def ends(words: list[str]) -> bool:
     """Tell whether an install of these words has come to its end: it changes nothing."""
-    if words[:1] != ["install"] or posix.isatty(STDERR):
+    if words[:1] != ["install"] or posix.isatty(STDERR) or sigpending():
         return False
     held: list[int] = []
     try:

@@ -2,18 +2,21 @@
 
 import fcntl
 import json
+import mmap
 import os
 import random
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from installer.host.glance import mark
 from installer.host.questions import Question, answers
 from tests.crash.strace import log_calls
 from tests.support.site import PROJECT, Site
@@ -40,11 +43,15 @@ def command(site: "Site | Copy", *more: str) -> list[str]:
 
 
 def installed(
-    site: "Site | Copy", *more: str, env: dict[str, str] | None = None, cwd: Path = PROJECT
+    site: "Site | Copy",
+    *more: str,
+    env: dict[str, str] | None = None,
+    cwd: Path = PROJECT,
+    how: Sequence[str] = (),
 ) -> Told:
     environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)} | (env or {})
     done = subprocess.run(
-        [sys.executable, *command(site, *more)],
+        [sys.executable, *(how or command(site, *more))],
         capture_output=True,
         text=True,
         check=False,
@@ -98,6 +105,14 @@ class Copy(NamedTuple):
     asked: list[Question]
 
 
+def answered(site: Copy) -> dict[Question, str] | None:
+    """Return the answers; None where one cannot be had, and all of the program is loaded."""
+    try:
+        return answers(site.asked)
+    except OSError:
+        return None
+
+
 def copied(once: Path, directory: Path) -> Copy:
     shutil.copytree(once, directory, symlinks=True)
     asked = questions(directory / "node")
@@ -147,6 +162,43 @@ def test_other_words_variables_and_places_are_looked_at_anew(good: Site, tmp_pat
     )
 
     assert [(each.code, each.loaded) for each in told] == [(0, True)] * 4
+
+
+def started(site: Site, script: Path, path: Path) -> Told:
+    """Return how an install has ended that a script starts, as those of packages are started."""
+    words = command(site)
+    where = {"PYTHONPATH": f"{path}:{PROJECT}"}
+    return installed(site, env=where, how=[*words[:2], str(script), *words[4:]])
+
+
+def test_another_program_on_pythons_path_finds_out_for_itself(good: Site, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/installer").symlink_to(PROJECT / "installer")
+    script = tmp_path / "toolkit-installer"
+    script.write_text("from installer.__main__ import main\nmain()\n")
+    time.sleep(0.05)  # code that is younger than a process is not believed
+    first = started(good, script, tmp_path), started(good, script, tmp_path)
+
+    elsewhere = started(good, script, tmp_path / "new"), started(good, script, tmp_path)
+    again = started(good, script, tmp_path)
+    (tmp_path / "installer").symlink_to(PROJECT / "installer")
+    come = started(good, script, tmp_path)
+
+    told = (*first, *elsewhere, again, come)
+    assert [(each.code, each.loaded) for each in told] == [
+        (0, one) for one in (True, False, True, True, False, True)
+    ]
+
+
+def test_a_stop_that_was_asked_for_before_is_obeyed(good: Site) -> None:
+    stopped = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]);"
+    stopped += (
+        "signal.raise_signal(signal.SIGTERM); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+
+    told = installed(good, how=["-c", stopped, *command(good)])
+
+    assert (told.code, told.loaded) == (1, True)
 
 
 def test_a_ledger_that_is_locked_is_told_of(good: Site) -> None:
@@ -320,7 +372,20 @@ def test_a_change_of_what_an_install_looks_at_gives_another_answer(
 
     change(copy)
 
-    assert answers(copy.asked) != before
+    assert answered(copy) != before
+
+
+def test_a_config_that_is_written_through_memory_gives_another_answer(copy: Copy) -> None:
+    with (copy.root / CONFIG).open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        content[:1] = content[
+            :1
+        ]  # the kernel marks the file now, and no more as long as this is not on the disk
+        before, marked = answers(copy.asked), mark(str(copy.root / CONFIG))
+
+        content[:1] = b"#"
+
+        assert mark(str(copy.root / CONFIG)) == marked
+        assert answers(copy.asked) != before
 
 
 EDITS: dict[str, Callable[[Path], object]] = {
@@ -351,7 +416,7 @@ def test_one_random_edit_is_seen_or_changes_nothing(once: Path, tmp_path: Path) 
 
         EDITS[edit](path)
 
-        if answers(copy.asked) == before:
+        if answered(copy) == before:
             told = installed(copy)
             assert told.code == 0, (seed, edit, path, told)
             assert "nothing changed" in [each["event"] for each in told.events], (seed, edit, path, told)

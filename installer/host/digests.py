@@ -65,13 +65,15 @@ def settled_mark(path: str, *, wait: bool = False) -> str:
 
     To ``wait`` for it takes a tick of the clock.
 
-    Without its device, whose number is another one each time that an image is mounted.
+    Without its device, whose number is another one each time that an image is mounted. One whose time is in
+    whole seconds has none: the next image may have the same (SOURCE_DATE_EPOCH).
     """
     try:
         status = os.lstat(path)
     except OSError:
         return ""
-    if not stat.S_ISREG(status.st_mode) or status.st_size < LARGE_BYTES:
+    large = stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES
+    if not large or not status.st_ctime_ns % SECOND_NS:
         return ""
     if status.st_ctime_ns + TICK_NS > time.time_ns():
         if not wait:

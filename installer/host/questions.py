@@ -36,7 +36,7 @@ def of_this_start() -> Iterator[Question]:
 
 
 def of_program() -> Iterator[Question]:
-    """Yield the files of all code that has taken part.
+    """Yield the files of all code that has taken part, and what would be taken in the place of ours.
 
     Raises:
         ValueError: one was changed since this process has begun; nobody knows which of the two it has read.
@@ -50,6 +50,10 @@ def of_program() -> Iterator[Question]:
         if os.lstat(path).st_ctime_ns > began_ns:
             raise ValueError(path)
         yield "mark", path
+    names = {name.partition(".")[0] for name in list(sys.modules)} - sys.stdlib_module_names
+    for place in (str(Path(each).absolute()) for each in sys.path):
+        yield "mark", place
+        yield from (("mark", f"{place}/{name}{ending}") for name in sorted(names) for ending in ("", ".py"))
 
 
 def on_the_way(path: str) -> Iterator[str]:

@@ -64,11 +64,30 @@ class Watched(Host):
         return max((settled_ns(each) for each in self._marks.values()), default=0)
 
 
+def is_lasting(path: str, found: str, began_ns: int) -> bool:
+    """Tell whether any change, from ``began_ns`` on and in this boot, gives what has this mark another one.
+
+    A time in whole seconds may be one that an image was made with: another image, mounted in its place, may
+    have the same numbers and times (SOURCE_DATE_EPOCH). Only a boot exchanges the root, whose directories
+    tell what is on it: files of an overlay have the device of a layer.
+    """
+    changed_ns = _changed_ns(found)
+    of_image = changed_ns is not None and not changed_ns % SECOND_NS
+    if of_image and Path(path).parent.stat().st_dev != Path("/").stat().st_dev:
+        return False
+    return settled_ns(found) < began_ns
+
+
 def settled_ns(found: str) -> int:
     """Return from when on, as time.time_ns, a change of what has this mark gives it another one."""
-    words = found.split(":")
-    if len(words) < FIELDS:
+    changed_ns = _changed_ns(found)
+    if changed_ns is None:
         return 0
-    changed_ns = int(words[-1])
     # A file system that has no parts of a second gives all of a second the same time.
     return changed_ns + TICK_NS + (0 if changed_ns % SECOND_NS else SECOND_NS)
+
+
+def _changed_ns(found: str) -> int | None:
+    """Return the time of the last change that a mark ends in; None where it has none."""
+    words = found.split(":")
+    return int(words[-1]) if len(words) == FIELDS else None

@@ -62,9 +62,10 @@ def digest(*parts: bytes) -> str:
 
 
 def _asked(_: str) -> str:
-    """Return what this process was asked to do, and by which Python: its words, our variables, its place."""
+    """Return what this process was asked to do, and by which Python: its words, our variables, its places."""
     said = [f"{name}={value}" for name, value in variables()]
-    words = [*sys.orig_argv, *sys.argv, "", *said, "", posix.getcwd(), sys.version, posix.uname().machine]
+    words = [*sys.orig_argv, *sys.argv, "", *said, "", *sys.path, "", posix.getcwd(), sys.version]
+    words.append(posix.uname().machine)
     return digest(*(word.encode("utf-8", "surrogateescape") for word in words))
 
 
@@ -81,7 +82,7 @@ def _rights(_: str) -> str:
 
 
 def _text(path: str) -> str:
-    """Return what a file of /proc holds."""
+    """Return what a file holds: one of /proc, or a small one."""
     return digest(text_of(path).encode("latin-1"))
 
 

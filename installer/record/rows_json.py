@@ -1,7 +1,6 @@
 """The ledger's rows as JSON text: version 1 of the format, to be read for ever."""
 
 import json
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -13,7 +12,17 @@ from installer.decide.engines import ENGINES
 from installer.decide.inode import Meta
 from installer.decide.parts import nri
 from installer.decide.parts.cdi import OWNER
-from installer.decide.rows import CdiRow, ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
+from installer.decide.rows import (
+    NAME,
+    CdiRow,
+    ConfigRow,
+    DeviceNode,
+    EngineRow,
+    Failure,
+    Record,
+    Saved,
+    ToolkitRow,
+)
 
 VERSION: Final = 1
 KNOWN: Final = frozenset(
@@ -238,7 +247,7 @@ def _path(value: Any) -> PurePosixPath:
 
 def _name(value: Any) -> str:
     """Return what becomes one name in a directory of ours."""
-    if not re.fullmatch(r"[\w-]+", _text(value), re.ASCII):
+    if not NAME.fullmatch(_text(value)):
         raise ValueError(f"{value!r:.100} is not the name of a version or of a saved copy")
     return str(value)
 

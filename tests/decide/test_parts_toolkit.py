@@ -14,6 +14,7 @@ from installer.decide.plan import plan_install
 from installer.decide.reloading import in_progress
 from installer.decide.rows import ConfigRow, Record, ToolkitRow
 from installer.decide.steps import RemoveToolkit, RemoveVersion, SwitchToolkit, WriteConfig
+from installer.record.rows_json import dumps, loads
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -44,6 +45,9 @@ NEW = version()
         pytest.param(f"{VERSIONS}{NEW}", ToolkitRow(NEW, None, ""), None, id="the same, and no other"),
         pytest.param(f"{VERSIONS}old", None, "old", id="one that no ledger knows"),
         pytest.param(f"{VERSIONS}{STAND_IN}", ToolkitRow("old", None, ""), None, id="what stood in for one"),
+        pytest.param(f"{VERSIONS}old.bak", ToolkitRow(NEW, None, ""), None, id="an admin's copy"),
+        pytest.param(f"{VERSIONS}../versions/old", ToolkitRow(NEW, None, ""), None, id="an admin's detour"),
+        pytest.param(f"{VERSIONS}old/bin", ToolkitRow(NEW, None, ""), None, id="what is within one"),
     ],
 )
 def test_the_version_of_before_is_kept(link: str, row: ToolkitRow | None, previous: str | None) -> None:
@@ -57,6 +61,7 @@ def test_the_version_of_before_is_kept(link: str, row: ToolkitRow | None, previo
     assert (plan.final.toolkit.version, plan.final.toolkit.previous) == (NEW, previous)
     gone = {step.version for step in plan.steps if isinstance(step, RemoveVersion)}
     assert gone == {"old", "older", NEW} - {NEW, previous}
+    assert loads(dumps(plan.final)) == plan.final
 
 
 ROW = ToolkitRow("1", None, "")

@@ -179,3 +179,16 @@ def test_what_is_small_or_just_written_has_no_mark(tmp_path: Path) -> None:
     assert "" in young
     assert settled_mark(str(tmp_path / "large")) != ""
     assert settled_mark(str(tmp_path / "none")) == ""
+
+
+def test_a_time_that_an_image_was_made_with_gives_no_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "large"
+    file.write_bytes(bytes(LARGE_BYTES))
+    found = list(os.lstat(file))
+    # As ext4 images of two payloads had it whose times were those of SOURCE_DATE_EPOCH: nothing else differed.
+    of_image = os.stat_result((*found[:9], 1700000000), {"st_ctime_ns": 1700000000 * 10**9})
+    monkeypatch.setattr(os, "lstat", lambda _: of_image)
+
+    assert settled_mark(str(file)) == ""

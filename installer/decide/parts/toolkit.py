@@ -15,7 +15,7 @@ from installer.decide.layout import HOME
 from installer.decide.options import Options
 from installer.decide.part import TRY_AGAIN, Part
 from installer.decide.room import no_room
-from installer.decide.rows import ConfigRow, Record, ToolkitRow
+from installer.decide.rows import NAME, ConfigRow, Record, ToolkitRow
 from installer.decide.steps import (
     InstallVersion,
     ProveUnused,
@@ -118,8 +118,9 @@ def _unfit(facts: Facts, options: Options, shipped: Shipped) -> tuple[InstallerE
 
 
 def _current(now: str | None) -> str | None:
-    """Return the version of ours that stands at the toolkit's name, as ``standing`` tells."""
-    return now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else None
+    """Return the version of ours that ``standing`` tells; an admin's copy, or a way round, is none."""
+    version = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
+    return version if NAME.fullmatch(version) else None
 
 
 def _elsewhere(facts: Facts) -> str:
@@ -254,10 +255,8 @@ def _stand_ins(facts: Facts, row: ToolkitRow) -> Part:
     served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
     names = sorted(served | {container.binary.name for container in facts.running})
     links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
-    steps: list[Step] = [
-        InstallVersion(STAND_IN, links),
-        SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"),
-    ]
+    steps: list[Step] = [InstallVersion(STAND_IN, links)]
+    steps.append(SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"))
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
     why = (f"{names_of(facts.running)} can be stopped and removed by it",) * len(steps)
     left = replace(row, version=STAND_IN, previous=None, files=())
