@@ -150,7 +150,7 @@ GLOB = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
 
 
-@pytest.mark.parametrize("gone", [LEDGER, HOME])
+@pytest.mark.parametrize("gone", [LEDGER, HOME, "usr/local/nvidia"])
 @pytest.mark.parametrize("again", [True, False], ids=["installed again", "undone at once"])
 @pytest.mark.parametrize("more", [(), ("--set-as-default",)], ids=["", "as default"])
 @pytest.mark.parametrize("theirs", [GLOB, "version = 3\n"], ids=["imported by its owner", "by us"])

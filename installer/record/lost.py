@@ -14,7 +14,7 @@ from installer.decide.layout import DEFAULT_INSTALL_DIR, Layout, cdi_hook
 from installer.decide.mode import SPECIFICATION
 from installer.decide.options import Options, Places
 from installer.decide.part import Part
-from installer.decide.parts.adopted import adoption
+from installer.decide.parts.adopted import adoption, without_nvidias
 from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.toolkit import ADOPTED, VERSIONS
 from installer.decide.pattern import pattern
@@ -151,15 +151,13 @@ def lost(host: Host, options: Options) -> Part | None:
 
     # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
     options = replace(options, engines=tuple(dict.fromkeys(named.values())))
-    # Where not even our link is left, a drop-in that holds more than runtimes may be NVIDIA's.
-    ours = host.kind(options.layout.toolkit, last=False) is Kind.LINK
-    found = adoption(probe_adoption(host, options), options, ours=ours)
-    configs = tuple(
-        row for row in found.rows.configs if row.syntax or row.path == ENGINES[row.engine].drop_in
-    )
+    facts = probe_adoption(host, options)
+    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT:
+        facts = without_nvidias(facts, options)  # not even our link is left to tell whose they are
+    found = adoption(facts, options, ours=True)
     names = {name for row in found.rows.engines for name, _ in row.runtimes}
     # The first of them has the name that was asked for, and the others tell that it was by us.
     usual = {*STANDARD_NAMES, options.runtime_name} | (names if {*STANDARD_NAMES[1:]} <= names else set())
     if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT and not names <= usual:
         return None  # an entry that an admin wrote ahead of a first install, and that stays his
-    return replace(found, rows=replace(found.rows, configs=configs)) if configs else None
+    return found if found.rows.configs else None

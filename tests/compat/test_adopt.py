@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -44,13 +45,16 @@ def _nvidias_toolkit(node: Nvidia) -> None:
 def _adopt(
     node: Nvidia, capfd: pytest.CaptureFixture[str], event: str = "adopted", key: str = "found"
 ) -> list[str]:
-    options = Options(
-        engines=(node.engine,), host_root=PurePosixPath(node.root), restart_mode=RestartMode.NONE, adopt=True
-    )
-    assert uninstall(options) == 0
-    said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
-    found = [line[key] for line in said if line["event"] == event]
+    found = [line[key] for line in _uninstalled(node, capfd, adopts=True) if line["event"] == event]
     return found if event != "adopted" else next(iter(found), [])
+
+
+def _uninstalled(node: Nvidia, capfd: pytest.CaptureFixture[str], *, adopts: bool) -> list[dict[str, Any]]:
+    """Return what an uninstall has told."""
+    root, none = PurePosixPath(node.root), RestartMode.NONE
+    options = Options(engines=(node.engine,), host_root=root, restart_mode=none, adopt=adopts)
+    assert uninstall(options) == 0
+    return [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +112,27 @@ def test_containerds_drop_in_and_its_import_go(tmp_path: Path, capfd: pytest.Cap
     assert not node.drop_in.exists()
     assert f"{'/' + str(node.drop_in.relative_to(node.root))} as a whole" in found
     assert "an import in /etc/containerd/config.toml" in found
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["as the default", "not as the default"])
+@pytest.mark.parametrize("adopts", [True, False], ids=["adopted", "not asked for"])
+def test_a_drop_in_goes_whose_toolkit_has_gone_before_it_and_only_where_that_was_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], *, adopts: bool, default: bool
+) -> None:
+    node = Nvidia(tmp_path, "containerd")
+    node.config.write_text('imports = ["/etc/containerd/conf.d/*.toml"]\n' + USERS_V2)
+    node.drop_in.parent.mkdir()
+    named = USERS_V2.replace("snapshotter", 'default_runtime_name = "nvidia"\nsnapshotter')
+    node.drop_in.write_text((named if default else USERS_V2) + _runtime_tables(V2))
+    before = node.tree()
+
+    if adopts:
+        assert len(_adopt(node, capfd)) == 2
+    else:
+        assert _uninstalled(node, capfd, adopts=False)[0]["event"] == "nothing to undo"
+
+    assert node.config.read_text() == USERS_V2 if adopts else node.tree() == before
+    assert node.drop_in.exists() == (not adopts)
 
 
 @pytest.mark.parametrize("engine", ["containerd", "crio"])

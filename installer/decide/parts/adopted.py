@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.configs import syntax_of, text_of, tree_of
+from installer.decide.data import replace
 from installer.decide.edits import Edit, Key, Tree
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd_config import own_import
@@ -75,6 +76,29 @@ def _of_engine(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath, *, our
     row = EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items()))
     engines = (row,) if runtimes or hooks else ()
     return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
+
+
+def without_nvidias(facts: Facts, options: Options) -> Facts:
+    """Return the facts without the drop-ins that hold more than we write: they may be NVIDIA's."""
+    toolkit = options.layout.toolkit
+    engines = []
+    for engine in facts.engines:
+        theirs = {
+            path for path in _drop_ins(engine, facts, toolkit) if _holds_more(engine, facts, path, toolkit)
+        }
+        engines.append(replace(engine, files=tuple(path for path in engine.files if path not in theirs)))
+    return replace(facts, engines=tuple(engines))
+
+
+def _holds_more(engine: EngineFacts, facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
+    """Tell whether a drop-in holds more than runtimes that start the toolkit, and which is the default."""
+    tree = tree_of(facts.contents[path], path)
+    runtimes = [key for key, _ in _runtimes(tree, toolkit)]
+    ours = {("version",), *((*key[:-2], ENGINES[engine.name].default_key) for key in runtimes)}
+    return any(
+        key not in ours and not any(key[: len(runtime)] == runtime for runtime in runtimes)
+        for key, _ in leaves(tree)
+    )
 
 
 def left_theirs(facts: Facts, options: Options) -> Part:
