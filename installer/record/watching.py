@@ -39,7 +39,7 @@ def places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str,
     kept = (options.layout.toolkit, *(place for each in seen.engines for place in state_of(each.name)))
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in seen.engines if each.containerd)
-    return tuple(dict.fromkeys((*found, *_sockets(host, options, held), *map(str, below))))
+    return tuple(dict.fromkeys((*found, *signs(host, options, held), *map(str, below))))
 
 
 def moment(host: Host, options: Options, held: Record) -> str:
@@ -64,7 +64,7 @@ def rooms(host: Host, options: Options, held: Record) -> tuple[str, ...]:
 
 def engine_places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
     """Return what is not the same any more once an engine was restarted."""
-    return (*_sockets(host, options, held), *processes(seen))
+    return (*signs(host, options, held), *processes(seen))
 
 
 def processes(seen: Seen) -> tuple[str, ...]:
@@ -109,9 +109,11 @@ def running(process: str) -> str:
     return process if process and signature((process,)) == signature(()) else ""
 
 
-def _sockets(host: Host, options: Options, held: Record) -> tuple[str, ...]:
-    """Return the sockets of the engines that we serve."""
-    return tuple(str(host.local_path(path)) for _, path in _named_sockets(options, held))
+def signs(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+    """Return what an engine that we serve makes at each start: its socket, or its pidfile."""
+    named = tuple(_named_sockets(options, held))
+    pidfiles = (path for name, _ in named if (path := ENGINES[name].pidfile) is not None)
+    return tuple(str(host.local_path(path)) for path in (*(socket for _, socket in named), *pidfiles))
 
 
 def _named_sockets(options: Options, held: Record) -> Iterator[tuple[str, PurePosixPath]]:
