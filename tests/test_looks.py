@@ -19,9 +19,10 @@ from installer.decide.options import Drift, Options, Places
 from installer.decide.part import Part
 from installer.decide.parts import gpus
 from installer.decide.plan import Plan
-from installer.decide.rows import CdiRow, EngineRow, Record
+from installer.decide.rows import CdiRow, EngineRow, Record, ToolkitRow
 from installer.decide.steps import Reload, WriteConfig
 from installer.host.files import Host
+from installer.host.waiter import directories
 from installer.host.waiting import ROOM, signature
 from installer.record import seen, watching
 from installer.record.seen import EngineSeen, Seen
@@ -358,6 +359,20 @@ def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path)
 
     assert all(0 < each <= 2 for each in due), due
     assert [round(each, -1) for each in later] == [10, 60, 60], "only what nobody asks for does"
+
+
+def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit = ToolkitRow("1" * 16, None, "")
+    node = Node(tmp_path, DIFFERS, held=Record(toolkit=toolkit))
+    version = f"{tmp_path}{Options().layout.version(toolkit.version)}"
+    monkeypatch.setattr(watching, "is_mount_point", lambda local: str(local) == version)
+
+    watch = looks.look(replace(node.work(), plan=_stopped_docker), asked=False)
+
+    assert f"{version}/*" in watch.places
+    assert directories(list(watch.places)) == [], "each would be held open"
 
 
 def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_long(tmp_path: Path) -> None:
