@@ -13,6 +13,7 @@ from installer.decide.facts import Container
 from installer.decide.verify import MARK
 from installer.host import cri_pods, docker_containers
 from installer.host.files import Host
+from installer.record.engines import is_held
 
 # For all engines. A busy containerd was seen to take more than 15 s; a pod's grace has no more.
 SWEEP_S: Final = 60.0
@@ -29,11 +30,14 @@ def any_among(running: Collection[Container], idle: Iterable[str]) -> bool:
     return nameless or any(MARK in name for name in (*(each.name for each in running), *idle))
 
 
-def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath]], *, hurried: bool = False) -> None:
-    """Remove it from each engine that answers on its socket; what cannot be removed is found as any other."""
+def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath, str]], *, hurried: bool = False) -> None:
+    """Remove it from each engine that answers on its socket; what cannot be removed is found as any other.
+
+    An engine is its name, its socket and its unit; one that its owner has stopped is left to the next sweep.
+    """
     deadline = time.monotonic() + (HURRIED_S if hurried else SWEEP_S)
-    for engine, socket in sockets:
-        if host.exists(socket):
+    for engine, socket, unit in sockets:
+        if host.exists(socket) and not is_held(host, ENGINES[engine], socket, unit):
             left_s = max(1.0, deadline - time.monotonic())
             with suppress(InstallerError):
                 SWEEPS[ENGINES[engine].api](host.local_path(socket), timeout_s=left_s)

@@ -209,17 +209,17 @@ def _repaired(work: Work, now: Seen, plan: Plan, drifted: Drifted) -> Seen:
 
 
 def _failed(work: Work, before: Seen, now: Seen, as_found: str, error: InstallerError) -> Watch:
-    failures = 1 if now.asked else before.failures + 1  # who asks begins anew: the cause may be gone soon
+    now = now.with_failure(before, signature(watching.signs(work.host, work.options, work.held())))
     # An engine that its owner restarts does not answer for a moment: the second look tells.
-    if now.asked or failures == LOUD_FAILURES:
+    if now.asked or now.failures == LOUD_FAILURES:
         log.warning("not reconciled", code=error.code, problem=error.problem, remedy=error.remedy)
     repairs = seen.of_this_boot(work.host, work.options.state_file).repairs  # with the one that has failed
     engines = tuple(
         replace(each, serves=None, differs="", process=watching.running(each.process))
         for each in before.engines
     )
-    now = replace(now, engines=seen.with_since(engines, before.engines), failures=failures, repairs=repairs)
-    now = replace(now.with_error(error), until_s=seen.now_s() + retry_s(failures))
+    now = replace(now, engines=seen.with_since(engines, before.engines), repairs=repairs)
+    now = replace(now.with_error(error), until_s=seen.now_s() + retry_s(now.failures))
     work.withdraw()
     work.failed(error)
     places, rooms = _places(work, now), watching.rooms(work.host, work.options, work.held())
@@ -245,9 +245,9 @@ def _ended(
     ``proven`` is published last: readiness tells probes how all that is told before it stood.
     """
     found_nothing = bool(as_found) and not (now.problem or now.asked or (proven and proven.steps))
-    looks = (*now.looks, now.began_s)[-KEPT_LOOKS:] if found_nothing else ()
+    looks = (*now.looks, now.began_s) if found_nothing else now.looks if now.failures else ()
     moment, by_cdi = seen.now_s(), work.held().cdi is not None
-    now = replace(now, looks=looks, repairs=recent_repairs(now.repairs, moment), by_cdi=by_cdi)
+    now = replace(now, looks=looks[-KEPT_LOOKS:], repairs=recent_repairs(now.repairs, moment), by_cdi=by_cdi)
     now = now.with_generation(proven.unmade if proven else None)
     watched = _places(work, now)
     marked: Sequence[str] = ()

@@ -18,12 +18,13 @@ from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options
 from installer.decide.rows import EngineRow, Record
-from installer.decide.verify import TELLS, Exec, Observed, Proof, Tools, Wanted, is_whole, proof
+from installer.decide.verify import TELLS, Exec, Observed, Proof, Tools, Wanted, is_whole, proof, unproven
 from installer.decide.wrapper import real_name
 from installer.host import cri_pods, docker_containers
 from installer.host.files import Host
 from installer.host.opens import opens
 from installer.host.shell import shell_of
+from installer.record.engines import is_held
 from installer.record.examine.driver import driver
 from installer.record.hints import driver_root
 from installer.record.ledger import read_record
@@ -44,13 +45,12 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     held = read_record(host, options.layout)
     if held is None or held.toolkit is None or not held.engines:
         # What was killed may have left something all the same.
-        leftovers.sweep(
-            host, {engine.socket: (name, engine.socket) for name, engine in ENGINES.items()}.values()
-        )
+        ways = {each.socket: (name, each.socket, each.unit) for name, each in ENGINES.items()}
+        leftovers.sweep(host, ways.values())
         lacks = "no runtime of ours is installed: engines take devices by CDI"
         click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
-    found = tuple(_proofs(host, options, held))
+    found = tuple(proofs(host, options, held))
     if as_json:
         sys.stdout.write(json.dumps(_document(found), indent=2) + "\n")
     else:
@@ -59,14 +59,16 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     return Exit.FAILED if any(each.problem for each in found) else Exit.OK
 
 
-def _proofs(host: Host, options: Options, held: Record) -> Iterator[Proof]:
+def proofs(host: Host, options: Options, held: Record) -> Iterator[Proof]:
+    """Yield what each of our runtimes proves; an engine that its owner has stopped is not asked."""
     there = driver(host, PurePosixPath(driver_root(host, options)[0]))
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     trial = Trial(host, options, held, shell_of(host))
     for row in held.engines:
+        stopped = is_held(host, ENGINES[row.name], row.socket, row.unit)
         for name, binary in row.runtimes:
             wanted = Wanted(row.name, name, binary, gpus, there.version)
-            yield proof(wanted, trial.observed(row, wanted))
+            yield unproven(wanted, row.unit) if stopped else proof(wanted, trial.observed(row, wanted))
 
 
 @dataclass(frozen=True, slots=True)

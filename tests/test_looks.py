@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from installer import looks
-from installer.decide.drift import UNMADE_S
+from installer.decide.drift import LOOKS, REST_S, UNMADE_S
 from installer.decide.effect import Effect, Handler
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
@@ -19,12 +19,16 @@ from installer.decide.options import Drift, Options, Places
 from installer.decide.part import Part
 from installer.decide.parts import gpus
 from installer.decide.plan import Plan
-from installer.decide.rows import CdiRow, EngineRow, Record
+from installer.decide.rows import CdiRow, EngineRow, Record, ToolkitRow
 from installer.decide.steps import Reload, WriteConfig
 from installer.host.files import Host
+from installer.host.waiter import directories
 from installer.host.waiting import ROOM, signature
 from installer.record import seen, watching
 from installer.record.seen import EngineSeen, Seen
+
+SOCKET = PurePosixPath("/var/run/docker.sock")
+UNIT = "docker.service"
 
 
 @pytest.mark.parametrize(
@@ -355,6 +359,52 @@ def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path)
 
     assert all(0 < each <= 2 for each in due), due
     assert [round(each, -1) for each in later] == [10, 60, 60], "only what nobody asks for does"
+
+
+def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit = ToolkitRow("1" * 16, None, "")
+    node = Node(tmp_path, DIFFERS, held=Record(toolkit=toolkit))
+    version = f"{tmp_path}{Options().layout.version(toolkit.version)}"
+    monkeypatch.setattr(watching, "is_mount_point", lambda local: str(local) == version)
+
+    watch = looks.look(replace(node.work(), plan=_stopped_docker), asked=False)
+
+    assert f"{version}/*" in watch.places
+    assert directories(list(watch.places)) == [], "each would be held open"
+
+
+def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_long(tmp_path: Path) -> None:
+    node = Node(tmp_path, DIFFERS, held=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
+    failing = replace(node.work(), plan=_stopped_docker)
+    pidfile = tmp_path / "var/run/docker.pid"
+    pidfile.parent.mkdir(parents=True)
+    for _ in range(3):
+        watch = looks.look(failing, asked=False)
+    rested = watch.due_s
+
+    pidfile.write_text("7")  # systemd holds its socket, which stays as it was
+    changed = signature(watch.places) != watch.before
+    watch = looks.look(failing, asked=False)
+
+    assert round(rested) == 60
+    assert changed
+    assert 0 < watch.due_s <= 2
+
+
+def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_path: Path) -> None:
+    node = Node(tmp_path, DIFFERS, held=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
+    failing = replace(node.work(), plan=_stopped_docker)
+    pidfile = tmp_path / "var/run/docker.pid"
+    pidfile.parent.mkdir(parents=True)
+
+    rests = []
+    for start in range(LOOKS + 1):
+        pidfile.write_text("1" * start)
+        rests.append(looks.look(failing, asked=False).rest_s)
+
+    assert rests == [0] * LOOKS + [REST_S]
 
 
 def test_a_look_that_has_failed_waits_for_room_and_for_nothing_that_it_has_written_itself(

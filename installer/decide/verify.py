@@ -97,6 +97,13 @@ def proof(wanted: Wanted, observed: Observed) -> Proof:
     return Proof(wanted.engine, wanted.runtime, "" if problem else "; ".join(seen), problem, remedy)
 
 
+def unproven(wanted: Wanted, unit: str) -> Proof:
+    """Return what is said of an engine that its owner has stopped: a connection would start it again."""
+    title = ENGINES[wanted.engine].title
+    problem = f"nothing is proven: {title} is stopped, and verify does not start it"
+    return Proof(wanted.engine, wanted.runtime, "", problem, f"systemctl start {unit}, then verify again")
+
+
 def _problem(
     wanted: Wanted, observed: Observed, devices: Sequence[str], libraries: Sequence[str]
 ) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from installer.host.unit_start import MASKED, REFUSING, UnitStart
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
 NEEDED: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload")
 MORE: Final = ("Job", "InvocationID", "Result")  # not of every unit
+LISTEN: Final = "Listen"  # of a socket, a line for each place: "/run/docker.sock (Stream)"
 
 
 def restart(root: Path, unit: str, *, timeout_s: float) -> None:
@@ -58,13 +59,14 @@ def state(root: Path, unit: str, *, timeout_s: float) -> UnitState:
     Raises:
         InstallerError: as ``restart``.
     """
-    done = _systemctl(root, ["show", f"--property={','.join((*NEEDED, *MORE))}", unit], timeout_s)
-    said = dict(line.split("=", 1) for line in done.stdout.split("\n") if "=" in line)
+    done = _systemctl(root, ["show", f"--property={','.join((*NEEDED, *MORE, LISTEN))}", unit], timeout_s)
+    lines = [line.split("=", 1) for line in done.stdout.split("\n") if "=" in line]
+    said, listens = dict(lines), tuple(words.rpartition(" (")[0] for name, words in lines if name == LISTEN)
     try:
         load, active, sub, main_pid, can_reload = (said[name] for name in NEEDED)
         job, invocation, result = (said.get(name, "") for name in MORE)
         running, reloads = int(main_pid), can_reload == "yes"
-        return UnitState(load, active, sub, running, reloads, int(job or 0), invocation, result)
+        return UnitState(load, active, sub, running, reloads, int(job or 0), invocation, result, listens)
     except (KeyError, ValueError) as error:
         raise InstallerError(
             f"look at {unit} ({done.last_line})", remedy="check the unit on the node", code="unit-failed"

@@ -28,7 +28,7 @@ class UnitState:
 
     ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it;
     ``invocation`` is another one after each start; ``result`` is how the last run of a service ended,
-    "success" while it runs well.
+    "success" while it runs well; ``listens`` are the places that a socket unit listens on.
     """
 
     load: str
@@ -39,6 +39,7 @@ class UnitState:
     job: int = 0
     invocation: str = ""
     result: str = ""
+    listens: tuple[str, ...] = ()
 
 
 def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitState:
@@ -169,6 +170,7 @@ def state_in(said: Mapping[str, Any]) -> UnitState:
         job=int(said["Job"][0]),
         invocation=bytes(list(said["InvocationID"])).hex(),
         result=str(said.get("Result", "")),
+        listens=tuple(str(place) for _, place in said.get("Listen", ())),
     )
 
 

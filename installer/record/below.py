@@ -15,10 +15,10 @@ from installer.decide.errors import Code, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.host import processes
 from installer.host.devices import is_full
-from installer.host.files import NOEXEC, Host
+from installer.host.files import NOEXEC, READ_ONLY, Host
 from installer.host.processes import NotServing, Peer, Silent, Unseen
 from installer.record.cmdline import path_of, value_of
-from installer.record.room import mounted, state_of
+from installer.record.room import data_of, mounted, state_of
 from installer.record.running import can_be_started
 from installer.record.started import PATH, paths_of, started
 
@@ -66,13 +66,18 @@ def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below
         flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
         raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
     how = started(host, engine)
-    socket = containerd_of(host, engine, how.words if how else (), before.containerd)
+    words = how.words if how else ()
+    _refuse_read_only(host, engine, data_of(host, engine.name, engine.config, words))
+    socket = containerd_of(host, engine, words, before.containerd)
     pid, exe = engine.pid, engine.exe
     if socket is not None:
         answer = _asked(host, socket)
         if isinstance(answer, str):
             raise _unable(engine, answer, RESTART, "engine-not-answering")
         pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
+        words = answer.cmdline if answer else ()
+        config = path_of(words, CONTAINERD.cmdline.config) or CONTAINERD.config
+        _refuse_read_only(host, engine, data_of(host, CONTAINERD.name, config, words) if answer else None)
     paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
     monitor = _monitor(host, engine, toolkit, (*paths, *((exe.parent,) if exe else ()), OPT))
     if monitor is None and before.monitor:
@@ -104,6 +109,13 @@ def containerd_of(
     own = PurePosixPath(value_of(words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
     there = next((each for each in (own, USUAL) if host.exists(each)), None)
     return there or (PurePosixPath(known) if known else None)
+
+
+def _refuse_read_only(host: Host, engine: EngineFacts, data: PurePosixPath | None) -> None:
+    if data is not None and host.exists(data) and READ_ONLY in mounted(host, data, engine.pid):
+        flaw = f"{data}, where the files of containers are, is mounted {READ_ONLY}"
+        remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
+        raise _unable(engine, flaw, remedy, "engine-not-proven")
 
 
 def _in_config(host: Host, engine: EngineFacts) -> PurePosixPath | None:

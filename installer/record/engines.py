@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
 from installer.decide.data import dataclass, replace
@@ -51,6 +51,14 @@ class Answer:
     disabled: bool = False
     failed: bool = False
     another: dockerd.NotServedError | None = None
+
+
+def is_held(host: Host, engine: Engine, socket: PurePosixPath, unit: str) -> bool:
+    """Tell whether whoever connects to an engine would start it, for systemd holds the socket meanwhile.
+
+    Its owner has stopped it then. Of our engines Docker alone comes with such a unit.
+    """
+    return engine.api is Api.DOCKER and host.exists(socket) and units.held_for(host, unit, socket)
 
 
 def ask(engine: Engine, socket: Path, *, timeout_s: float = ASK_S) -> Answer:

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Api, Engine
+from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options, Places
@@ -16,7 +16,7 @@ from installer.record import reads, units
 from installer.record.below import RESTART, silence
 from installer.record.cmdline import overruling, state_of
 from installer.record.configs import with_configs, with_drop_in
-from installer.record.engines import ASK_S, Answer, ask
+from installer.record.engines import ASK_S, Answer, ask, is_held
 from installer.record.hints import refuse_generated, refuse_unknown, without_cri
 from installer.record.located import awaited, located_again
 from installer.record.started import with_flags
@@ -134,7 +134,7 @@ def ask_for(
     host: Host, engine: Engine, facts: EngineFacts, options: Options, awaits_s: float = inf
 ) -> Answer:
     """Ask an engine what it serves, and again while it only starts, for ``awaits_s`` at most."""
-    if engine.api is Api.DOCKER and host.exists(facts.socket) and units.held_for(host, facts.unit):
+    if is_held(host, engine, facts.socket, facts.unit):
         return Answer(stopped=True, silence=f"{facts.unit} is stopped, and systemd listens for it")
     socket, timeout_s = host.local_path(facts.socket), min(ASK_S, options.timeout_s)
     return awaited(host, facts, ask(engine, socket, timeout_s=timeout_s), awaits_s)

@@ -15,7 +15,7 @@ from installer.decide.rows import EngineRow, Record
 from installer.host.files import Host
 from installer.host.processes import listening
 from installer.record import units
-from installer.record.engines import Answer, ask
+from installer.record.engines import Answer, ask, is_held
 
 PROC: Final = PurePosixPath("/proc")
 POLL_S: Final = 0.1
@@ -36,6 +36,8 @@ def located(
     told = options.places.get(facts.name, Places()).socket or row.socket
     others = (told, row.socket, *_sockets(host, row.unit)) if not engine.finds else ()
     for socket in dict.fromkeys(path for path in others if path != facts.socket):
+        if is_held(host, engine, socket, row.unit):
+            continue
         found = ask(engine, host.local_path(socket), timeout_s=ANSWER_S)
         if (found.serving is not None or found.failed) and (not found.peer or found.peer.unit == row.unit):
             return replace(facts, socket=socket, unit=row.unit), found

@@ -23,8 +23,8 @@ from installer.host.devices import size_of
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
 from installer.host.programs import is_program
-from installer.record import units
 from installer.record.cmdline import path_of, value_of
+from installer.record.engines import is_held
 from installer.record.links import Ours
 from installer.record.started import PATH, how_started
 from installer.record.texts import is_file
@@ -119,7 +119,7 @@ def _known_to_docker(
     """Return the containers of a dockerd that answers, or of one that is stopped."""
     engine = next((engine for engine in engines if engine.name == row.name), None)
     answers = engine is not None and engine.serving is not None
-    if answers or not units.held_for(host, row.unit):
+    if answers or not is_held(host, ENGINES[row.name], row.socket, row.unit):
         with suppress(InstallerError):
             return dockerd.containers(host.local_path(row.socket), timeout_s=ASK_S)
     return docker_data.containers(host, _data_root(host, engine)) if engine and engine.stopped else ()

@@ -76,6 +76,7 @@ class Seen:
     by_cdi: bool = False
     until_s: float = 0.0
     failures: int = 0
+    signs: str = ""
     looks: tuple[float, ...] = ()
     repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     ignores: bool = False
@@ -111,6 +112,16 @@ class Seen:
         return replace(
             self, unmade=error.problem if error else "", unmade_remedy=str(error.remedy) if error else ""
         )
+
+    def with_failure(self, before: "Seen", signs: str) -> Self:
+        """Return a look that has failed; where ``signs`` of engines tell of a start its pauses begin anew.
+
+        One that starts again and again is looked at like a file that somebody writes all the time.
+        """
+        came = bool(before.failures) and signs != before.signs
+        failures = 1 if came or self.asked else before.failures + 1  # who asks, too: the cause may go soon
+        looks = (*self.looks, self.began_s) if came else self.looks
+        return replace(self, failures=failures, signs=signs, looks=looks)
 
     def with_error(self, error: InstallerError | None) -> Self:
         """Return the look with what is not as it should be."""

@@ -229,11 +229,13 @@ def stopped_by_owner(host: Host, unit: str) -> bool:
     return False
 
 
-def held_for(host: Host, unit: str) -> bool:
+def held_for(host: Host, unit: str, socket: PurePosixPath) -> bool:
     """Tell whether systemd listens in the place of a service that is stopped: whoever connects starts it."""
     with suppress(InstallerError):
         if unit and state(host, unit).active in {"inactive", "failed", STOPPING}:
-            return state(host, f"{unit.removesuffix('.service')}.socket").active == "active"
+            found = state(host, f"{unit.removesuffix('.service')}.socket")
+            paths = {host.local_path(PurePosixPath(place)) for place in found.listens if place[:1] == "/"}
+            return found.active == "active" and (not paths or host.local_path(socket) in paths)
     return False
 
 

@@ -14,9 +14,10 @@ from installer.decide.mode import SPECIFICATION
 from installer.decide.options import Options, Places
 from installer.decide.rows import Record
 from installer.host.files import Host
+from installer.host.mounts import is_mount_point
 from installer.host.waiting import ASK, KEPT, ROOM, THERE, signature
 from installer.record import gpus, units
-from installer.record.room import state_of
+from installer.record.room import state_of, writes_to
 from installer.record.seen import Seen
 
 
@@ -30,16 +31,19 @@ def places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str,
     for path, whole in _of_rows(options.layout, held):
         for last in (False, True):
             local = str(host.local_path(path, last=last))
-            found.append(f"{local}/" if whole else local)
+            # What is held open of a file system that somebody has mounted over ours keeps it from going.
+            covered = path.is_relative_to(options.layout.home) and is_mount_point(PurePosixPath(local))
+            found.append(f"{local}/" + "*" * covered if whole else local)
     found += gpus.watched(host, options, held)
     if held.nri is not None:  # it tells of itself there: registered or not, and what it has missed
         found.append(str(host.local_path(replace(options.nri, socket=held.nri).state)))
     names = (seen.hands_over_to, *(each.monitor for each in seen.engines))
     found += [str(host.local_path(PurePosixPath(name), last=False)) for name in names if name]
-    kept = (options.layout.toolkit, *(place for each in seen.engines for place in state_of(each.name)))
+    of_engines = (place for each in seen.engines for place in (*state_of(each.name), *writes_to(each.name)))
+    kept = (options.layout.toolkit, *of_engines)
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in seen.engines if each.containerd)
-    return tuple(dict.fromkeys((*found, *_sockets(host, options, held), *map(str, below))))
+    return tuple(dict.fromkeys((*found, *signs(host, options, held), *map(str, below))))
 
 
 def moment(host: Host, options: Options, held: Record) -> str:
@@ -64,7 +68,7 @@ def rooms(host: Host, options: Options, held: Record) -> tuple[str, ...]:
 
 def engine_places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
     """Return what is not the same any more once an engine was restarted."""
-    return (*_sockets(host, options, held), *processes(seen))
+    return (*signs(host, options, held), *processes(seen))
 
 
 def processes(seen: Seen) -> tuple[str, ...]:
@@ -109,9 +113,11 @@ def running(process: str) -> str:
     return process if process and signature((process,)) == signature(()) else ""
 
 
-def _sockets(host: Host, options: Options, held: Record) -> tuple[str, ...]:
-    """Return the sockets of the engines that we serve."""
-    return tuple(str(host.local_path(path)) for _, path in _named_sockets(options, held))
+def signs(host: Host, options: Options, held: Record) -> tuple[str, ...]:
+    """Return what an engine that we serve makes at each start: its socket, or its pidfile."""
+    named = tuple(_named_sockets(options, held))
+    pidfiles = (path for name, _ in named if (path := ENGINES[name].pidfile) is not None)
+    return tuple(str(host.local_path(path)) for path in (*(socket for _, socket in named), *pidfiles))
 
 
 def _named_sockets(options: Options, held: Record) -> Iterator[tuple[str, PurePosixPath]]:

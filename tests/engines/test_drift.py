@@ -421,7 +421,10 @@ def test_a_docker_that_its_owner_has_stopped_is_not_started_by_its_socket(docker
         until(lambda: "does not run" in why(node), lambda: why(node))
         for verb in (("reconcile",), ("plan", "--toolkit-source", ARTIFACTS), ("doctor",)):
             node.installer(*verb)
+        verified = node.installer("verify")
 
+        assert verified.returncode == 1
+        assert "Docker is stopped, and verify does not start it" in verified.stdout
         assert node.show("docker.service", "ActiveState") == "inactive"
         assert node.show("docker.socket", "ActiveState") == "active"
         node.run(["systemctl", "start", "docker.service"])

@@ -240,6 +240,41 @@ def test_a_state_without_room_is_told(
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "config", "place"),
+    [
+        ("docker", b"{}", "/var/lib/docker"),
+        ("docker", b'{"data-root": "/mnt/docker"}', "/mnt/docker"),
+        ("containerd", b'root = "/mnt/containerd"', "/mnt/containerd"),
+    ],
+)
+def test_files_of_containers_that_are_on_a_read_only_disk_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, config: bytes, place: str
+) -> None:
+    file = PurePosixPath("/etc", {"docker": "daemon.json"}.get(name, "config.toml"))
+    (tmp_path / "etc").mkdir()
+    (tmp_path / str(file)[1:]).write_bytes(config)
+    (tmp_path / place[1:]).mkdir(parents=True)
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
+
+    assert f"{place}, where the files of containers are, is mounted read-only" in _why(
+        tmp_path, replace(_engine(name), config=file)
+    )
+
+
+def test_the_disk_of_the_containerd_below_docker_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "/var/lib/containerd"
+    (tmp_path / place[1:]).mkdir(parents=True)
+    monkeypatch.setattr(Host, "mounted", lambda _, path: ("read-only",) if str(path) == place else ())
+
+    with _listens(tmp_path / SOCKET, answers=True):
+        assert f"{place}, where the files of containers are, is mounted read-only" in _why(
+            tmp_path, _engine("docker")
+        )
+
+
 def test_a_toolkit_that_is_mounted_noexec_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Host, "mounted", lambda *_: ("noexec",))
 

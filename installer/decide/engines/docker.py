@@ -162,6 +162,7 @@ DOCKER: Final = Engine(
     socket=PurePosixPath("/var/run/docker.sock"),
     unit="docker.service",
     process="dockerd",
+    pidfile=PurePosixPath("/var/run/docker.pid"),
     api=Api.DOCKER,
     cmdline=CommandLine(
         config=CONFIG_FLAGS,

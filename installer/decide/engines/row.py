@@ -182,6 +182,8 @@ class Engine:
 
     ``finishes_calls`` tells that it stops when the calls in flight have returned, so that a container which
     it ends cannot wait for its restart.
+
+    ``pidfile`` is what it writes at each start where its socket stays as it was, for systemd holds that.
     """
 
     name: str
@@ -211,6 +213,7 @@ class Engine:
     named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
     starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
     finishes_calls: bool = False
+    pidfile: PurePosixPath | None = None
     generated: Generated | None = None
     relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
 

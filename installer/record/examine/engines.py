@@ -21,7 +21,7 @@ from installer.host.process_table import Seen
 from installer.record import reads, units
 from installer.record.below import Below, below, silence
 from installer.record.configs import with_readable_configs
-from installer.record.engines import Answer, ask
+from installer.record.engines import Answer, ask, is_held
 from installer.record.found import looked_for
 from installer.record.started import started
 from installer.record.texts import is_file
@@ -41,6 +41,8 @@ def engines(host: Host, options: Options, seen: Iterable[Seen]) -> tuple[Running
 def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | None:
     place = options.places.get(engine.name, Places())
     facts = replace(looked_for(engine, options), hook=None)
+    if is_held(host, engine, facts.socket, facts.unit):
+        return None  # the process is another one's, or about to end
     answer = ask(engine, host.local_path(facts.socket), timeout_s=ASK_S)
     if answer.stopped and answer.another is None:
         return None

@@ -1,0 +1,107 @@
+"""A Docker that its owner has stopped: systemd listens in its place, and whoever connects starts it."""
+
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer import leftovers, verify
+from installer.decide.data import replace
+from installer.decide.engines import ENGINES
+from installer.decide.facts import EngineFacts
+from installer.decide.layout import Layout
+from installer.decide.options import Options, Places
+from installer.decide.rows import EngineRow, Record
+from installer.decide.verify import Tools
+from installer.host.files import Host
+from installer.host.process_table import Seen
+from installer.record.engines import Answer
+from installer.record.examine.engines import engines
+from installer.record.found import ask_for, looked_for
+from installer.record.located import located
+from installer.record.running import in_use
+from tests.host.servers import FakeSystemd, FakeUnit, serving
+
+UNIT = "docker.service"
+DOCKER = ENGINES["docker"]
+SOCKET = PurePosixPath("/d.sock")  # short: below a test's directory a name has to fit into 107 letters
+OTHER = PurePosixPath("/other.sock")
+OPTIONS = Options(places={"docker": Places(socket=SOCKET)})
+ROW = EngineRow("docker", SOCKET, UNIT, (("nvidia", PurePosixPath("/toolkit/nvidia-container-runtime")),))
+DOCKERD = Seen(7, "dockerd", "/usr/bin/dockerd", False, (), (1, 2), True)
+STOPPED = Answer(stopped=True, silence="nobody listens")
+
+
+@dataclass
+class Held:
+    """Such a node, and the socket that systemd listens on."""
+
+    host: Host
+    listener: socket.socket
+    systemd: FakeSystemd
+
+    @property
+    def woken(self) -> bool:
+        try:
+            self.listener.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Held]:
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    listens = ("a(ss)", [("Stream", str(SOCKET))])  # as systemd 257 tells docker.socket
+    units = {UNIT: FakeUnit(active="inactive", sub="dead"), "docker.socket": FakeUnit(sub="listening")}
+    systemd = FakeSystemd(units, changed={"Listen": listens})
+    with serving(tmp_path / "run/dbus/system_bus_socket", systemd), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / SOCKET.name))
+        listener.listen()
+        listener.setblocking(False)
+        yield Held(Host.under(PurePosixPath(tmp_path)), listener, systemd)
+
+
+def facts() -> EngineFacts:
+    return looked_for(DOCKER, OPTIONS)
+
+
+ACTS: dict[str, Callable[[Host], object]] = {
+    "an install": lambda host: ask_for(host, DOCKER, facts(), OPTIONS),
+    "a socket that is named now": lambda host: located(
+        host, replace(facts(), socket=OTHER), STOPPED, ROW, OPTIONS
+    ),
+    "what is in use": lambda host: in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
+    "doctor, where another dockerd runs": lambda host: engines(host, OPTIONS, [DOCKERD]),
+    "a sweep": lambda host: leftovers.sweep(host, [("docker", SOCKET, UNIT)], hurried=True),
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+@pytest.mark.parametrize("state", ["inactive", "failed", "deactivating"])
+def test_nothing_connects_to_it(node: Held, act: Callable[[Host], object], state: str) -> None:
+    node.systemd.units[UNIT].active = state
+
+    act(node.host)
+
+    assert not node.woken
+
+
+def test_verify_says_so_and_how_to_start_it(node: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "shell_of", lambda _: Tools((), loader=False))
+
+    (found,) = verify.proofs(node.host, OPTIONS, Record(engines=(ROW,)))
+
+    assert found.problem == "nothing is proven: Docker is stopped, and verify does not start it"
+    assert found.remedy == "systemctl start docker.service, then verify again"
+    assert not node.woken
+
+
+def test_one_on_another_socket_is_asked_though_dockers_own_is_held(node: Held) -> None:
+    node.systemd.changed["Listen"] = ("a(ss)", [("Stream", "/run/docker.sock")])
+
+    ask_for(node.host, DOCKER, facts(), replace(OPTIONS, timeout_s=0.1))
+
+    assert node.woken
