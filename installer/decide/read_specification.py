@@ -55,14 +55,19 @@ _HOOKS: Final = frozenset(
 
 
 def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
-    """Tell whether a specification, in YAML or JSON, gives devices of this kind to engines that read it.
+    """Tell whether a specification gives devices of this kind to engines that read it, as ``devices``."""
+    return bool(devices(text, kind, highest))
+
+
+def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
+    """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
     They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.
     """
     around = pattern(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text and "!" not in text:
-        return False
+        return frozenset()
     from installer.decide.read_yaml import read_yaml  # most nodes have no such file
 
     try:
@@ -71,12 +76,15 @@ def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
         version = _VERSION.fullmatch(said.get("cdiVersion") or "")
         number = tuple(map(int, version[1].split("."))) if version else ()
         if said.get("kind") != kind or not number or (highest is not None and number > highest):
-            return False
-        if number > max(_KNOWN):  # an engine of which nobody knows what it reads
-            return bool(said.get("devices"))
-        return number in _KNOWN and _is_whole(_shaped(read, _SPECIFICATION, strict=True), number)
+            return frozenset()
+        # Of a later one nobody knows all that is right.
+        right = number > max(_KNOWN) or (
+            number in _KNOWN and _is_whole(_shaped(read, _SPECIFICATION, strict=True), number)
+        )
+        names = frozenset(device.get("name") or "" for device in said.get("devices") or ())
+        return names if right else frozenset()
     except MISTAKEN:
-        return False
+        return frozenset()
 
 
 def _shaped(value: Any, shape: Any, *, strict: bool) -> Any:
