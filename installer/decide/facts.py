@@ -137,8 +137,10 @@ class GpuSpecification:
 
     ``text`` is "" where none can be made, and then ``lacking`` says why. ``ours`` tells that what stands at
     ``path`` is one of ours, and ``stale`` are the files that it names and that are not there any more.
-    ``others`` are the files of somebody else with devices of the same kind, in directories that engines read.
-    ``unmade`` is how nvidia-ctk has failed although a driver is loaded: no file may tell when it would not.
+    ``others`` are the files of somebody else, in directories that engines read, with devices that ours has,
+    too, and ``missing`` the devices that one of these engines gets of nobody then. ``unmade`` is how
+    nvidia-ctk has failed although a driver is loaded, for no file may tell when it would not, or that the
+    others have not all GPUs.
     """
 
     path: PurePosixPath
@@ -147,6 +149,7 @@ class GpuSpecification:
     ours: bool = False
     stale: tuple[str, ...] = ()
     others: tuple[PurePosixPath, ...] = ()
+    missing: tuple[str, ...] = ()
     unmade: InstallerError | None = None
 
 

@@ -41,7 +41,7 @@ class Plan:
     of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
     ``pending`` tells why an engine is not restarted yet, ``due`` are those whose restart an earlier plan has
     left for later, and ``earlier`` what was written for it then: a roll-back takes that back as well.
-    ``unmade`` is how nvidia-ctk has failed although a driver is loaded.
+    ``unmade`` is why there is no specification of all GPUs although a driver is loaded.
     """
 
     parts: tuple[Part, ...]

@@ -10,18 +10,21 @@ from typing import Any, Final, TypeAlias
 from installer.decide.nri.wishes import DEVICE
 from installer.decide.pattern import pattern
 from installer.decide.specification import MISTAKEN, Version, lowest_version
-from installer.decide.yaml_words import Plain
+from installer.decide.yaml_words import FLAGS, Plain, integer
 
 # A text, a number, "yes or no", or any of them by name; a list of a shape, or a table of shapes by key.
 Shape: TypeAlias = "str | list[Shape] | dict[str, Shape]"
 _TEXT: Final = "text"
 _NUMBER: Final = "number"
+_UNSIGNED: Final = "number from 0 on"
+_FLAG: Final = "yes or no"
 _BY_NAME: Final = "by name"
 _EDITS: Final[Mapping[str, Any]] = {
     "env": [_TEXT],
     "deviceNodes": [
         dict.fromkeys(("path", "hostPath", "type", "permissions"), _TEXT)
-        | dict.fromkeys(("major", "minor", "fileMode", "uid", "gid"), _NUMBER)
+        | dict.fromkeys(("major", "minor"), _NUMBER)
+        | dict.fromkeys(("fileMode", "uid", "gid"), _UNSIGNED)
     ],
     "netDevices": [{"hostInterfaceName": _TEXT, "name": _TEXT}],
     "hooks": [{"hookName": _TEXT, "path": _TEXT, "args": [_TEXT], "env": [_TEXT], "timeout": _NUMBER}],
@@ -31,9 +34,9 @@ _EDITS: Final[Mapping[str, Any]] = {
         "l3CacheSchema": _TEXT,
         "memBwSchema": _TEXT,
         "schemata": [_TEXT],
-        **dict.fromkeys(("enableCMT", "enableMBM", "enableMonitoring"), _TEXT),
+        **dict.fromkeys(("enableCMT", "enableMBM", "enableMonitoring"), _FLAG),
     },
-    "additionalGids": [_NUMBER],
+    "additionalGids": [_UNSIGNED],
 }
 _SPECIFICATION: Final[Mapping[str, Any]] = {
     "cdiVersion": _TEXT,
@@ -47,7 +50,13 @@ _KNOWN: Final = frozenset(
     {(0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0), (0, 8, 0), (1, 0, 0), (1, 1, 0)}
 )
 _VERSION: Final = pattern(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
-_INTEGER: Final = pattern(r"[-+]?\d[\da-fA-FxX_.]*")
+_BITS: Final = {_NUMBER: 64, _UNSIGNED: 32}
+_RDT: Final = "intelRdt"
+_WITH_RDT: Final = (0, 7, 0)
+_NEWEST: Final = (1, 1, 0)  # that has these:
+_NEW: Final = {"netDevices"}
+_NEW_OF_RDT: Final = {"schemata", "enableMonitoring"}
+_LONGEST_CLOS: Final = 4095  # bytes
 _NODES: Final = frozenset({"", "b", "c", "u", "p"})
 _HOOKS: Final = frozenset(
     {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
@@ -55,14 +64,19 @@ _HOOKS: Final = frozenset(
 
 
 def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
-    """Tell whether a specification, in YAML or JSON, gives devices of this kind to engines that read it.
+    """Tell whether a specification gives devices of this kind to engines that read it, as ``devices``."""
+    return bool(devices(text, kind, highest))
+
+
+def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
+    """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
     They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.
     """
     around = pattern(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text and "!" not in text:
-        return False
+        return frozenset()
     from installer.decide.read_yaml import read_yaml  # most nodes have no such file
 
     try:
@@ -71,12 +85,18 @@ def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
         version = _VERSION.fullmatch(said.get("cdiVersion") or "")
         number = tuple(map(int, version[1].split("."))) if version else ()
         if said.get("kind") != kind or not number or (highest is not None and number > highest):
-            return False
-        if number > max(_KNOWN):  # an engine of which nobody knows what it reads
-            return bool(said.get("devices"))
-        return number in _KNOWN and _is_whole(_shaped(read, _SPECIFICATION, strict=True), number)
+            return frozenset()
+        # Of a later one nobody knows all that is right.
+        right = number > max(_KNOWN) or (
+            number in _KNOWN and _is_whole(_shaped(read, _SPECIFICATION, strict=True), number)
+        )
+        return (
+            frozenset(device.get("name") or "" for device in said.get("devices") or ())
+            if right
+            else frozenset()
+        )
     except MISTAKEN:
-        return False
+        return frozenset()
 
 
 def _shaped(value: Any, shape: Any, *, strict: bool) -> Any:
@@ -99,8 +119,10 @@ def _shaped(value: Any, shape: Any, *, strict: bool) -> Any:
         return {name: _shaped(each, _TEXT, strict=strict) for name, each in value.items()}
     if not isinstance(value, str) or not isinstance(shape, str) or shape == _BY_NAME:
         raise ValueError("another shape")
-    if shape == _NUMBER and not (isinstance(value, Plain) and _INTEGER.fullmatch(value)):
-        raise ValueError("no number")
+    if (bits := _BITS.get(shape)) is not None:
+        integer(value if isinstance(value, Plain) else "", bits)
+    if shape == _FLAG and not (isinstance(value, Plain) and value in FLAGS):
+        raise ValueError("neither yes nor no")
     return value
 
 
@@ -114,16 +136,37 @@ def _is_whole(said: Mapping[str, Any], version: Version) -> bool:
         bool(names)
         and len({*names}) == len(names)
         and all(DEVICE.fullmatch(f"a.b/c={name}") for name in names)
-        and all(any((device.get("containerEdits") or {}).values()) for device in devices)
-        and all(_right(each.get("containerEdits") or {}) for each in (said, *devices))
+        and all(_is_of_use(device.get("containerEdits") or {}) for device in devices)
+        and all(
+            _right(edits) and _is_known(edits, version)
+            for edits in (each.get("containerEdits") or {} for each in (said, *devices))
+        )
         and (needed is None or needed <= version)
     )
 
 
+def _is_of_use(edits: Mapping[str, Any]) -> bool:
+    return any(edits.values()) or edits.get(_RDT) is not None
+
+
+def _is_known(edits: Mapping[str, Any], version: Version) -> bool:
+    """Tell whether a version has all keys; as ``lowest_version`` does of other keys that are filled."""
+    rdt = edits.get(_RDT)
+    if version >= _NEWEST:
+        return True
+    return (
+        rdt is None or (version >= _WITH_RDT and not _NEW_OF_RDT & rdt.keys())
+    ) and not _NEW & edits.keys()
+
+
 def _right(edits: Mapping[str, Any]) -> bool:
     hooks = edits.get("hooks") or ()
+    clos = (edits.get(_RDT) or {}).get("closID") or ""
     return (
         _variables(edits.get("env"))
+        and clos not in {".", ".."}
+        and not {*"/\n"} & {*clos}
+        and len(clos.encode()) <= _LONGEST_CLOS
         and all(
             node.get("path")
             and (node.get("type") or "") in _NODES

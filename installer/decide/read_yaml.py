@@ -22,6 +22,7 @@ from installer.decide.yaml_words import (
     lines,
     merged,
     put,
+    tagged,
     unquoted,
 )
 
@@ -145,8 +146,8 @@ class _Reader:
             value = None if value in NULL else value
         elif isinstance(value, str) and tag in {"!binary", "<tag:yaml.org,2002:binary>"}:
             value = b64decode(value).decode()
-        elif isinstance(value, Plain):
-            value = str(value)
+        elif isinstance(value, str) and not (isinstance(value, Plain) and tag is None):
+            value = tagged(value, tag)
         if anchor := properties.get("anchor"):
             self._anchors[anchor] = value
         return value

@@ -10,6 +10,7 @@ from installer.decide.errors import InstallerError
 Version: TypeAlias = tuple[int, ...]
 Moves: TypeAlias = Sequence[tuple[PurePosixPath, PurePosixPath]]
 GROUPS: Final = "additionalGids"
+ALL_GPUS: Final = "all"  # a device of each that nvidia-ctk generates
 # Since which version of the format an edit may have these (CDI specification, "Released versions").
 EDITS: Final[Mapping[str, Version]] = {
     "env": (0, 3, 0),
@@ -55,6 +56,14 @@ def specification(text: str, kind: str, moves: Moves, highest: Version | None = 
     if lowest is not None:
         said["cdiVersion"] = ".".join(map(str, lowest))
     return json.dumps(said, indent=1) + "\n"
+
+
+def device_names(text: str) -> frozenset[str]:
+    """Return the names of the devices of a specification of ours; none of another text."""
+    try:
+        return frozenset(str(device["name"]) for device in json.loads(text)["devices"])
+    except MISTAKEN:
+        return frozenset()
 
 
 def named(text: str) -> tuple[str, ...]:

@@ -23,12 +23,67 @@ _ESCAPED: Final = dict(
 _SURROGATES: Final = range(0xD800, 0xE000)
 _PAST_UNICODE: Final = 0x110000
 NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+FLAGS: Final = frozenset(
+    form
+    for word in ("y", "yes", "on", "true", "n", "no", "off", "false")
+    for form in (word, word.upper(), word.capitalize())
+)
+# As Go takes them of YAML: `017` is of base 8, and 08, which is none, a fraction of no digits.
+_INTEGER: Final = pattern(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
+_FRACTION: Final = pattern(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
+_FIRST_OF_NUMBERS: Final = frozenset("+-.0123456789")
+_UNSIGNED: Final = 32  # bits
 
 
 class Plain(str):
     """A word without quotes: it may stand for a number."""
 
     __slots__ = ()
+
+
+def tagged(word: str, tag: str | None) -> str:
+    """Return a word as its tag has it: also in quotes it may be a number, or yes or no.
+
+    Raises:
+        ValueError: engines refuse it with this tag.
+    """
+    match tag and tag.removeprefix("<tag:yaml.org,2002:").strip("!>"):
+        case "int" if _INTEGER.fullmatch(word.replace("_", "")):
+            return Plain(word)
+        case "bool" if word in FLAGS:
+            return Plain(word)
+        case "float":
+            return Plain(word)
+        case "int" | "bool":
+            raise ValueError(f"{word!r} as a number, or as yes or no")
+        case _:
+            return str(word)
+
+
+def integer(word: str, bits: int) -> int:
+    """Return the integer that a plain word stands for, signed where it may have more than 32 bits.
+
+    Raises:
+        ValueError: engines take it for none, or it is too large for them.
+    """
+    plain = word.replace("_", "")
+    if word[:1] not in _FIRST_OF_NUMBERS:
+        raise ValueError("no number")
+    signed = bits > _UNSIGNED
+    if found := _INTEGER.fullmatch(plain):
+        octal = found[2].isdigit() and found[2].startswith("0")
+        number = int(found[1] + found[2], 8 if octal else 0)
+    elif _FRACTION.fullmatch(plain) and (value := float(plain)).is_integer():
+        number = int(value)
+        # Engines pass its shortest text on, which may be too large by its last zeros, or "-0".
+        if abs(value) >= 2 ** (bits - signed) or (not signed and not number and plain[0] == "-"):
+            raise ValueError("too large, or less than nothing")
+    else:
+        raise ValueError("no integer")
+    lowest = -(2 ** (bits - 1)) if signed else 0
+    if not lowest <= number < 2 ** (bits - signed):
+        raise ValueError("too large, or less than nothing")
+    return number
 
 
 def lines(found: "re.Match[str]") -> str:

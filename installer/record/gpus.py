@@ -1,9 +1,11 @@
 """The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError, StoppedError
@@ -14,9 +16,9 @@ from installer.decide.mode import SPEC_DIR, Version, highest_read
 from installer.decide.mode import SPECIFICATION as PATH
 from installer.decide.options import GPU_KIND, ROOT, Options
 from installer.decide.parts.gpus import without
-from installer.decide.read_specification import has_devices
+from installer.decide.read_specification import devices
 from installer.decide.rows import Record
-from installer.decide.specification import named, specification
+from installer.decide.specification import ALL_GPUS, device_names, named, specification
 from installer.host.events import log
 from installer.host.files import Host
 from installer.record.cdi import run_tool
@@ -29,6 +31,9 @@ LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as
 NAMED: Final = 5
 DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
 
+# The names of devices, by directory and file.
+Beside: TypeAlias = Mapping[PurePosixPath, Mapping[PurePosixPath, frozenset[str]]]
+
 
 def gpu_specification(
     host: Host, options: Options, engines: Collection[EngineFacts], held: Record, file: File | None
@@ -36,25 +41,57 @@ def gpu_specification(
     """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
     hook, now, row = str(cdi_hook(options.layout)), text_of(file), held.config(PATH)
     highest = highest_read(engines)
-    # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
     ours = _is_ours(file, options, held)
-    theirs = file is not None and not ours and has_devices(now, GPU_KIND, highest)
-    found = GpuSpecification(
-        PATH,
-        ours=ours,
-        stale=_gone(host, now) if ours else (),
-        others=(*((PATH,) if theirs else ()), *_others(host, engines, highest)),
-    )
-    if file is not None and not (ours or theirs or row):
+    beside = _beside(host, engines, highest, ours=ours)
+    found = GpuSpecification(PATH, ours=ours, stale=_gone(host, now) if ours else ())
+    # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
+    if file is not None and not (ours or row or any(PATH in files for files in beside.values())):
         return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
     try:
-        return replace(found, text=_generated(host, options, hook, highest))
+        found = replace(found, text=_generated(host, options, hook, highest))
     except StoppedError:
         raise
     except InstallerError as error:
-        why = f"cannot {error.problem}; {error.remedy}"
-        loaded = not found.others and host.exists(LOADED)
-        return replace(found, lacking=why, unmade=error if loaded else None)
+        found = replace(found, lacking=f"cannot {error.problem}; {error.remedy}", unmade=error)
+    return _among(host, engines, beside, found, device_names(found.text or (now if ours else "")))
+
+
+def _among(
+    host: Host, engines: Iterable[EngineFacts], beside: Beside, spec: GpuSpecification, ours: frozenset[str]
+) -> GpuSpecification:
+    """Return the specification with those that have ``ours``, too, and what they lack of it.
+
+    Where nobody knows what ours would have, it is what each that nvidia-ctk generates has.
+    """
+    wanted = ours or {ALL_GPUS}
+    found = {path: names for there in beside.values() for path, names in there.items()}
+    others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
+    missing = sorted(wanted - _given(host, engines, beside)) if others else []
+    if spec.unmade is not None:
+        return replace(
+            spec, others=others, unmade=spec.unmade if not others and host.exists(LOADED) else None
+        )
+    files = " and ".join(map(str, others))
+    lacking = InstallerError(
+        f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that one; "
+        "beside ours, engines would drop or hide them)",
+        remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
+        code="cdi-failed",
+    )
+    return replace(
+        spec, others=others, missing=tuple(missing), unmade=lacking if ALL_GPUS in missing else None
+    )
+
+
+def _given(host: Host, engines: Iterable[EngineFacts], beside: Beside) -> frozenset[str]:
+    """Return the devices that all engines take from these files, of two in one directory neither."""
+    read = [engine.serving.cdi_dirs for engine in engines if engine.serving] or [tuple(beside)]
+    given = []
+    for directories in read:
+        there = [[*beside[each].values()] for each in dict.fromkeys(map(host.resolve, directories))]
+        twice = {name for files in there for name, count in Counter(chain(*files)).items() if count > 1}
+        given.append(frozenset(chain(*chain(*there))) - twice)
+    return frozenset.intersection(*given)
 
 
 def _is_ours(file: File | None, options: Options, held: Record) -> bool:
@@ -123,16 +160,18 @@ def _generated(host: Host, options: Options, hook: str, highest: Version | None)
     return specification(said, GPU_KIND, moves, highest)
 
 
-def _others(host: Host, engines: Iterable[EngineFacts], highest: Version | None) -> Iterator[PurePosixPath]:
-    """Yield the files beside our own that have devices of our kind, each once."""
+def _beside(host: Host, engines: Iterable[EngineFacts], highest: Version | None, *, ours: bool) -> Beside:
+    """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``."""
     own = host.resolve(PATH)
     said = (path for engine in engines if engine.serving for path in engine.serving.cdi_dirs)
+    found: dict[PurePosixPath, dict[PurePosixPath, frozenset[str]]] = {}
     for directory in dict.fromkeys(host.resolve(path) for path in (SPEC_DIR, *said)):
-        for name in host.names(directory):
-            path = directory / name
-            known = path.suffix not in SUFFIXES or path == own
-            if not known and has_devices(text(host, path), GPU_KIND, highest):
-                yield path
+        there = found.setdefault(directory, {})
+        for path in (directory / name for name in host.names(directory)):
+            known = path.suffix not in SUFFIXES or (path == own and ours)
+            if not known and (names := devices(text(host, path), GPU_KIND, highest)):
+                there[PATH if path == own else path] = names
+    return found
 
 
 def _is_there(host: Host, path: str) -> bool:

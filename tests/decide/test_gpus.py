@@ -81,6 +81,16 @@ WRITTEN = (row(NEW_FILE),)
         ),
         pytest.param(BESIDE, None, (), [], ((), THEY_HAVE), id="another's ahead of it"),
         pytest.param(
+            *(replace(BESIDE, missing=("0", "all")), None, (), []),
+            ((), f"{THEY_HAVE}, without 0, all"),
+            id="another's that has less",
+        ),
+        pytest.param(
+            *(replace(BESIDE, missing=("0", "1", "2", "3", "4", "5")), None, (), []),
+            ((), f"{THEY_HAVE}, without 0, 1, 2, 3 and 2 more"),
+            id="another's that has much less",
+        ),
+        pytest.param(
             *(replace(MADE, stale=("/lib/a",)), OLD_FILE, (row(),)),
             *([(None, STALE), (b"new\n", CHANGED)], (WRITTEN, "")),
             id="another driver, and files of the old one gone",

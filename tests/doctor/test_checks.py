@@ -159,6 +159,7 @@ ACTS: dict[str, list[Act]] = {
             facts=lambda node: engine("containerd", serving=replace(SERVING, cdi=False))(golden.by_cdi(node))
         ),
         Act(facts=lambda node: engine("containerd", serving=SERVING)(golden.by_cdi(node))),  # of no directory
+        Act(facts=lambda node: replace(golden.by_cdi(node), by_cdi=CdiRow((), f"{SPEC} has one GPU"))),
     ],
     "nri-plugin": [
         Act(facts=lambda node: replace(node, plugin=(("not registered since noon", False),))),

@@ -213,7 +213,7 @@ def _replaced_s(node: Node, done: Callable[[], bool]) -> float:
 
 
 @pytest.mark.parametrize("directory", ["/var/run/cdi", "/etc/cdi"])
-def test_a_specification_of_somebody_else_has_its_kind_and_ours_comes_back_after_it(
+def test_a_specification_of_somebody_else_has_its_devices_and_ours_comes_back_after_it(
     containerd_2: Node, directory: str
 ) -> None:
     node, theirs = containerd_2, f"{directory}/nvidia.yaml".replace("/var/run", "/run")
@@ -227,21 +227,25 @@ def test_a_specification_of_somebody_else_has_its_kind_and_ours_comes_back_after
     node.run(["rm", theirs])
     until(lambda: bool(_specification(node)), lambda: node.installer("status").stdout)
     back = seen_of(node)
+    node.write(f"{theirs.removesuffix('.yaml')}-team.yaml", text.replace('"0"', '"team-a"'))
+    looked = node.installer("reconcile")
+    beside = seen_of(node), seen_of(node, "nvidia.com/gpu=team-a")
     node.write(theirs, text)
     until(lambda: not _specification(node), lambda: node.installer("status").stdout)
     process.terminate()
 
     assert process.wait() == 0, process.log
     assert (given_way, back) == ("theirs", "void")
+    assert (looked.returncode, beside) == (0, ("void", "theirs")), looked.stdout
     assert f"{theirs} has devices of nvidia.com/gpu" in told
     assert node.read(theirs) == text
 
 
-def seen_of(node: Node) -> str:
+def seen_of(node: Node, gpu: str = GPU) -> str:
     """Return what a container was given for NVIDIA_VISIBLE_DEVICES."""
     pod = node.cri.run_pod()
     try:
-        container = node.cri.start_container(pod, devices=(GPU,))
+        container = node.cri.start_container(pod, devices=(gpu,))
         return node.cri.exec(container, "sh", "-c", 'echo "$NVIDIA_VISIBLE_DEVICES"').stdout.strip()
     finally:
         node.cri.remove_pod(pod)

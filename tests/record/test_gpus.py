@@ -121,7 +121,7 @@ def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "theirs"),
+    ("name", "text", "seen"),
     [
         pytest.param("nvidia.yaml", THEIRS, True, id="YAML"),
         pytest.param("nvidia.yml", THEIRS, False, id="an ending that no engine reads"),
@@ -131,13 +131,99 @@ def test_without_a_driver_the_reason_is_in_the_words_of_nvidias_tool(node: Node)
 )
 @pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])
 def test_a_file_of_somebody_else_with_the_same_kind_is_seen(
-    node: Node, directory: str, name: str, text: str, *, theirs: bool
+    node: Node, directory: str, name: str, text: str, *, seen: bool
 ) -> None:
     node.write(f"{directory}/{name}", text)
 
     others = node.found().others
 
-    assert [str(path) for path in others] == ([f"/{directory}/{name}"] if theirs else [])
+    assert [str(path) for path in others] == ([f"/{directory}/{name}"] if seen else [])
+
+
+def theirs(*names: str) -> str:
+    head, _, device = THEIRS.partition("- name: '0'")
+    return head + "".join(f"- name: '{name}'{device}" for name in names)
+
+
+ALL_OF_OURS = TOOL.replace('"name":"0"', '"name":"all","containerEdits":{"env":["A=b"]}},{"name":"0"')
+
+
+@pytest.mark.parametrize(
+    ("files", "others", "missing"),
+    [
+        pytest.param({}, "", "", id="nobody else"),
+        pytest.param({"etc/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices"),
+        pytest.param({"run/cdi/a.yaml": theirs("team-a")}, "", "", id="other devices, beside ours"),
+        pytest.param({"etc/cdi/a.yaml": theirs("0", "all")}, "a.yaml", "", id="all"),
+        pytest.param(
+            {"run/cdi/a.yaml": theirs("0", "all", "1")}, "a.yaml", "", id="all and more, beside ours"
+        ),
+        pytest.param({"etc/cdi/a.yaml": theirs("all")}, "a.yaml", "0", id="all GPUs by one name"),
+        pytest.param({"etc/cdi/a.yaml": theirs("0")}, "a.yaml", "all", id="one GPU"),
+        pytest.param(
+            {"etc/cdi/a.yaml": theirs("0"), "run/cdi/b.yaml": theirs("all")},
+            "b.yaml a.yaml",
+            "",
+            id="all by two files",
+        ),
+        pytest.param(
+            {"etc/cdi/a.yaml": theirs("0", "all"), "etc/cdi/b.yaml": theirs("all")},
+            *("a.yaml b.yaml", "all"),
+            id="two that engines drop",
+        ),
+        pytest.param(
+            {"etc/cdi/a.yaml": theirs("0", "all"), "run/cdi/b.yaml": theirs("all")},
+            *("b.yaml a.yaml", ""),
+            id="one that hides another's",
+        ),
+        pytest.param(
+            {OWN: theirs("team-a")}, "nvidia.com-gpu.json", "0 all", id="in our place, other devices"
+        ),
+        pytest.param(
+            {OWN: theirs("team-a"), "etc/cdi/a.yaml": theirs("0", "all")},
+            *("nvidia.com-gpu.json a.yaml", ""),
+            id="in our place, and all elsewhere",
+        ),
+    ],
+)
+def test_each_device_has_one_owner_and_what_nobody_has_is_told(
+    node: Node, files: dict[str, str], others: str, missing: str
+) -> None:
+    (node.source / "usr/bin/nvidia-ctk").write_text(ALL_OF_OURS)
+    for name, text in files.items():
+        node.write(name, text)
+
+    found = node.found()
+
+    assert [path.name for path in found.others] == others.split()
+    assert found.missing == tuple(missing.split())
+    assert (found.unmade is not None) == ("all" in missing)
+    if found.unmade is not None:
+        assert str(found.others[0]) in found.unmade.problem
+        assert "move that away" in str(found.unmade.remedy)
+
+
+def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
+    (node.source / "usr/bin/nvidia-ctk").write_text(ALL_OF_OURS)
+    node.write("etc/cdi/a.yaml", theirs("0", "all"))
+    other = replace(ENGINE, name="docker", serving=Effect({}, "runc", cdi=True, cdi_dirs=DIRS[1:]))
+
+    found = gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
+
+    assert (found.missing, found.unmade is not None) == (("0", "all"), True)
+
+
+@pytest.mark.parametrize(("names", "serves"), [(("team-a",), False), (("0", "all"), True)])
+def test_where_nvidia_ctk_fails_a_file_of_somebody_else_is_enough_if_it_has_all(
+    node: Node, names: tuple[str, ...], *, serves: bool
+) -> None:
+    (node.source / "usr/bin/nvidia-ctk").write_text("#!/bin/sh\nexit 1\n")
+    node.write("etc/cdi/a.yaml", theirs(*names))
+    node.write("proc/driver/nvidia/version")
+
+    found = node.found()
+
+    assert (bool(found.others), found.unmade is None) == (serves, serves)
 
 
 @pytest.mark.parametrize("directory", ["etc/cdi", "run/cdi"])

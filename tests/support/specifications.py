@@ -142,3 +142,106 @@ UNREAD: Final[dict[str, str | bytes]] = {
     "a page": "<html>nvidia.com/gpu</html>\n",
     "an at sign": _kind("kind: @nvidia.com/gpu"),
 }
+
+# Each integer has as many bits as Go gives it: 64 with a sign, 32 without.
+_SIGNED: Final = {
+    "major": "deviceNodes: [{path: /dev/x, type: c, major: %s, minor: 0}]",
+    "minor": "deviceNodes: [{path: /dev/x, minor: %s}]",
+    "timeout": "hooks: [{hookName: prestart, path: /a, timeout: %s}]",
+}
+_UNSIGNED: Final = {
+    "fileMode": "deviceNodes: [{path: /dev/x, fileMode: %s}]",
+    "uid": "deviceNodes: [{path: /dev/x, uid: %s}]",
+    "gid": "deviceNodes: [{path: /dev/x, gid: %s}]",
+    "additionalGids": "additionalGids: [%s]",
+}
+_INTEGERS: Final = (
+    *(
+        "1",
+        "+1",
+        "1.0",
+        "1.",
+        "1e3",
+        "1E3",
+        "1e+2",
+        "1.0e1",
+        "+.5e1",
+        "10e-1",
+        "017",
+        "08",
+        "018",
+        "-0",
+        "00",
+    ),
+    *(
+        "0x1f",
+        "0X1F",
+        "+0x1",
+        "0b11",
+        "0o17",
+        "0O17",
+        "1_000",
+        "1_",
+        "1__0",
+        "0x_1",
+        "0o1_7",
+        "1_e3",
+        "1e-400",
+    ),
+    *("4294967295", "0xffffffff", "4294967295.0", "4.294967295e9", "~", "null", "&a 1"),
+    *("!!int 1", "!!int '1'", "!!int 0x1f", "!!float 1", "!!float '1'", "!<tag:yaml.org,2002:int> 1"),
+)
+_ONLY_SIGNED: Final = (
+    *("-1", "-1.0", "-0x1", "-0b1", "-0o17", "-017", "-0.0", "4294967296", "0x100000000", "4294967296.0"),
+    *("9223372036854775807", "-9223372036854775808", "1e18", "9223372036854774784.0"),
+)
+_NO_INTEGERS: Final = (
+    *("1.5", "123456.5", "1e-3", ".5", "_1", "12abc", "1:30", "-", "+", "0x", "0o", "0b2", "0o8", "1e2.0"),
+    *("0x1.8p1", "2006-01-02", "true", ".inf", ".nan", "'1'", "!!str 1", "!x 1", "!!bool 1", "\u0661"),
+    *("!!int 1.0", "!!int 08", "!!int 1.5", "!!int abc", "!!int ''", "!!float 1.5", "0x8000000000000000"),
+    *("9223372036854775808", "-9223372036854775809", "9223372036854775807.0", "-9223372036854775808.0"),
+    *("18446744073709551616", "1e19", "1e21", "1e400", "9" * 5000),
+)
+
+
+def _numbers(fields: dict[str, str], words: tuple[str, ...]) -> dict[str, str]:
+    later = YAML.replace("0.5.0", "0.7.0")
+    return {
+        f"{field}: {word[:30]}": later.replace("env: [A=theirs]", edit % word)
+        for field, edit in fields.items()
+        for word in words
+    }
+
+
+def _rdt(words: tuple[str, ...], version: str = "1.0.0") -> dict[str, str]:
+    return {
+        f"rdt {version} {word[:30]}": YAML.replace("0.5.0", version).replace(
+            "env: [A=theirs]", f"intelRdt: {{{word}}}"
+        )
+        for word in words
+    }
+
+
+READ.update(_numbers(_SIGNED | _UNSIGNED, _INTEGERS) | _numbers(_SIGNED, _ONLY_SIGNED))
+UNREAD.update(_numbers(_SIGNED | _UNSIGNED, _NO_INTEGERS) | _numbers(_UNSIGNED, _ONLY_SIGNED))
+READ.update(
+    _rdt(
+        (
+            "",
+            "closID: a",
+            "closID: ''",
+            "closID: ...",
+            f"closID: {'x' * 4095}",
+            "enableCMT: yes",
+            "enableCMT: y",
+        )
+    )
+    | _rdt(("enableCMT: ~", "enableMBM: off", "enableCMT: !!bool 'true'", "l3CacheSchema: 1"), "0.7.0")
+)
+UNREAD.update(
+    _rdt(("closID: .", "closID: ..", "closID: /", "closID: a/b", 'closID: "a\\nb"', f"closID: {'x' * 4096}"))
+    | _rdt(("enableCMT: 1", "enableCMT: 'true'", "enableMonitoring: true", "schemata: [a]", "schemata: ~"))
+    | _rdt(("", "closID: a"), "0.5.0")
+)
+for _text in ("netDevices: [{hostInterfaceName: a, name: b}]", "netDevices: ~"):
+    UNREAD[_text] = _edits(f"env: [A=b]\n    {_text}")

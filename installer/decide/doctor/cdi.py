@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from installer.decide.doctor.facts import ROOT, Node, RunningEngine, Spec, Version
@@ -10,7 +11,8 @@ from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts
 from installer.decide.mode import WITH_CDI, lacking, read_by
 from installer.decide.options import GPU_KIND
-from installer.decide.read_specification import has_devices
+from installer.decide.read_specification import devices, has_devices
+from installer.decide.specification import ALL_GPUS
 
 GROUP: Final = "CDI"
 WRITTEN_IN: Final = re.compile(r"""["']?cdiVersion["']?:\s*["']?(\d{1,3}(?:\.\d{1,3}){1,2})""")
@@ -52,9 +54,12 @@ def alone(node: Node) -> Verdict:
         return none("engines were not left to CDI alone by us")
     names = {each.name for each in node.engines} & {*node.by_cdi.engines}
     wrong, todo = [], []
-    if not any(_gpu_specs(node)) and node.driver.loaded:
-        why = node.by_cdi.lacking
-        wrong.append(f"there is no specification of nvidia.com/gpu ({why or 'somebody has removed it'})")
+    given = [*chain(*(devices(spec.text, GPU_KIND) for spec in node.specs))]
+    why = node.by_cdi.lacking
+    partly = given and ALL_GPUS not in given and why  # another's, of a few GPUs alone
+    if node.driver.loaded and (partly or not given):
+        what = f"{GPU_KIND}={ALL_GPUS}" if given else GPU_KIND
+        wrong.append(f"there is no specification of {what} ({why or 'somebody has removed it'})")
         todo.append("put right what the brackets say; then " + MAKE_IT if why else MAKE_IT)
     for each in node.engines:
         if each.name in names and each.serving is not None and (why := lacking(_facts(each))):

@@ -16,11 +16,12 @@ from installer.decide.rows import CdiRow, ConfigRow, Record
 from installer.decide.steps import Step, WriteConfig
 
 ID: Final = "gpus"
+NAMED: Final = 4  # of the devices that nobody has
 NEW: Final = "it is not there"
 REMOVED: Final = "somebody has removed it"
 CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
 STALE: Final = "it names what is not there any more, and no container could start with it"
-GIVES_WAY: Final = "somebody else has put one of the same kind there"
+GIVES_WAY: Final = "somebody else has put one with the same devices there"
 WITHDRAWN: Final = "the last one was of no use any more and is removed, and what was to follow failed"
 # That the driver, devices or specifications of others change is no drift: nobody has touched what is ours.
 FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
@@ -29,8 +30,8 @@ FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 def install(facts: Facts, options: Options, why: str) -> Part:
     """Return how the specification comes to its place, follows the driver, and gives way to another's.
 
-    ``why`` is the reason for the mode, where somebody wants to know it. Engines drop both of two of a kind in
-    one directory, and one in another directory would be hidden: so there is one owner per kind.
+    ``why`` is the reason for the mode, where somebody wants to know it. Engines drop both of two devices of
+    one name in one directory, and hide one in another: so each has one owner.
     """
     spec = facts.gpus
     if spec is None:
@@ -63,7 +64,7 @@ def _specification(
     held, now = facts.held.config(spec.path), facts.contents[spec.path]
     going = [replace(step, unwanted=True) for step in restored(held, facts)] if held and now else []
     if spec.others:
-        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others)
+        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _without(spec)
         return [(step, GIVES_WAY) for step in going], None, why
     if not spec.text:
         if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
@@ -78,6 +79,12 @@ def _specification(
         gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
         return [(gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)], row, ""
     return [(WriteConfig(OWNER, spec.path, now, after), reason)], row, ""
+
+
+def _without(spec: GpuSpecification) -> str:
+    """Return what nobody has of the devices that ours would have."""
+    more = f" and {len(spec.missing) - NAMED} more" if len(spec.missing) > NAMED else ""
+    return f", without {', '.join(spec.missing[:NAMED])}{more}" if spec.missing else ""
 
 
 def withdrawn(held: Record, done: Iterable[Step]) -> Record:
