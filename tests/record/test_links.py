@@ -11,7 +11,7 @@ from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.record.links import SCRIPT_DEPTH, Ours, candidates, links_named, unnamed
+from installer.record.links import MOST_PROGRAMS, SCRIPT_DEPTH, Ours, candidates, links_named, unnamed
 
 ROW = ENGINES["containerd"]
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
@@ -158,6 +158,16 @@ def test_a_script_leads_to_what_it_starts(tmp_path: Path, texts: list[str], *, o
     found = Ours(host, LAYOUT).behind(host, USUAL / "0", (LAYOUT.toolkit, USUAL))
 
     assert found == (PROGRAM if ours else None)
+
+
+@pytest.mark.parametrize(("many", "ours"), [(MOST_PROGRAMS - 1, True), (MOST_PROGRAMS, False)])
+def test_of_what_a_script_starts_only_so_many_are_opened(tmp_path: Path, many: int, *, ours: bool) -> None:
+    put(tmp_path, PROGRAM, "ELF")
+    starts_all = "\n".join(f"/usr/bin/{number + 1}" for number in range(many))
+    scripts(tmp_path, starts_all, *["exec true"] * (many - 1), f"exec {PROGRAM}")
+    host = Host.under(PurePosixPath(tmp_path))
+
+    assert (Ours(host, LAYOUT).behind(host, USUAL / "0") == PROGRAM) is ours
 
 
 def test_only_files_lead_anywhere_and_only_where_there_is_a_toolkit(tmp_path: Path) -> None:
