@@ -39,6 +39,8 @@ _GAP_IN_FLOW: Final = pattern(r"(?:[ \t\n]|#[^\n]*)*")
 _PROPERTY: Final = pattern(r"&([\w-]+)|!(<[^> \t\n]*>|[^ \t\n,\[\]{}]*)")
 _ALIAS: Final = pattern(r"\*([\w-]+)")
 _COLON: Final = pattern(r"[ \t]*:(?=[ \t\n]|$)")
+# Lines that begin with a blank stay lines.
+_FOLDED_LINE: Final = pattern(r"^([^ \t\n].*)\n(\n*)(?=[^ \t\n])", re.MULTILINE)
 
 
 def read_yaml(text: str) -> Any:
@@ -248,7 +250,7 @@ class _Reader:
         self._at -= ended  # for whoever comes next to see that a line has ended
         text = "\n".join(lines).rstrip("\n")
         if header[1] == ">":
-            text = re.sub(r"(?<=[^ \t\n])\n(\n*)(?=[^ \t\n])", lambda found: found[1] or " ", text)
+            text = _FOLDED_LINE.sub(lambda found: found[1] + (found[2] or " "), text)
         kept = ended and text and (header[3] or header[4]) != "-"
         return f"{text}\n" if kept else text
 
@@ -260,6 +262,8 @@ class _Reader:
         while self._pass(_GAP_IN_FLOW) or self._next != closing:
             if self._next == closing:
                 break
+            if self._next == ",":
+                raise self._wrong("nothing ahead of a comma")
             key, value, pair = self._entry()
             if closing == "}":
                 put(table, key, value)

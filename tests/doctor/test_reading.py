@@ -1,6 +1,7 @@
 """What doctor reads: root's processes and programs only, any bytes, and without leaving a trace."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -18,7 +19,7 @@ from installer.host.devices import listens
 from installer.host.files import Host
 from installer.host.process_table import Seen, holds, of_root, root_wrote
 from installer.host.programs import run_in
-from installer.record.examine.programs import NIL_POINTER, asked_processes, version_in
+from installer.record.examine.programs import NIL_POINTER, asked_processes, says, version_in
 from installer.record.examine.toolkits import SAYS_CLI, SAYS_CTK, SAYS_LIBRARY, toolkits
 from tests.doctor import golden
 from tests.host.servers import hang, serving
@@ -67,6 +68,64 @@ def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
     (verdict,) = (each.verdict for each in findings(node) if each.check.name == "shim-nil-pointer")
     assert verdict.level is (Level.BAD if marked else Level.OK), verdict.found
     assert not marked or str(child.pid) in verdict.found
+
+
+@contextmanager
+def waiting(program: Path) -> Iterator[Seen]:
+    """Yield a shell that has the name of an engine, and waits."""
+    with subprocess.Popen([program, "-c", "read word"], stdin=subprocess.PIPE) as child:
+        # These tests may run in a container, whose files are not those of the host.
+        yield replace(seen(child.pid), of_host=True)
+        child.communicate()
+
+
+@pytest.mark.parametrize(
+    ("shell", "spelled"),
+    [
+        pytest.param("bash", r"containerd 5\.\d+\.\d+\S*", id="a shell that tells its version"),
+        pytest.param("dash", "", id="one that takes the question for a mistake"),
+    ],
+)
+def test_an_engine_that_runs_is_asked_for_its_version(tmp_path: Path, shell: str, spelled: str) -> None:
+    shutil.copy(f"/bin/{shell}", tmp_path / "containerd")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/containerd").symlink_to(f"/bin/{shell}")
+
+    with (
+        waiting(tmp_path / "containerd") as one,
+        waiting(tmp_path / "containerd") as other,
+        waiting(tmp_path / "linked/containerd") as linked,
+        waiting(Path("/bin") / shell) as stranger,
+    ):
+        found = asked_processes(HOST, [one, stranger, other, linked])
+        (unasked,) = asked_processes(HOST, [replace(one, of_host=False)])
+
+    assert [each.pid for each in found] == [one.pid, other.pid, linked.pid]
+    assert [re.fullmatch(spelled, each.said) is not None for each in found[:2]] == [True, True]
+    assert [bool(each.version) for each in found] == [bool(spelled), bool(spelled), False]
+    assert unasked.said == "", "a container's program is not started on the host"
+    assert found[2].said == "", "what it runs has another name: nobody knows how to ask that"
+    assert not any(each.nil_pointer or each.deleted for each in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "told"),
+    [
+        pytest.param("echo $1 1.2.3", 0o755, "--version 1.2.3\n", id="it says it"),
+        pytest.param("echo 1.2.3; exit 1", 0o755, "", id="it fails"),
+        pytest.param("echo 1.2.3", 0o777, "", id="anybody can have written it"),
+    ],
+)
+def test_a_program_is_believed_where_root_alone_wrote_it_and_it_ends_well(
+    tmp_path: Path, words: str, mode: int, told: str
+) -> None:
+    program = tmp_path / "runc"
+    program.write_text(f"#!/bin/sh\n{words}\n")
+    program.chmod(mode)
+
+    assert says(HOST, PurePosixPath(program), "--version") == told
+    assert says(HOST, PurePosixPath(tmp_path), "--version") == ""
+    assert says(HOST, PurePosixPath(tmp_path / "gone"), "--version") == ""
 
 
 def process(root: Path, pid: int, uid: int, namespace: str = "mnt:[4026531841]") -> None:

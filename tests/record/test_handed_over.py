@@ -179,3 +179,22 @@ def test_what_is_told_is_to_be_there(tmp_path: Path, host: Host) -> None:
     assert len(told(host, options, held)) == 1
     put(tmp_path, options.ready_file)
     assert len(told(host, options, held)) == 2
+
+
+def test_what_is_told_is_looked_for_by_its_own_name(tmp_path: Path, host: Host) -> None:
+    put(tmp_path, "/real.prom")
+    (tmp_path / "m.prom").symlink_to("real.prom")
+
+    (found,) = told(host, Options(), replace(HELD, published=(PurePosixPath("/m.prom"),)))
+
+    assert found.endswith(f"{tmp_path}/m.prom")
+
+
+def test_a_config_behind_a_link_is_watched_by_both_names(tmp_path: Path, host: Host) -> None:
+    put(tmp_path, "/real.json")
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").symlink_to("/real.json")
+
+    found = places(host, Options(), replace(HELD, configs=(CONFIG,)), Seen())
+
+    assert {f"{tmp_path}/real.json", f"{tmp_path}/etc/docker/daemon.json"} <= {*found}

@@ -1,5 +1,6 @@
 """Where a word leads that a config has for a program: to what the engine finds in its own PATH."""
 
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -10,7 +11,7 @@ from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.record.links import SCRIPT_DEPTH, Ours, candidates, links_named, unnamed
+from installer.record.links import MOST_PROGRAMS, SCRIPT_DEPTH, Ours, candidates, links_named, unnamed
 
 ROW = ENGINES["containerd"]
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
@@ -56,6 +57,68 @@ def test_a_word_is_looked_for_in_the_path_of_the_engine(
 
 
 PROGRAM = LAYOUT.toolkit / "nvidia-container-runtime"
+VERSION = LAYOUT.versions / "1/nvidia-container-runtime"
+
+
+def named(*values: str, path: tuple[PurePosixPath, ...] = (SITE, USUAL)) -> Facts:
+    """Return the facts of an engine with one PATH which was handed a text that names these programs."""
+    engine = EngineFacts("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit, paths=(path,))
+    facts = Facts((engine,), {}, {}, frozenset(), (), ToolkitFacts(), Record())
+    return replace(facts, handed={ROW.config: values})
+
+
+@pytest.mark.parametrize(
+    ("links", "value", "leads"),
+    [
+        pytest.param({}, str(VERSION), None, id="a path that is what it says"),
+        pytest.param({}, "/gone/gpu", None, id="a path to nothing"),
+        pytest.param({"opt/gpu": str(VERSION)}, "/opt/gpu", VERSION, id="a link into the install-dir"),
+        pytest.param(
+            {"opt/gpu": "/usr/bin/other"}, "/opt/gpu", PurePosixPath("/usr/bin/other"), id="a link elsewhere"
+        ),
+        pytest.param({}, "script", PROGRAM, id="a script that starts the toolkit"),
+        pytest.param({"opt/gpu": "/opt/gpu"}, "/opt/gpu", None, id="a link to itself"),
+        pytest.param(
+            {"opt/site/bin/gpu": "/usr/bin/other", "usr/bin/gpu": str(VERSION)},
+            "gpu",
+            VERSION,
+            id="first by one that is not ours, then by ours",
+        ),
+        pytest.param(
+            {"opt/site/bin/gpu": str(VERSION), "usr/bin/gpu": "/usr/bin/other"},
+            "gpu",
+            VERSION,
+            id="first by ours, then by one that is not",
+        ),
+    ],
+)
+def test_a_program_is_told_where_it_really_is_unless_it_is_what_it_says(
+    tmp_path: Path, links: dict[str, str], value: str, leads: PurePosixPath | None
+) -> None:
+    put(tmp_path, VERSION, "ELF")
+    put(tmp_path, PROGRAM, "another ELF")
+    put(tmp_path, USUAL / "other")
+    put(tmp_path, USUAL / "script", f"#!/bin/sh\nexec {PROGRAM}\n").chmod(0o755)
+    for name, target in links.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(target)
+    # Two engines, each of which finds the program in a place of its own.
+    one, other = (named(value, path=(place,)) for place in (SITE, USUAL))
+    facts = replace(one, engines=(*one.engines, *other.engines))
+
+    found = links_named(Host.under(PurePosixPath(tmp_path)), facts, LAYOUT)
+
+    assert found == ({} if leads is None else {value: leads})
+
+
+def test_an_install_dir_behind_a_link_is_known_by_both_names(tmp_path: Path) -> None:
+    (tmp_path / "mnt/local").mkdir(parents=True)
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/local").symlink_to("/mnt/local")
+
+    found = links_named(Host.under(PurePosixPath(tmp_path)), named(), LAYOUT)
+
+    assert found == {str(LAYOUT.install_dir): PurePosixPath("/mnt/local/nvidia")}
 
 
 def scripts(root: Path, *texts: str) -> None:
@@ -95,6 +158,16 @@ def test_a_script_leads_to_what_it_starts(tmp_path: Path, texts: list[str], *, o
     found = Ours(host, LAYOUT).behind(host, USUAL / "0", (LAYOUT.toolkit, USUAL))
 
     assert found == (PROGRAM if ours else None)
+
+
+@pytest.mark.parametrize(("many", "ours"), [(MOST_PROGRAMS - 1, True), (MOST_PROGRAMS, False)])
+def test_of_what_a_script_starts_only_so_many_are_opened(tmp_path: Path, many: int, *, ours: bool) -> None:
+    put(tmp_path, PROGRAM, "ELF")
+    starts_all = "\n".join(f"/usr/bin/{number + 1}" for number in range(many))
+    scripts(tmp_path, starts_all, *["exec true"] * (many - 1), f"exec {PROGRAM}")
+    host = Host.under(PurePosixPath(tmp_path))
+
+    assert (Ours(host, LAYOUT).behind(host, USUAL / "0") == PROGRAM) is ours
 
 
 def test_only_files_lead_anywhere_and_only_where_there_is_a_toolkit(tmp_path: Path) -> None:

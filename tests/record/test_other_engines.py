@@ -158,3 +158,22 @@ def test_a_config_that_is_judged_already_is_not_told_again(root: Path) -> None:
 
     assert found(root) == [("pid 50", (USUAL,))]
     assert found(root, read=True) == []
+
+
+@pytest.mark.parametrize("of_host", [True, False], ids=["as the host has it", "as its container has it"])
+def test_an_engine_reads_the_files_that_it_sees(root: Path, *, of_host: bool) -> None:
+    process(root, "dockerd")
+    (root / "its").mkdir()
+    if not of_host:
+        (root / "proc/50/ns/mnt").unlink()
+        (root / "proc/50/ns/mnt").symlink_to("mnt:[4026539999]")
+    (root / "proc/50/root").unlink()
+    (root / "proc/50/root").symlink_to(root / "its")
+    put(root / "its", "etc/docker/daemon.json", "{}" if of_host else CONFIG)
+    (root / "its" / str(OURS)[1:]).parent.mkdir(parents=True)
+    (root / "its" / str(OURS)[1:]).hardlink_to(root / str(OURS)[1:])
+    put(root, "etc/docker/daemon.json", CONFIG if of_host else "{}")
+
+    assert found(root) == [("other.service", (USUAL,))]
+    # What is judged is the host's file of that name.
+    assert found(root, read=True) == ([] if of_host else [("other.service", (USUAL,))])

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from installer.decide.effect import Effect
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.layout import Layout
 from installer.decide.rows import EngineRow, Record, ToolkitRow
 from installer.host.files import Host
 from installer.record.running import in_use
-from tests.host.servers import serving
+from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
 OURS = LAYOUT.toolkit / "nvidia-container-runtime"
@@ -87,3 +88,33 @@ def test_what_a_stopped_docker_has_left_is_listed(tmp_path: Path, said: str | No
 
     assert in_use(host, LAYOUT, HELD, (STOPPED,)) == ((), ("trainer",))
     assert in_use(host, LAYOUT, HELD, (replace(STOPPED, stopped=False),)) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("serves", "service", "asked"),
+    [
+        pytest.param(True, "active", True, id="it runs and answered"),
+        pytest.param(True, "inactive", True, id="it answered, whatever systemd says"),
+        pytest.param(False, "active", True, id="it runs, and did not answer yet"),
+        pytest.param(False, "inactive", False, id="it is stopped, and a question would start it"),
+    ],
+)
+def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
+    tmp_path: Path, service: str, *, serves: bool, asked: bool
+) -> None:
+    units = {"docker.service": FakeUnit(active=service), "docker.socket": FakeUnit(active="active")}
+    engine = replace(STOPPED, stopped=not serves, serving=Effect({}, "runc") if serves else None)
+    questions: list[bytes] = []
+
+    def docker(connection: socket.socket) -> None:
+        questions.append(connection.recv(65536))
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[]")
+
+    (tmp_path / "run/dbus").mkdir(parents=True)
+    with (
+        serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd(units)),
+        serving(tmp_path / "docker.sock", docker),
+    ):
+        assert in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, HELD, (engine,)) == ((), ())
+
+    assert bool(questions) is asked

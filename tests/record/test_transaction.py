@@ -1,10 +1,11 @@
 """What happens to a plan while it is carried out, for everything that a whole program cannot be made to meet."""
 
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.decide.options import Options, RestartMode
 from installer.decide.plan import plan_install
 from installer.demo import CONFIGS, stand_in_payload
@@ -14,6 +15,7 @@ from installer.record.ledger import Ledger
 from installer.record.probe import probe_install
 from installer.record.transaction import apply, never_stop
 from tests.support.site import DAEMON_JSON
+from tests.support.tree import tree
 
 
 @pytest.fixture
@@ -46,3 +48,84 @@ def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(options: Op
     assert not (root / "usr/local/nvidia/toolkit").is_symlink()
     ledger.remove()
     assert not (root / "usr").exists()
+
+
+CONTAINERDS = "etc/containerd/config.toml"  # which is written ahead of Docker's
+
+
+def _refused() -> InstallerError:
+    return InstallerError("install (the node is busy)", remedy="look at it", code="locked")
+
+
+@pytest.mark.parametrize(
+    ("error", "undo_follows", "stays"),
+    [
+        pytest.param(StoppedError, True, True, id="told to stop, and an undo follows"),
+        pytest.param(StoppedError, False, False, id="told to stop, and nothing follows"),
+        pytest.param(_refused, True, False, id="an error, though an undo follows"),
+        pytest.param(_refused, False, False, id="an error, and nothing follows"),
+    ],
+)
+def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
+    options: Options, error: Callable[[], InstallerError], *, undo_follows: bool, stays: bool
+) -> None:
+    host, before = Host.under(options.host_root), tree(Path(options.host_root))
+    ledger = Ledger.open(host, options.layout)
+    plan = plan_install(probe_install(host, options, ledger.held), options)
+    steps = iter(range(len(plan.steps)))
+
+    def check() -> None:
+        if next(steps) == len(plan.steps) - 1:
+            raise error()
+
+    with pytest.raises(InstallerError) as raised:
+        apply(Context(host, options.layout, ledger, timeout_s=1), plan, check, undo_follows=undo_follows)
+
+    assert type(raised.value) is type(error())
+    assert (CONFIGS[CONTAINERDS] != (Path(options.host_root) / CONTAINERDS).read_text()) is stays
+    assert ledger.held.empty is not stays
+    if not stays:
+        ledger.remove()
+        assert tree(Path(options.host_root)) == before
+
+
+@pytest.mark.parametrize("undo_follows", [True, False])
+def test_where_a_restart_may_still_come_nothing_is_rolled_back(
+    options: Options, *, undo_follows: bool
+) -> None:
+    host = Host.under(options.host_root)
+    ledger = Ledger.open(host, options.layout)
+    plan = plan_install(probe_install(host, options, ledger.held), options)
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(len(checks))
+        if len(checks) == len(plan.steps):
+            raise PendingError("restart docker (it hangs)", remedy="wait for it", code="engine-not-proven")
+
+    with pytest.raises(UndoIncompleteError) as raised:
+        apply(Context(host, options.layout, ledger, timeout_s=1), plan, check, undo_follows=undo_follows)
+
+    assert (raised.value.problem, raised.value.remedy, raised.value.code) == (
+        "finish (restart docker (it hangs))",
+        "wait for it",
+        "engine-not-proven",
+    )
+    assert len(checks) == len(plan.steps)
+    assert (Path(options.host_root) / CONTAINERDS).read_text() != CONFIGS[CONTAINERDS]
+    assert ledger.held.configs
+
+
+def test_what_stops_an_install_ahead_of_its_first_step_leaves_no_trace(options: Options) -> None:
+    host, before = Host.under(options.host_root), tree(Path(options.host_root))
+    ledger = Ledger.open(host, options.layout)
+    plan = plan_install(probe_install(host, options, ledger.held), options)
+
+    def check() -> None:
+        raise _refused()
+
+    with pytest.raises(InstallerError, match="the node is busy"):
+        apply(Context(host, options.layout, ledger, timeout_s=1), plan, check)
+
+    ledger.remove()
+    assert tree(Path(options.host_root)) == before

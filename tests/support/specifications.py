@@ -120,6 +120,7 @@ UNREAD: Final[dict[str, str | bytes]] = {
     "two devices of a name": f"{YAML}{_NAMED}",
     "a name that is none": YAML.replace("zero", "ze ro"),
     "a variable without a value": _edits("env: [A]"),
+    "a variable without a name": _edits("env: [=b]"),
     "a mount to nowhere": _edits("mounts: [{hostPath: /a}]"),
     "a node without a path": _edits("deviceNodes: [{hostPath: /a}]"),
     "a number in quotes": _edits("deviceNodes: [{path: /dev/x, major: '1'}]"),

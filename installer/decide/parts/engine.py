@@ -239,21 +239,25 @@ def _steps(
         # What others say of the same handlers looks alike before and after.
         verified = facts.held.finished and all(step.before == step.after for step in writes)
     wrote = any(step.before != step.after for step in writes) or not facts.held.finished
-    verified = verified and (never_read or not wrote or _as_without_us(told, least.now, least.after))
-    already_unloaded = verified and told is not None and reload.satisfied_by(told)
+    already_unloaded = (
+        verified
+        and told is not None
+        and (never_read or not wrote or _as_without_us(told, least.now, least.after))
+        and reload.satisfied_by(told)
+    )
     if needs_no_reload or already_unloaded:
         return [step for step in writes if step.before != step.after]
     # Whatever dockerd has by now: somebody may have told it more since we asked.
     return take_up(writes, reload, None, found)
 
 
-def _as_without_us(told: Effect | None, now: Effect | None, after: Effect | None) -> bool:
+def _as_without_us(told: Effect, now: Effect | None, after: Effect | None) -> bool:
     """Tell whether an engine has what its files come to without us, though they come to something else now.
 
     Where none of our runtimes is served any more it may still have the default that we gave it. Of all else
     it does not tell, so nothing else may change.
     """
-    if told is None or now is None or after is None or after.broken:
+    if now is None or after is None or after.broken:
         return True
     return told.default == after.default and (now.cdi, now.rest_digest) == (after.cdi, after.rest_digest)
 

@@ -325,3 +325,19 @@ def test_undo_does_not_depend_on_the_order_of_the_rows() -> None:
 def test_members_are_for_toml() -> None:
     with pytest.raises(ValueError, match="only TOML"):
         changed("{}", [Want(("a",), "b", member=True)])
+
+
+@pytest.mark.parametrize("before", ["null", "{}", "{ }"])
+def test_what_an_object_took_the_place_of_comes_back_and_nothing_is_left_to_undo(before: str) -> None:
+    text = f'{{"runtimes": {before}}}'
+    wanted = [Want(("runtimes", "nvidia", "path"), "/nvidia")]
+    after, edits = apply(text, wanted, Syntax.JSON, name="/d.json")
+
+    assert undo(after, edits, Syntax.JSON, name="/d.json") == (text, ())
+    # Where others have put something into it, it stays for them: that is nothing left of ours either.
+    theirs, _ = apply(after, [Want(("runtimes", "theirs", "path"), "/t")], Syntax.JSON, name="/d.json")
+    back, left = undo(theirs, edits, Syntax.JSON, name="/d.json")
+    assert (parse(back, Syntax.JSON, name="/d.json"), left) == (
+        {"runtimes": {"theirs": {"path": "/t"}}},
+        (),
+    )

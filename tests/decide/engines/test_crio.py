@@ -222,3 +222,44 @@ def test_in_hook_mode_the_hook_file_is_all_that_is_written() -> None:
         "when": {"always": True, "commands": [".*"]},
         "stages": ["prestart"],
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        pytest.param({}, "/run/containers/storage/overlay-containers", id="nothing"),
+        pytest.param({"runroot": ""}, "/run/containers/storage/overlay-containers", id="an empty place"),
+        pytest.param({"runroot": "/run/x"}, "/run/x/overlay-containers", id="another place"),
+        pytest.param(
+            {"storage_driver": "vfs"}, "/run/containers/storage/vfs-containers", id="another driver"
+        ),
+        pytest.param({"runroot": "/run/x", "storage_driver": "vfs"}, "/run/x/vfs-containers", id="both"),
+    ],
+)
+def test_where_its_containers_are_crio_tells_or_it_is_the_usual_place(
+    said: dict[str, str], state: str
+) -> None:
+    assert str(effect({"crio": {**said, "runtime": {"runtimes": {}}}}).state) == state
+
+
+def test_a_text_that_is_no_config_of_crios_tells_nothing() -> None:
+    with pytest.raises(KeyError):
+        effect({"crio": {"runroot": "/run/x"}})
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cdi", "hook_dirs"),
+    [
+        pytest.param({}, None, ["/usr/share/containers/oci/hooks.d"], id="nothing"),
+        pytest.param({"cdi_spec_dirs": [], "hooks_dir": []}, False, [], id="no place"),
+        pytest.param({"cdi_spec_dirs": ["/etc/cdi"], "hooks_dir": ["/h"]}, True, ["/h"], id="one place each"),
+    ],
+)
+def test_what_crio_takes_besides_is_what_it_tells(
+    runtime: dict[str, list[str]], hook_dirs: list[str], *, cdi: bool | None
+) -> None:
+    found = effect({"crio": {"runtime": {"default_runtime": "x", **runtime}}})
+
+    assert (found.cdi, [str(path) for path in found.cdi_dirs]) == (cdi, runtime.get("cdi_spec_dirs", []))
+    assert [str(path) for path in found.hook_dirs] == hook_dirs
+    assert found.default == "x"

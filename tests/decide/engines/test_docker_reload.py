@@ -135,3 +135,46 @@ def test_where_dockerd_looks_for_its_default_depends_on_who_named_it(
     said = broken[0 if version == OLD else 1]
     assert (found.default, found.broken, found.ready) == (default, said, not said)
     assert found.undefined == (default if said else "")
+
+
+@pytest.mark.parametrize("version", [OLD, (23, 0, 6), NEW, None])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("{", f"read {PATH} as JSON (line 1, column 2: ", id="no JSON"),
+        pytest.param("[]", f"read {PATH} as JSON (line 1, column 1: expected an object)", id="a list"),
+        pytest.param('{"runtimes": 7}', "runtimes is no object", id="runtimes of another type"),
+        pytest.param(
+            '{"default-runtime": 7}', "default-runtime is no string", id="a default of another type"
+        ),
+        pytest.param('{"runtimes": {"a": 7}}', "the runtime a is no object", id="a runtime of another type"),
+    ],
+)
+def test_what_dockerd_cannot_read_keeps_it_from_its_start_and_a_reload_from_being_taken(
+    text: str, words: str, version: tuple[int, ...] | None
+) -> None:
+    file = File(text.encode())
+
+    started = effect(file, PATH, version)
+    taken = reloaded(has("runc"), file, PATH, version)
+
+    assert not started.ready
+    assert started.broken.startswith(words)
+    assert isinstance(taken, Refused)
+    assert (taken.words.startswith(words), taken.dies) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "reads"),
+    [
+        pytest.param("\ufeff{}", OLD, False, id="a byte order mark, of 20.10"),
+        pytest.param("\ufeff{}", (23, 0, 6), True, id="a byte order mark, of 23"),
+        pytest.param("\ufeff{}", NEW, True, id="a byte order mark, of 28"),
+        pytest.param("\ufeff{}", None, True, id="a byte order mark, of nobody knows which"),
+        pytest.param("{}", OLD, True, id="none, of 20.10"),
+    ],
+)
+def test_a_byte_order_mark_is_too_much_for_the_old_dockerd(
+    text: str, version: tuple[int, ...] | None, *, reads: bool
+) -> None:
+    assert effect(File(text.encode()), PATH, version).ready is reads

@@ -1,0 +1,168 @@
+"""What an install and a look at the node add to the counts that monitoring is told."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
+from installer.decide.metrics import Counts
+from installer.decide.options import Drift, Options
+from installer.decide.part import Part
+from installer.decide.plan import Plan
+from installer.decide.rows import ConfigRow, EngineRow, Record
+from installer.decide.steps import MakeDirectory
+from installer.host.files import Host
+from installer.record import monitoring
+from installer.record.counts import read_counts
+from installer.record.ledger import Ledger
+
+TEXTFILE = PurePosixPath("/prom/toolkit-installer.prom")
+NOTHING = Plan((), Record(), Record(), {})
+CHANGES = NOTHING.and_part(Part("directories", (MakeDirectory(PurePosixPath("/d")),), ("",)))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node whose docker and containerd were configured, and whose figures are told."""
+
+    host: Host
+    options: Options
+    ledger: Ledger
+
+    @property
+    def counts(self) -> Counts:
+        return read_counts(self.host, self.options.layout)
+
+    def told(self, plan: Plan, refused: tuple[str, ...] | None = None) -> Counts:
+        monitoring.installed(self.host, self.options, self.ledger, plan, refused)
+        return self.counts
+
+    def samples(self) -> dict[str, float]:
+        file = self.host.read(TEXTFILE)
+        assert file is not None
+        lines = [line for line in file.content.decode().splitlines() if not line.startswith("#")]
+        pairs = (line.removeprefix("toolkit_installer_").rsplit(" ", 1) for line in lines)
+        return {name: float(value) for name, value in pairs}
+
+    def writes(self, text: str) -> None:
+        self.host.local_path(ENGINES["docker"].config).write_text(text)
+
+
+def _row(name: str) -> EngineRow:
+    engine = ENGINES[name]
+    binary = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+    return EngineRow(name, engine.socket, engine.unit, (("nvidia", binary),), config=engine.config)
+
+
+def _written(name: str) -> ConfigRow:
+    return ConfigRow(name, ENGINES[name].config, None, None, (), ())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    for name in ("prom", "etc/docker", "etc/containerd"):
+        (tmp_path / name).mkdir(parents=True)
+    host = Host.under(PurePosixPath(tmp_path))
+    options = Options(host_root=PurePosixPath(tmp_path), metrics_textfile=TEXTFILE)
+    ledger = Ledger.open(host, options.layout)
+    monitoring.claim(host, options, ledger)
+    held = replace(
+        ledger.held,
+        engines=(_row("docker"), _row("containerd")),
+        configs=(_written("docker"), _written("containerd")),
+    )
+    ledger.write(held)
+    yield Node(host, options, ledger)
+    ledger.remove()
+
+
+@pytest.mark.parametrize(
+    ("plan", "refused", "installs", "repairs"),
+    [
+        pytest.param(CHANGES, None, 1, 0, id="an install"),
+        pytest.param(NOTHING, None, 1, 0, id="an install that finds all in place"),
+        pytest.param(CHANGES, (), 0, 1, id="a look that repairs something"),
+        pytest.param(NOTHING, (), 0, 0, id="a look that finds all in place"),
+        pytest.param(
+            replace(CHANGES, due=frozenset({"docker"})), (), 0, 0, id="a look that an idle engine has let on"
+        ),
+        pytest.param(CHANGES, ("docker",), 0, 1, id="a look that repairs what an engine refused"),
+    ],
+)
+def test_an_install_counts_as_one_and_a_look_as_a_repair_where_it_changed_something(
+    node: Node, plan: Plan, refused: tuple[str, ...] | None, installs: int, repairs: int
+) -> None:
+    counts = node.told(plan, refused)
+
+    assert (counts.installs, counts.repairs) == (installs, repairs)
+
+
+def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not_proven(node: Node) -> None:
+    first = node.told(NOTHING)
+    second = node.told(NOTHING, ())
+    unproven = node.told(replace(NOTHING, unproven=("docker",)), ())
+    samples = node.samples()
+    again = node.told(NOTHING, ())
+    monitoring.failed(
+        node.host, node.options, node.ledger, InstallerError("act", remedy="look", code="locked")
+    )
+
+    assert first.ready_since_s == second.ready_since_s == first.success_s < second.success_s
+    assert unproven.ready_since_s == 0
+    assert [samples[f'engine_serves{{engine="{name}"}}'] for name in ("docker", "containerd")] == [0, 1]
+    assert again.ready_since_s == again.success_s
+    assert (node.counts.ready_since_s, node.counts.failures) == (0, {"locked": 1})
+    assert node.samples()["ready"] == 0
+
+
+@pytest.mark.parametrize(
+    ("release", "told"), [((1, 17, 8), "1.17.8"), (None, "")], ids=["of a version", "that does not tell"]
+)
+def test_the_version_of_the_toolkit_is_told_where_it_has_one(
+    node: Node, release: tuple[int, ...] | None, told: str
+) -> None:
+    assert node.told(replace(NOTHING, release=release)).toolkit == told
+
+
+DOCKERS = '{"runtimes": {"nvidia": {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime"}}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "drift", "drifted"),
+    [
+        pytest.param(DOCKERS, Drift.REPAIR, 0, id="the config has our runtime"),
+        pytest.param("{}", Drift.REPAIR, 1, id="it has it no more"),
+        pytest.param("{", Drift.REPAIR, 1, id="nobody can read it"),
+        pytest.param("{}", Drift.REPORT, 1, id="it is only reported"),
+        pytest.param("{}", Drift.IGNORE, 0, id="nobody wants to know"),
+    ],
+)
+def test_an_engine_has_drifted_where_its_own_configs_do_not_come_to_what_was_installed(
+    node: Node, text: str, drift: Drift, drifted: int
+) -> None:
+    node.writes(text)
+    node.host.local_path(ENGINES["containerd"].config).write_text("version = 3\n")
+
+    monitoring.installed(node.host, replace(node.options, drift=drift), node.ledger, NOTHING, None)
+
+    samples = node.samples()
+    assert samples['config_drifted{engine="docker"}'] == drifted
+    assert samples['config_drifted{engine="containerd"}'] == (drift is not Drift.IGNORE)
+
+
+@pytest.mark.parametrize("refused", [("docker",), (), None], ids=["one", "none", "after an install"])
+def test_who_would_not_come_up_with_the_configs_that_lie_there_is_told_and_serves_until_then(
+    node: Node, refused: tuple[str, ...] | None
+) -> None:
+    node.told(NOTHING, refused)
+
+    samples = node.samples()
+    assert [samples[f'engine_serves{{engine="{name}"}}'] for name in ("docker", "containerd")] == [1, 1]
+    told = {name: value for name, value in samples.items() if name.startswith("config_refused")}
+    assert told == {
+        'config_refused{engine="docker"}': bool(refused),
+        'config_refused{engine="containerd"}': False,
+    }

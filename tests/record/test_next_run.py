@@ -1,0 +1,152 @@
+"""How long a run that stops waits for the next one, and the next one for a ledger that is held."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.data import replace
+from installer.decide.errors import LockedError
+from installer.decide.options import Options
+from installer.host.claims import claimed, is_claimed
+from installer.host.files import Host
+from installer.host.pods import OWN_NAME
+from installer.record import next_run
+from installer.record.ledger import Ledger
+from installer.record.next_run import await_next_run, ledger_for_run
+
+PODS = "var/log/pods"
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    monkeypatch.setenv(OWN_NAME, "toolkit-aaaaa")
+    return Options(host_root=PurePosixPath(tmp_path))
+
+
+def kubelet_makes(options: Options, *pods: str) -> None:
+    for pod in pods:
+        (Path(options.host_root) / PODS / f"gpu_{pod}_0c5d-{pod}").mkdir(parents=True)
+
+
+@contextmanager
+def later(act: Callable[[], object], after_s: float) -> Iterator[None]:
+    timer = threading.Timer(after_s, act)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+@pytest.mark.parametrize(
+    ("pods", "limits_s", "waited_s"),
+    [
+        pytest.param((), (9, 9), 0, id="we are no pod: not at all"),
+        pytest.param(("toolkit-aaaaa",), (0.3, 9), 0.3, id="no other: until the kubelet would have made it"),
+        pytest.param(("toolkit-aaaaa", "toolkit-bbbbb"), (0.1, 0.6), 0.6, id="the next: until it would run"),
+    ],
+)
+def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
+    options: Options,
+    monkeypatch: pytest.MonkeyPatch,
+    pods: tuple[str, ...],
+    limits_s: tuple[float, float],
+    waited_s: float,
+) -> None:
+    monkeypatch.setattr(next_run, "SIGN_S", limits_s[0])
+    monkeypatch.setattr(next_run, "START_S", limits_s[1])
+    host = Host.under(options.host_root)
+    ledger = Ledger.open(host, options.layout)
+    kubelet_makes(options, *pods)
+    began = time.monotonic()
+
+    assert not await_next_run(host, ledger.lock)
+
+    assert waited_s <= time.monotonic() - began < waited_s + 5
+
+
+def test_a_pod_that_was_made_long_before_the_stop_is_not_the_next_one(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host.under(options.host_root)
+    ledger = Ledger.open(host, options.layout)
+    kubelet_makes(options, "toolkit-aaaaa", "toolkit-bbbbb")
+    time.sleep(0.2)
+    monkeypatch.setattr(next_run, "RECENT_S", 0.1)
+    monkeypatch.setattr(next_run, "SIGN_S", 0.1)
+    began = time.monotonic()
+
+    assert not await_next_run(host, ledger.lock)
+
+    assert time.monotonic() - began < 5
+
+
+def test_the_next_run_that_waits_for_the_lock_is_seen(options: Options) -> None:
+    host = Host.under(options.host_root)
+    ledger = Ledger.open(host, options.layout)
+    kubelet_makes(options, "toolkit-aaaaa", "toolkit-bbbbb")
+
+    with claimed(host, options.layout.home):
+        assert await_next_run(host, ledger.lock)
+
+
+def opened(options: Options) -> Ledger:
+    host = Host.under(options.host_root)
+    return ledger_for_run(host, options, lambda: Ledger.open(host, options.layout))
+
+
+def test_a_ledger_that_nobody_holds_is_opened_at_once(options: Options) -> None:
+    assert opened(options).held.empty
+
+
+def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(options: Options) -> None:
+    holder = Ledger.open(Host.under(options.host_root), options.layout)
+    seen = []
+
+    def ends() -> None:
+        seen.append(is_claimed(holder.lock))
+        holder.lock.release()
+
+    with later(ends, 0.3):
+        ledger = opened(options)
+
+    assert seen == [True]
+    assert not is_claimed(ledger.lock)
+
+
+def test_a_ledger_that_stays_held_is_given_up_in_time(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_run, "ENDS_S", 0.5)
+    holder = Ledger.open(Host.under(options.host_root), options.layout)
+    began = time.monotonic()
+
+    with pytest.raises(LockedError):
+        opened(options)
+
+    assert 0.5 <= time.monotonic() - began < 10
+    holder.lock.release()
+
+
+@pytest.mark.parametrize("pid_file", ["/run/nvidia/toolkit/toolkit.pid", "/run/theirs.pid"])
+@pytest.mark.parametrize("comes_s", [0.0, 0.3], ids=["before", "while we wait"])
+def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
+    options: Options, pid_file: str, comes_s: float
+) -> None:
+    holder = Ledger.open(Host.under(options.host_root), options.layout)
+    holder.write(replace(holder.held, pid_file=PurePosixPath("/run/theirs.pid")))
+    path = Path(options.host_root) / pid_file[1:]
+    path.parent.mkdir(parents=True)
+    if not comes_s:
+        path.touch()
+    began = time.monotonic()
+
+    with later(path.touch, comes_s), pytest.raises(LockedError):
+        opened(options)
+
+    assert comes_s <= time.monotonic() - began < 10
+    holder.lock.release()
