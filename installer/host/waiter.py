@@ -50,6 +50,7 @@ PROC = "/proc/"
 # Before a path: one that is to be there; a socket, with a letter for what is spoken on it (asking.py); a
 # directory that could not be written to; and one that is to stay mounted as it is, with room in it.
 THERE, ASK, ROOM, KEPT = "!", "?", "%", "="
+FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
 
 
@@ -262,9 +263,9 @@ def _room(path: str, kept: bool) -> list[int]:  # noqa: FBT001 - typing is not l
 
 
 def lacks_room(said: posix.statvfs_result) -> bool:
-    """Tell whether a file system has no room for the state of a container; without a limit it has."""
-    little = said.f_blocks and said.f_bavail * said.f_frsize < LITTLE
-    return bool(little or (said.f_files and not said.f_favail))
+    """Tell whether a file system has no room for a container of root's; without a limit it has."""
+    little = said.f_blocks and said.f_bfree * said.f_frsize < LITTLE
+    return bool(little or (said.f_files and said.f_ffree < FEW))
 
 
 def _stat(path: str) -> list[int]:

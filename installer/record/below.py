@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.configs import tree_of
-from installer.decide.data import dataclass
+from installer.decide.data import dataclass, replace
 from installer.decide.effect import Handler
 from installer.decide.engines import ENGINES
 from installer.decide.engines.containerd import CONTAINERD
@@ -21,6 +21,7 @@ from installer.record.cmdline import path_of, value_of
 from installer.record.room import data_of, mounted, state_of
 from installer.record.running import can_be_started
 from installer.record.started import PATH, paths_of, started
+from installer.record.visible import refuse_unseen
 
 ASK_S: Final = 3.0
 CONTAINERD_FLAG: Final = ("--containerd",)
@@ -59,15 +60,13 @@ def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below
         InstallerError: no container could be started with it.
     """
     for place in (*((engine.state,) if engine.state else ()), *state_of(engine.name)):
-        if is_full(host, place):
-            flaw = f"{place}, where each container has its state, is full"
-            raise _unable(engine, flaw, "make room there", "no-space")
+        _refuse_unwritable(host, engine, place, "where each container has its state")
     if NOEXEC in mounted(host, toolkit, engine.pid):
         flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
         raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
     how = started(host, engine)
     words = how.words if how else ()
-    _refuse_read_only(host, engine, data_of(host, engine.name, engine.config, words))
+    _refuse_unwritable(host, engine, data_of(host, engine.name, engine.config, words))
     socket = containerd_of(host, engine, words, before.containerd)
     pid, exe = engine.pid, engine.exe
     if socket is not None:
@@ -77,7 +76,8 @@ def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below
         pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
         words = answer.cmdline if answer else ()
         config = path_of(words, CONTAINERD.cmdline.config) or CONTAINERD.config
-        _refuse_read_only(host, engine, data_of(host, CONTAINERD.name, config, words) if answer else None)
+        _refuse_unwritable(host, engine, data_of(host, CONTAINERD.name, config, words) if answer else None)
+    refuse_unseen(replace(engine, pid=pid), (PurePosixPath(each.binary) for each in _ours(engine, toolkit)))
     paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
     monitor = _monitor(host, engine, toolkit, (*paths, *((exe.parent,) if exe else ()), OPT))
     if monitor is None and before.monitor:
@@ -111,9 +111,18 @@ def containerd_of(
     return there or (PurePosixPath(known) if known else None)
 
 
-def _refuse_read_only(host: Host, engine: EngineFacts, data: PurePosixPath | None) -> None:
-    if data is not None and host.exists(data) and READ_ONLY in mounted(host, data, engine.pid):
-        flaw = f"{data}, where the files of containers are, is mounted {READ_ONLY}"
+def _refuse_unwritable(
+    host: Host,
+    engine: EngineFacts,
+    place: PurePosixPath | None,
+    what: str = "where the files of containers are",
+) -> None:
+    if place is None or not host.exists(place):
+        return
+    if is_full(host, place):
+        raise _unable(engine, f"{place}, {what}, is full", "make room there", "no-space")
+    if READ_ONLY in mounted(host, place, engine.pid):
+        flaw = f"{place}, {what}, is mounted {READ_ONLY}"
         remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
         raise _unable(engine, flaw, remedy, "engine-not-proven")
 
@@ -163,17 +172,17 @@ def _said(engine: EngineFacts, kind: Monitor, toolkit: PurePosixPath) -> Iterato
     """Yield where the default runtime has that program, and each of ours; None for one that does not say."""
     serving = engine.serving
     default = serving.handlers.get(serving.default) if serving else None
-    ours = (
-        (each for each in serving.handlers.values() if each.binary.startswith(f"{toolkit}/"))
-        if serving
-        else ()
-    )
-    for handler in (default or Handler(), *ours):
+    for handler in (default or Handler(), *_ours(engine, toolkit)):
         said = {name.lower().replace("_", ""): value for name, value in handler.table.items()}
         paths = (said.get(name) for name in NAMED_BY[kind])
         yield next(
             (PurePosixPath(path) for path in paths if isinstance(path, str) and path.startswith("/")), None
         )
+
+
+def _ours(engine: EngineFacts, toolkit: PurePosixPath) -> tuple[Handler, ...]:
+    handlers = engine.serving.handlers.values() if engine.serving else ()
+    return tuple(each for each in handlers if each.binary.startswith(f"{toolkit}/"))
 
 
 def _unable(engine: EngineFacts, flaw: str, remedy: str, code: Code) -> InstallerError:

@@ -207,16 +207,29 @@ def test_the_containerd_of_docker_is_where_dockerd_looks_for_it(
     assert below.containerd_of(Host.under(PurePosixPath(tmp_path)), _engine("containerd"), words) is None
 
 
-FULL = {"f_blocks": 1000, "f_bavail": 8, "f_frsize": 4096, "f_files": 0, "f_favail": 0, "f_flag": 0}
+FULL = {
+    "f_blocks": 1000,
+    "f_bfree": 8,
+    "f_bavail": 8,
+    "f_frsize": 4096,
+    "f_files": 0,
+    "f_ffree": 0,
+    "f_flag": 0,
+}
 
 
 @pytest.mark.parametrize(
     ("said", "full"),
     [
         pytest.param({}, True, id="32 KiB: runc cannot store its state"),
-        pytest.param({"f_bavail": 1000}, False, id="4 MiB"),
-        pytest.param({"f_blocks": 0, "f_bavail": 0}, False, id="no limit"),
-        pytest.param({"f_bavail": 1000, "f_files": 9}, True, id="no inode"),
+        pytest.param({"f_bfree": 1000}, False, id="4 MiB"),
+        pytest.param({"f_bfree": 1000, "f_bavail": 0}, False, id="4 MiB, for root alone"),
+        pytest.param({"f_blocks": 0, "f_bfree": 0}, False, id="no limit"),
+        pytest.param({"f_bfree": 1000, "f_files": 900}, True, id="no inode"),
+        pytest.param(
+            {"f_bfree": 1000, "f_files": 900, "f_ffree": 6}, True, id="6 inodes: no pipe for a shim"
+        ),
+        pytest.param({"f_bfree": 1000, "f_files": 900, "f_ffree": 100}, False, id="100 inodes"),
     ],
 )
 def test_a_state_without_room_is_told(
@@ -260,6 +273,34 @@ def test_files_of_containers_that_are_on_a_read_only_disk_are_told(
     assert f"{place}, where the files of containers are, is mounted read-only" in _why(
         tmp_path, replace(_engine(name), config=file)
     )
+
+
+def test_a_full_disk_and_a_read_only_state_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("run/containerd", "var/lib/containerd"):
+        (tmp_path / place).mkdir(parents=True)
+    engine = _engine("containerd")
+    monkeypatch.setattr(
+        Host, "mounted", lambda _, path: ("read-only",) if str(path) == "/run/containerd" else ()
+    )
+
+    assert "/run/containerd, where each container has its state, is mounted read-only" in _why(
+        tmp_path, engine
+    )
+
+    monkeypatch.setattr(Host, "mounted", lambda *_: ())
+    monkeypatch.setattr(below, "is_full", lambda _, path: str(path) == "/var/lib/containerd")
+
+    said = _why(tmp_path, engine)
+    assert "(/var/lib/containerd, where the files of containers are, is full); make room there" in said
+
+
+def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tmp_path: Path) -> None:
+    """Its unit may have ``TemporaryFileSystem=/usr/local`` by now: here it is a process with another root."""
+    binary = f"{TOOLKIT}/nvidia-container-runtime"
+    assert not Path(binary).exists()
+    served = replace(_engine("containerd"), serving=Effect({"nvidia": Handler(binary)}, "runc"))
+
+    assert f"{binary} is not there for pid {os.getpid()}" in _why(tmp_path, replace(served, pid=os.getpid()))
 
 
 def test_the_disk_of_the_containerd_below_docker_counts_too(
