@@ -115,7 +115,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
     plan = _planned(work)
     if watching.moment(work.host, work.options, work.held()) != moment:
         as_found = ELSEWISE  # what came and went again meanwhile is in the plan, and in no signature
-    drifted = Drifted.of(plan)
+    drifted = Drifted.of(plan, work.held())
     decision = _decision(work, plan, drifted, now)
     if decision.action in {Action.REPAIR, Action.NOTHING}:
         now = _repaired(work, now, plan, drifted)

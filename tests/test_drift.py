@@ -113,6 +113,32 @@ def test_what_somebody_else_wrote_stays_and_comes_back_byte_for_byte_at_the_end(
     assert (site.root / DAEMON_JSON).read_text() == THEIRS
 
 
+@pytest.mark.parametrize("path", [CONTAINERD, DAEMON_JSON])
+def test_a_config_of_more_than_ours_that_somebody_has_removed_is_told_and_not_written_anew(
+    site: Site, path: str
+) -> None:
+    config = site.root / path
+    theirs = config.read_bytes()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        with_ours = config.read_bytes()
+        number = look(site)["number"]
+        config.unlink()
+        until(lambda: look(site)["number"] > number)
+        until_it_sleeps(child.pid)
+        told, made = site.status(), config.exists()
+        config.write_bytes(theirs)
+        until(lambda: config.read_bytes() == with_ours)
+        until(lambda: site.status("--deep").returncode == 0, lambda: site.status("--deep").stdout)
+        child.terminate()
+        assert child.wait(30) == 0
+    assert not made, "the engine's next start would be without all that its owner had in it"
+    assert told.returncode == 1
+    assert f"somebody has removed /{path}, with more in it than our runtimes" in told.stdout
+    assert "put it back" in told.stdout
+    assert config.read_bytes() == theirs
+
+
 def test_a_change_that_matters_to_nobody_is_looked_at_without_a_word(site: Site) -> None:
     with site.running() as child:
         until_it_sleeps(child.pid)

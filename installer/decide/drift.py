@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.data import dataclass, replace
@@ -80,16 +81,18 @@ class Decision:
 class Drifted:
     """What is not as installed: the things with the reason of each, and the engines that need a reload.
 
-    ``theirs`` tells that another installer has put its toolkit, or begun to, in the place of ours.
+    ``theirs`` tells that another installer has put its toolkit, or begun to, in the place of ours; what is
+    ``removed`` are configs that held more than our runtimes.
     """
 
     things: Mapping[str, str]
     engines: tuple[str, ...] = ()
     theirs: bool = False
+    removed: tuple[PurePosixPath, ...] = ()
 
     @classmethod
-    def of(cls, plan: Plan) -> "Drifted":
-        """Return what a plan is about to change."""
+    def of(cls, plan: Plan, held: Record) -> "Drifted":
+        """Return what a plan is about to change of what is ``held``."""
         pairs = list(zip(plan.steps, plan.why, strict=True))
         things = {
             _thing(step): why
@@ -101,8 +104,13 @@ class Drifted:
         things |= dict.fromkeys(plan.pending.keys(), "it does not serve our runtimes")
         engines |= dict.fromkeys(plan.pending.keys())
         things = {thing: why for thing, why in things.items() if thing not in plan.due}
+        made = (step.path for step in plan.steps if isinstance(step, WriteConfig) and step.before is None)
+        removed = (path for path in made if (row := held.config(path)) is not None and row.original)
         return cls(
-            things, tuple(engine for engine in engines if engine not in plan.due), theirs=THEIRS in plan.why
+            things,
+            tuple(engine for engine in engines if engine not in plan.due),
+            theirs=THEIRS in plan.why,
+            removed=tuple(removed),
         )
 
     @property
@@ -151,6 +159,8 @@ def decide(
         return Decision(Action.REPORT, _reported(drifted, "--drift report only tells"))
     if drifted.theirs:
         return Decision(Action.REPORT, _taken_over(drifted))
+    if drifted.removed:
+        return Decision(Action.REPORT, _not_ours_alone(drifted.removed))
     if drifted.engines and not policy.restarts:
         return Decision(Action.REPORT, _reported(drifted, _reload_needed(drifted.engines)))
     recent = recent_repairs(repairs, now_s)
@@ -241,6 +251,17 @@ def _taken_over(drifted: Drifted) -> InstallerError:
     return InstallerError(
         f"repair {drifted.names} without being asked (what has that place is another installer's)",
         remedy=f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back",
+        code="drifted",
+    )
+
+
+def _not_ours_alone(paths: Sequence[PurePosixPath]) -> InstallerError:
+    """With ours alone in it the engine's next start would be without all that its owner had there."""
+    files = " and ".join(map(str, paths))
+    return InstallerError(
+        f"repair the node without being asked (somebody has removed {files}, with more in it than our "
+        "runtimes)",
+        remedy=f"put it back; or run {RECONCILE} for one with our runtimes alone",
         code="drifted",
     )
 

@@ -98,7 +98,7 @@ def test_a_plan_tells_what_differs_and_which_engines_it_disturbs(
 ) -> None:
     part = Part("x", tuple(steps), tuple("because" for _ in steps))
 
-    drifted = Drifted.of(Plan((part,), Record(), Record(), {}))
+    drifted = Drifted.of(Plan((part,), Record(), Record(), {}), Record())
 
     assert ([*drifted.things], drifted.engines) == (things, engines)
 

@@ -161,7 +161,7 @@ def test_only_what_somebody_does_to_it_is_drift(
     plan = plan_install(facts(spec, there, row()), OPTIONS)
 
     assert done(plan)
-    assert (str(PATH) in Drifted.of(plan).things) is drifts
+    assert (str(PATH) in Drifted.of(plan, Record()).things) is drifts
 
 
 def test_it_goes_where_runtimes_are_asked_for_and_at_an_undo() -> None:
@@ -219,7 +219,7 @@ def test_a_specification_that_follows_the_driver_is_replaced_alone_where_the_res
     found = facts(spec, OLD_FILE, known)
     before = replace(found.held, finished=True)
     plan = plan_install(replace(found, held=before), OPTIONS)
-    drifted = Drifted.of(plan)
+    drifted = Drifted.of(plan, Record())
 
     alone = following(plan, before)
 

@@ -149,7 +149,7 @@ def test_a_restart_that_was_due_is_no_drift_and_one_for_drift_is_left_to_its_pol
     drift = [_later(disk, proven, each) for each in ((), BUSY)]
 
     def action(plan: Plan, policy: Drift) -> Action:
-        return decide(policy, Drifted.of(plan), {}, 100.0, str).action
+        return decide(policy, Drifted.of(plan, Record()), {}, 100.0, str).action
 
     assert [action(plan, Drift.AUTO) for plan in due] == [Action.NOTHING, Action.NOTHING]
     assert [action(plan, Drift.REPORT) for plan in due] == [Action.NOTHING, Action.NOTHING]
