@@ -1,8 +1,8 @@
 """Answers who asks for metrics while ``run`` waits: loaded into that bare interpreter, if asked for.
 
 The text is that of a file; nothing is made of a request but that it has come. One connection at a time, each
-with a deadline and given up when a signal comes, and between two of them the waiter looks at its own: who asks can
-hold up nobody but others who ask.
+with a deadline and given up when a signal comes, and between two of them the waiter looks at its own: who
+asks can hold up nobody but others who ask.
 """
 
 import posix
