@@ -21,6 +21,7 @@ from installer.decide.rows import EngineRow, Record
 from installer.decide.verify import TELLS, Exec, Observed, Proof, Tools, Wanted, is_whole, proof, unproven
 from installer.decide.wrapper import real_name
 from installer.host import cri_pods, docker_containers
+from installer.host.alone import alone
 from installer.host.files import Host
 from installer.host.opens import opens
 from installer.host.shell import shell_of
@@ -50,7 +51,8 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         lacks = "no runtime of ours is installed: engines take devices by CDI"
         click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
-    found = tuple(proofs(host, options, held))
+    with alone(host, options.layout.ledger):  # each removes what it finds of another as a leftover
+        found = tuple(proofs(host, options, held))
     if as_json:
         sys.stdout.write(json.dumps(_document(found), indent=2) + "\n")
     else:

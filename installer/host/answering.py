@@ -1,7 +1,8 @@
 """Answers who asks for metrics while ``run`` waits: loaded into that bare interpreter, if asked for.
 
 The text is that of a file; nothing is made of a request but that it has come. One connection at a time, each
-with a deadline and given up when a signal comes: who asks can hold up nobody but others who ask.
+with a deadline and given up when a signal comes, and between two of them the waiter looks at its own: who
+asks can hold up nobody but others who ask.
 """
 
 import posix
@@ -23,7 +24,7 @@ O_ASYNC = 0o20000  # asm-generic/fcntl.h; posix does not name it
 TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def beside(said: bytes, asked: int) -> "Callable[[list[int]], None]":
+def beside(said: bytes, asked: int) -> "Callable[[list[int]], float | None]":
     """Have the kernel tell of who connects to a socket; return what then answers with a file."""
     fd, _, path = said.partition(b":")
     arm(int(fd), asked)
@@ -37,17 +38,21 @@ def arm(fd: int, asked: int) -> None:
     fcntl(fd, F_SETFL, posix.O_NONBLOCK | O_ASYNC)
 
 
-def answer(fd: int, path: bytes, numbers: list[int]) -> None:
-    """Answer all who have connected; leave the rest for later where one of the signals is pending."""
+def answer(fd: int, path: bytes, numbers: list[int]) -> float | None:
+    """Answer one who has connected; return 0.0, for there may be more, or None where nobody is left.
+
+    Nobody is answered while one of the signals is pending.
+    """
     listener = socket(fileno=fd)
     try:
-        while not sigpending() & {*numbers}:
+        if not sigpending() & {*numbers}:
             connection, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - what socket.py wraps
             _serve(socket(fileno=connection), path, numbers)
     except OSError:
-        pass  # nobody is left, or they have gone
+        return None  # nobody is left, or they have gone
     finally:
         listener.detach()
+    return 0.0
 
 
 def _serve(connection: socket, path: bytes, numbers: list[int]) -> None:

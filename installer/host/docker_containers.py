@@ -30,7 +30,9 @@ def container(
     with _connected(socket, "run", timeout_s) as client:
         try:
             _sweep(client, timeout_s)
-            client.api.import_image_from_data(_nothing(), repository=MARK, tag="1")
+            client.api.import_image_from_data(
+                _nothing(), repository=MARK, tag="1", changes=[f"LABEL {LABEL}={MARK}"]
+            )
             with _running(client, runtime, tools, environment) as found:
                 yield found
         finally:
@@ -104,8 +106,11 @@ def _sweep(client: "docker.DockerClient", timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     for each in client.containers.list(all=True, filters={"label": f"{LABEL}={MARK}"}, ignore_removed=True):
         _remove(each, deadline)
-    with suppress(ImageNotFound):
-        client.images.remove(f"{MARK}:1", force=True)
+    # By their label: one whose name a later one has taken is without a name, and would stay for good.
+    marked = {"label": f"{LABEL}={MARK}"}
+    for image in (f"{MARK}:1", *client.api.images(quiet=True, filters=marked)):
+        with suppress(ImageNotFound):
+            client.images.remove(image, force=True)
 
 
 def _remove(made: "Container", deadline: float) -> None:

@@ -182,8 +182,9 @@ def _until(numbers: list[int], asides: "list[Aside]", seconds: float | None) -> 
             came = told.si_signo if told else 0
         else:
             came = int(sigwait([*numbers, *own]))
-        if came in numbers or (not came and due is not None and monotonic() >= due):
-            return came
+        # The time counts also where one of the asides was told of: they come without an end.
+        if came in numbers or (due is not None and monotonic() >= due):
+            return came * (came in numbers)
 
 
 def compared_soon(places: list[str]) -> bool:

@@ -126,6 +126,22 @@ def test_what_a_killed_one_left_goes_with_the_next(node: Node) -> None:
     assert left(node) == before
 
 
+def test_one_is_at_work_at_a_time_and_images_that_lost_their_name_go_with_the_next(docker_node: Node) -> None:
+    docker_node.installer("install", *SOURCE, check=True)
+    verify(docker_node)
+    images = ["docker", "images", "--all", "--quiet"]
+    before = docker_node.run(images).stdout
+    label = "LABEL toolkit-installer=toolkit-installer-verify"
+    docker_node.run(["sh", "-c", f"printf '' | tar -cT /dev/null | docker import --change '{label}' -"])
+    nameless = docker_node.run(images).stdout
+    first = docker_node.start_installer("verify")
+    second = docker_node.installer("verify")
+
+    assert {first.wait(), second.returncode} == {0, 3}, (first.log, second.stderr)
+    assert nameless != before
+    assert docker_node.run(images).stdout == before
+
+
 @pytest.mark.parametrize("in_use", ["wait", "keep"])
 def test_what_a_killed_one_left_goes_with_an_undo(node: Node, in_use: str) -> None:
     node.installer("install", *SOURCE, check=True)

@@ -54,8 +54,14 @@ def place(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def waiting(
-    places: list[str], *, due_s: float = 0, rest_s: float = 0, before: str = "", code: str = ""
+def waiting(  # noqa: PLR0913 - one way to each wait
+    places: list[str],
+    *,
+    due_s: float = 0,
+    rest_s: float = 0,
+    before: str = "",
+    code: str = "",
+    fds: tuple[int, ...] = (),
 ) -> Iterator["subprocess.Popen[str]"]:
     """Start the waiter; when it wakes it becomes what says what woke it."""
     watch = Watch(tuple(places), before or waiter.signature(places), due_s, rest_s)
@@ -63,15 +69,15 @@ def waiting(
     if code:  # in the place of the script
         script = str(waiting_script(waiter))
         command = [*command[:3], "-c", code, *command[command.index(script) + 1 :]]
-    with _started(command) as child:
+    with _started(command, fds) as child:
         yield child
 
 
 @contextmanager
-def _started(command: list[str]) -> Iterator["subprocess.Popen[str]"]:
+def _started(command: list[str], fds: tuple[int, ...] = ()) -> Iterator["subprocess.Popen[str]"]:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=fds)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     with child:
@@ -448,3 +454,52 @@ def test_an_engine_that_has_ended_is_not_asked_for_its_socket_may_start_it_again
         systemd.settimeout(0.1)
         with pytest.raises(TimeoutError):
             systemd.accept()
+
+
+@contextmanager
+def silent_clients(path: Path) -> Iterator[None]:
+    """Keep two clients on a socket that say nothing, and that come again whenever they are sent away."""
+    stop = threading.Event()
+
+    def come() -> None:
+        while not stop.is_set():
+            with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+                client.settimeout(5)
+                client.connect(str(path))
+                client.recv(1)
+
+    threads = [threading.Thread(target=come) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        path.unlink()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("change", [True, False], ids=["a change", "the time that has come"])
+def test_clients_that_say_nothing_and_come_again_keep_nothing_from_being_seen(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, change: bool
+) -> None:
+    path = tmp_path / "sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        monkeypatch.setenv(waiter.LISTENS.decode(), f"{listener.fileno()}:{tmp_path}/figures")
+        with (
+            waiting(
+                [f"{place}/"],
+                due_s=0 if change else 3,
+                code=WITHOUT_DNOTIFY if change else "",
+                fds=(listener.fileno(),),
+            ) as child,
+            silent_clients(path),
+        ):
+            time.sleep(1.5)
+            if change:
+                (place / "config").write_text("other")
+
+            assert woken_by(child, 15) == waiter.CHANGED

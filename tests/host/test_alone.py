@@ -1,0 +1,25 @@
+"""One verify at a time."""
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.decide.errors import LockedError
+from installer.host.alone import alone
+from installer.host.files import Host
+
+LEDGER = PurePosixPath("/ledger")
+
+
+def test_a_second_one_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("")
+    host = Host.under(PurePosixPath(tmp_path))
+
+    with (
+        alone(host, LEDGER),
+        pytest.raises(LockedError, match="another instance holds /ledger"),
+        alone(host, LEDGER),
+    ):
+        pass
+    with alone(host, LEDGER):
+        pass
