@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 from installer.demo import CONFIGS
 from tests.support.looks import asked, look, until
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, STATE, Site
-from tests.support.waiting import until_it_sleeps
+from tests.support.waiting import stop, until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"
 CRIO = "etc/crio/crio.conf.d/99-nvidia.toml"
@@ -353,7 +352,7 @@ def test_reconcile_finds_another_pidfile(site: Site) -> None:
 def test_reconcile_is_told_when_the_run_ends_instead(site: Site) -> None:
     with site.running() as child:
         until_it_sleeps(child.pid)
-        child.send_signal(signal.SIGSTOP)
+        stop(child.pid)
         command = [sys.executable, "-m", "installer", "reconcile", "--host-root", str(site.root)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT) as asking:
             pending = re.compile(r"^ShdPnd:\s*0*1$", re.MULTILINE)
@@ -505,7 +504,7 @@ def test_a_probe_says_in_one_line_what_is_wrong_and_what_to_do(
     with site.running() as child:
         until_it_sleeps(child.pid)
         _proven(site, child.pid)
-        child.send_signal(signal.SIGSTOP)  # else it is repaired while we ask
+        stop(child.pid)  # else it is repaired while we ask
         act(site.root)
 
         probe, told = site.status("--ready"), site.status()

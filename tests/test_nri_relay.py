@@ -16,6 +16,7 @@ from installer.decide.nri.relay import script
 from installer.decide.nri.wishes import Nri
 from installer.host.nri_relay import Relay
 from tests.support.nri import ALLOW, DEADLINE_S, WISH, Engine, Place, Plugged, until
+from tests.support.waiting import stop
 
 PREINSTALLED = (*ALLOW, "--nri-preinstalled")
 ENGINE_WAITS_S = 5.0  # and starts without it
@@ -154,7 +155,7 @@ def test_a_plugin_that_hangs_costs_the_engine_a_second_and_serves_by_the_socket_
 ) -> None:
     with place.plugin(*PREINSTALLED) as child:
         _ready(place)
-        child.send_signal(signal.SIGSTOP)
+        stop(child.pid)
         began = time.monotonic()
         with place.started() as (plugged, program):
             assert program.wait(DEADLINE_S) == -signal.SIGKILL

@@ -20,7 +20,7 @@ from tests.support.freezer import frozen
 from tests.support.nri import Engine
 from tests.support.nri import until as told
 from tests.support.site import PROJECT, Site, sentence
-from tests.support.waiting import until, until_it_sleeps
+from tests.support.waiting import stop, until, until_it_sleeps
 
 KIND = "management.nvidia.com/gpu"
 WISH = {"nvidia.cdi.k8s.io/container.main": f"{KIND}=all"}
@@ -235,7 +235,7 @@ def _run_alone(child: "subprocess.Popen[str]", plugin: int) -> None:
 
 def _both(child: "subprocess.Popen[str]", plugin: int) -> None:
     """Kill both, before the plugin can say anything."""
-    os.kill(plugin, signal.SIGSTOP)
+    stop(plugin)
     child.kill()
     child.wait(SOON_S)
     os.kill(plugin, signal.SIGKILL)
@@ -287,7 +287,7 @@ def left_stopped(site: Nri, engine: Engine) -> Iterator[int]:
         told(site.state, '"registered": true')
         until_it_sleeps(child.pid)
         plugin = site.plugin()
-        os.kill(plugin, signal.SIGSTOP)
+        stop(plugin)
         child.kill()
         child.wait(SOON_S)
     try:
@@ -363,7 +363,7 @@ def test_a_stop_leaves_nothing_of_a_plugin_that_hangs(site: Nri) -> None:
         with site.served() as child:
             engine.plugged()
             until_it_sleeps(child.pid)
-            os.kill(site.plugin(), signal.SIGSTOP)
+            stop(site.plugin())
             child.terminate()
             assert child.wait(60) == 0
         assert site.tree() == before
@@ -384,7 +384,7 @@ def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: N
         told(figures, "toolkit_installer_nri_plugin_registered 1\n")
         until_it_sleeps(child.pid)
         first = site.plugin()
-        os.kill(first, signal.SIGSTOP)
+        stop(first)
         said, ready, check = site.status(), site.status("--ready"), _nri_check(site)
         plugin = engine.plugged()
         given = plugin.create(WISH)
@@ -488,7 +488,7 @@ def test_one_that_was_held_up_together_with_run_is_asked_again(monkeypatch: pyte
     Child(environment).keep()
     pid = int(environment[PLUGIN].split()[0])
     until(lambda: _field(pid, "State") == "S", SOON_S)
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     Child(environment).keep()  # asks
     said = environment[PLUGIN].split(b" ")
     said[4] = str(time.monotonic() - 2 * nri_child.ANSWER_S).encode()

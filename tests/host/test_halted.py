@@ -12,6 +12,7 @@ import pytest
 
 from installer.host.glance import halted
 from tests.support.freezer import frozen
+from tests.support.waiting import stop
 
 HOLDS = """
 import fcntl, os, sys, time
@@ -52,7 +53,7 @@ def test_one_that_goes_on_waits_for_something_now_and_then(tmp_path: Path, does:
 
 def test_one_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
     with holder(tmp_path / "lock", SLEEPS) as pid:
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         stopped = halted(str(tmp_path / "lock"))
         os.kill(pid, signal.SIGCONT)
 

@@ -1,5 +1,7 @@
 """A ``run`` that waits, seen from outside."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,3 +28,9 @@ def until(done: Callable[[], bool], timeout_s: float = 10) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and see it stopped: the signal alone only asks for it, and a processor may be long in coming."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text())
