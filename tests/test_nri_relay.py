@@ -20,6 +20,7 @@ from tests.support.waiting import stop
 
 PREINSTALLED = (*ALLOW, "--nri-preinstalled")
 ENGINE_WAITS_S = 5.0  # and starts without it
+PIPES = "in", "out"
 
 
 class Preinstalled(Place):
@@ -240,26 +241,28 @@ def test_the_engine_that_it_is_for_is_known_by_its_command_line(place: Preinstal
         assert plugged.create(WISH)["payload"]
 
 
+# The plugin may make each again before the next one goes.
 def _removed_directory(place: Preinstalled) -> None:
-    shutil.rmtree(place.pipes, ignore_errors=True)  # they may be made again before it has ended
+    shutil.rmtree(place.pipes, ignore_errors=True)
 
 
 def _removed_pipes(place: Preinstalled) -> None:
-    for pipe in place.pipes.iterdir():
-        pipe.unlink()
+    for name in PIPES:
+        (place.pipes / name).unlink(missing_ok=True)
 
 
 def _replaced_by_files(place: Preinstalled) -> None:
-    for pipe in place.pipes.iterdir():
-        pipe.unlink()
-        pipe.write_text("x")
+    for name in PIPES:
+        file = place.directory.parent / f"in the place of {name}"
+        file.write_text("x")
+        file.rename(place.pipes / name)
 
 
 REMOVALS = [_removed_directory, _removed_pipes, _replaced_by_files]
 
 
 def _has_pipes(place: Preinstalled) -> bool:
-    return all((place.pipes / name).is_fifo() for name in ("in", "out"))
+    return all((place.pipes / name).is_fifo() for name in PIPES)
 
 
 @pytest.mark.parametrize("remove", REMOVALS)
