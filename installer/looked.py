@@ -108,6 +108,6 @@ def not_proven(host: Host, pid_file: PurePosixPath, held: Record | None, seen: S
         )
     unasked = [each.name for each in seen.engines if each.serves is None] if seen and seen.current else []
     if unasked:
-        return f"nobody asked {' or '.join(unasked)} what it serves (--restart-mode none, or an OCI hook)"
+        return f"nobody asked {' or '.join(unasked)} what it serves (it does not answer, or has an OCI hook)"
     proof = "take devices by CDI" if held.cdi else "serve our runtimes"
     return f"run has not proven yet that the engines {proof}: wait, or see its log"

@@ -68,8 +68,8 @@ def installed(work: Work, plan: Plan) -> Watch:
     try:
         engines = _engines(work, plan, before, proven=True, asking=False)
         now = replace(now, plan=plan.digest, engines=engines, failures=0)
-        for pending in plan.pending.values():
-            return _pending(work, now, "", pending)
+        for reason in serving.to_come(work.options, plan):
+            return _pending(work, now, "", reason)
         now = _with_low_level(work, now)
     except InstallerError as error:
         return _failed(work, before, now, "", error)
@@ -124,8 +124,8 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         engines = _engines(work, plan, before, proven=True)
         work.looked(plan, tuple(each.name for each in engines if each.refused))
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
-        for pending in plan.pending.values():
-            return _pending(work, now, "" if plan.steps else as_found, pending)
+        for reason in serving.to_come(work.options, plan):
+            return _pending(work, now, "" if plan.steps else as_found, reason)
         if not (drifted.things or plan.reloaded):
             return _ended(work, now, as_found, plan)
         # One that was restarted before our write has not read it: only what we reload is asked again.
@@ -142,7 +142,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         now = _with_low_level(work, now)
     engines = _engines(work, plan, before, proven=False, asking=ignored)
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
-    if ignored and not plan.pending and all(each.serves is not False for each in engines):
+    if ignored and serving.all_serve(work.options, plan, engines):
         return _left(work, now, as_found, plan)
     assert decision.reason is not None  # noqa: S101 - what is left alone has a reason
     _tell(work, before, decision)
@@ -169,7 +169,7 @@ def _planned(work: Work) -> Plan:
         raise
 
 
-def _pending(work: Work, now: Seen, as_found: str, reason: NotIdleError) -> Watch:
+def _pending(work: Work, now: Seen, as_found: str, reason: InstallerError) -> Watch:
     """Tell that a restart is still to come; the node is looked at again soon."""
     work.withdraw()
     return _ended(work, replace(now.with_error(reason), until_s=seen.now_s() + PENDING_S), as_found)
@@ -262,11 +262,10 @@ def _ended(
         seen.publish(work.host, work.options.state_file, now)
     except InstallerError as error:
         log.warning("look not told", error=error)
-    if proven is not None:
-        work.publish(proven, marked)
     due = max(1.0, now.until_s - moment) if now.until_s else again_s(proven)
     watched = (*watched, *watching.processes(now), *rooms)
     if proven is not None:
+        work.publish(proven, marked)
         told = watching.told(work.host, work.options, work.held())
         watched = (*watched, *told, *watching.asked(work.host, work.options, work.held(), now))
     return Watch(watched, as_found, due, rest_s(looks, moment))

@@ -28,7 +28,7 @@ def tell_done(plan: Plan) -> None:
     for name, reason in plan.pending.items():
         log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
     if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        log.warning("not proven", engines=unasked, reason="no engine was asked what it serves")
+        log.warning("not proven", engines=unasked, reason="they have not said that they serve our runtimes")
 
 
 def tell_next_step(options: Options, held: Record) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
+from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.layout import Layout
-from installer.decide.options import Options
+from installer.decide.options import Options, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
 from installer.decide.steps import Reload
@@ -53,6 +53,23 @@ def below_each(host: Host, layout: Layout, plan: Plan, before: Iterable[EngineSe
     known = {each.name: Below(each.containerd, each.monitor) for each in before}
     answering = [each for each in plan.engines.values() if each.serving is not None]
     return {each.name: below(host, each, layout.toolkit, known.get(each.name, Below())) for each in answering}
+
+
+def to_come(options: Options, plan: Plan) -> Iterator[InstallerError]:
+    """Yield why engines do not serve yet what they are going to."""
+    yield from plan.pending.values()
+    left = [plan.engines[name] for name in plan.unproven if options.restart_mode is RestartMode.NONE]
+    for title in (each.title for each in left if each.hook is None and each.serving is not None):
+        yield InstallerError(
+            f"prove that {title} serves our runtimes (it has not read its configs since)",
+            remedy=Remedy("restart it, for ", Option("restart-mode", "none"), " leaves that to you"),
+            code="engine-not-proven",
+        )
+
+
+def all_serve(options: Options, plan: Plan, engines: Iterable[EngineSeen]) -> bool:
+    """Tell whether no engine was seen that does not serve, or does not yet."""
+    return all(each.serves is not False for each in engines) and not any(to_come(options, plan))
 
 
 def stopped(options: Options, held: Record, plan: Plan) -> tuple[str, ...]:

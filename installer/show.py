@@ -77,7 +77,7 @@ def lines_of(plan: Plan, *, show_secrets: bool = False) -> list[str]:
     lines += [f"! note: {note}" for note in plan.notes]
     lines += [click.style(f"! install would stop: {error}", fg="yellow") for error in plan.obstacles]
     if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        lines.append(f"! not asked whether they serve the runtimes: {', '.join(unasked)}")
+        lines.append(f"! not proven to serve the runtimes: {', '.join(unasked)}")
     return lines or ["nothing to do"]
 
 

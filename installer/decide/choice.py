@@ -255,9 +255,8 @@ def _choice(
         defaults(engine, after, ours),
         cdi=decision.cdi,
     )
-    served = engine.serving is not None and not engine.outdated and reload.satisfied_by(engine.serving)
     unasked = options.restart_mode is RestartMode.NONE or engine.hook is not None
-    quiet = unasked or (served and not any(change.taken_back for change in way.changes))
+    quiet = unasked or (engine.serves(reload) and not any(change.taken_back for change in way.changes))
     changed = (change.step for change in way.changes if change.step is not None)
     waits = not quiet and restarts.waits(engine, options)
     steps = changed if quiet or waits else reloading.take_up(writes, reload, engine.serving, engine)

@@ -11,6 +11,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.inode import Entry, File, Kind
 from installer.decide.layout import DEFAULT_DRIVER_ROOT, Layout
 from installer.decide.rows import DeviceNode, Record
+from installer.decide.steps import Reload
 from installer.decide.toolkit import Artifact
 
 NAMED: Final = 8
@@ -94,6 +95,10 @@ class EngineFacts:
     def title(self) -> str:
         """How a sentence calls it."""
         return ENGINES[self.name].title
+
+    def serves(self, reload: Reload) -> bool:
+        """Tell whether it says that it serves what a reload is to bring about, of configs it has read."""
+        return self.serving is not None and not self.outdated and reload.satisfied_by(self.serving)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,10 +173,11 @@ def _installed(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: 
         {each.name: each for each in facts.engines},
         _digest(facts, options, rows.toolkit),
         unproven=tuple(
-            each.name
-            for each in facts.engines
-            if (options.restart_mode is RestartMode.NONE or each.hook is not None or each.name in pending)
-            and not rows.cdi
+            each.engine.name
+            for each in chosen
+            if each.engine.hook is not None
+            or each.engine.name in pending
+            or (options.restart_mode is RestartMode.NONE and not each.engine.serves(each.reload))
         ),
         seen=facts.digests,
         release=facts.version,

@@ -13,6 +13,7 @@ from installer.decide.options import Options, RestartMode
 from installer.decide.steps import Reload, Step
 
 DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
+LEFT: Final = "that it reads its configs again, which --restart-mode none leaves to you"
 SHORT: Final = 12  # characters of an id, as crictl and docker print it
 
 
@@ -20,6 +21,12 @@ def waits(engine: EngineFacts, options: Options) -> bool:
     """Tell whether an engine is not restarted now, for it is creating containers."""
     restarted = ENGINES[engine.name].reload is ReloadMethod.RESTART
     return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
+
+
+def is_left(engine: EngineFacts, reload: Reload, options: Options) -> bool:
+    """Tell whether an engine that answers does not serve yet what it is to, and its owner restarts it."""
+    left = options.restart_mode is RestartMode.NONE and engine.hook is None
+    return left and engine.serving is not None and not engine.serves(reload)
 
 
 def not_idle(engine: EngineFacts, creating: Sequence[str]) -> NotIdleError:

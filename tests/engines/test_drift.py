@@ -243,6 +243,37 @@ def test_a_restart_is_left_to_the_owner_told_and_done_when_asked_for(node: Node)
         assert starts.ours() == int(node.engine == "containerd")
 
 
+def test_an_engine_that_only_its_owner_restarts_is_ok_once_he_has(node: Node) -> None:
+    before = node.read(config_of(node))
+    node.installer("install", "--toolkit-source", ARTIFACTS, "--restart-mode", "none", check=True)
+    alone = node.installer("status")
+    process = node.start_installer("run", "--toolkit-source", ARTIFACTS, "--restart-mode", "none")
+    process.wait_for("waiting for a signal")
+    starts, first, asked = Starts(node), node.installer("status"), node.installer("reconcile")
+    sentence = why(node)
+    starts.restart()
+    until(lambda: ready(node), lambda: _story(node, process))
+    then = node.installer("status")
+    bootstrap(node, before)
+    starts.restart()
+    until(lambda: "has not read its configs since" in why(node), lambda: _story(node, process))
+    again = node.installer("status")
+    starts.restart()
+    until(lambda: ready(node), lambda: _story(node, process))
+
+    assert served(node)[0] >= OURS
+    assert starts.ours() == 0
+    assert "pending since the last install: that it reads its configs again" in alone.stdout
+    assert "has not read its configs since" in sentence
+    assert "TOOLKIT_INSTALLER_RESTART_MODE" not in sentence
+    assert "--restart-mode none leaves that to you" in sentence
+    codes = [told.returncode for told in (alone, first, asked, then, again)]
+    assert codes == [0, 1, 1, 0, 1], (first.stdout, asked.stdout, then.stdout, again.stdout)
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert node.read(config_of(node)) == before
+
+
 def test_with_the_policy_repair_an_engine_that_does_not_serve_is_restarted_once(node: Node) -> None:
     files, before = snapshot(node), node.read(config_of(node))
     with running(node, "--drift", "repair") as process:

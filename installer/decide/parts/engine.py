@@ -56,7 +56,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         engine.unit,
         tuple((one.name, one.binary) for one in asked),
         _state(engine, held),
-        restarts.DUE if choice.waits else reloading.pending(engine, options.extras, told=decision.cdi),
+        _not_in_force(choice, options),
         engine.config if decision.files and engine.hook is None else None,
         next((one.name for one in asked if one.default), ""),
         engine.version,
@@ -83,6 +83,14 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
             *_not_restarted(choice, facts),
         ),
     )
+
+
+def _not_in_force(choice: Choice, options: Options) -> str:
+    """Return what the engine does not have in force yet, and when it will; "" for nothing."""
+    engine = choice.engine
+    if choice.waits or restarts.is_left(engine, choice.reload, options):
+        return restarts.DUE if choice.waits else restarts.LEFT
+    return reloading.pending(engine, options.extras, told=choice.decision.cdi)
 
 
 def _pending(choice: Choice, row: EngineRow) -> Iterator[str]:
