@@ -35,14 +35,18 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     first = (*engines, named, node.undo(facts, options))
     needed = [error for part in first for error in part.needed]
     stays = bool(facts.running or needed)
+    made = directories.install(
+        facts, engines
+    )  # a running dockerd takes back what it has by a file on the way
     parts = (
+        made,
         *first,
         nri.undo(facts),
         cdi.undo(facts, stays=stays),
         device_nodes.undo(facts, stays=stays),
         toolkit.undo(facts, options, needed, engines),
         adopted.left_theirs(facts, options),
-        directories.undo(facts, options, stays=stays),
+        directories.undo(facts, options, made.rows.directories, stays=stays),
     )
     return _undone(parts, facts, stays=stays)
 
@@ -65,7 +69,9 @@ def _undone(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     known = tuple(knowing_texts_of(rows.values(), steps))
     return Plan(
         parts,
-        replace(held, configs=known, finished=False) if steps else held,
+        replace(held, configs=known, directories=rows_of(parts).directories, finished=False)
+        if steps
+        else held,
         after_undo(
             held,
             replace(

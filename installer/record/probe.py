@@ -281,7 +281,7 @@ def _facts(
         contents=contents_of(host, paths),
         originals={row.path: original_of(host, layout, row) for row in held.configs},
         lost=frozenset(row.path for row in held.configs if is_lost(host, layout, row)),
-        missing=frozenset(),
+        missing=frozenset(missing_above(host, {row.path for row in held.configs})),
         artifacts=(),
         toolkit=ToolkitFacts(
             kind=host.kind(layout.toolkit, last=False),

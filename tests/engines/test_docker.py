@@ -93,6 +93,27 @@ def test_a_default_that_dockerd_keeps_is_set_back_also_where_the_file_is_right(d
     assert docker_node.read(DOCKER) == text
 
 
+@pytest.mark.any_version
+@pytest.mark.parametrize("before", [None, DAEMON_JSON], ids=["no config before us", "one of its owner's"])
+def test_an_undo_does_not_need_the_directory_of_a_config_that_somebody_has_removed(
+    docker_node: Node, before: str | None
+) -> None:
+    docker_node.run(["rm", "-rf", "/etc/docker"])
+    if before is not None:
+        docker_node.run(["mkdir", "/etc/docker"])
+        docker_node.write(DOCKER, before)
+    docker_node.restart("docker")
+    told, pid = served(docker_node), docker_node.pid_of("docker")
+    docker_node.installer("install", *SOURCE, check=True)
+    docker_node.run(["rm", "-rf", "/etc/docker"])
+
+    done = docker_node.installer("uninstall")
+
+    assert done.returncode == 0, done.stderr
+    assert (served(docker_node), docker_node.pid_of("docker")) == (told, pid)
+    assert not [path for path in snapshot(docker_node) if path.startswith("/etc/docker")]
+
+
 def test_the_runtimes_of_others_are_served_as_before(docker_node: Node) -> None:
     others = OTHER | {"plain": {"path": "/usr/bin/runc"}}
     text = json.dumps({"default-runtime": "other", "runtimes": others}, indent=4)

@@ -1,6 +1,7 @@
 """Directories: made for the files that other parts write, and removed if they are ours."""
 
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.facts import Facts
@@ -29,12 +30,12 @@ def install(facts: Facts, parts: Iterable[Part]) -> Part:
     )
 
 
-def undo(facts: Facts, options: Options, *, stays: bool) -> Part:
-    """Return how the directories that we made go, unless something of ours ``stays``.
+def undo(facts: Facts, options: Options, also: tuple[PurePosixPath, ...], *, stays: bool) -> Part:
+    """Return how the directories that we made go, and ``also`` others, unless something of ours ``stays``.
 
     Those that hold the ledger go with it, after all else.
     """
-    held = facts.held.directories
+    held = (*facts.held.directories, *also)
     made = [path for path in held if path not in options.layout.home.parents] if not stays else []
     steps = tuple(RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts)))
     return Part(ID, steps, ("we had made it",) * len(steps), Record(directories=held))
