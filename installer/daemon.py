@@ -25,7 +25,8 @@ from installer.host import signals, systemd, waiting
 from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.locks import Lock, inheritable, lock_pidfile, write_pid
+from installer.host.lock_table import still_named
+from installer.host.locks import LOCK, Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
 from installer.record import gpus, next_run, nri_seen, ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
@@ -85,9 +86,9 @@ def run(options: Options) -> Exit:
 
 def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     """Do what ``run`` does; return whether somebody else is to carry the undo on."""
-    inherited = woken.fds if woken else ()
-    # A woken process that undoes ignores a second signal.
-    check = never_stop if woken else signals.check
+    home = options.layout.home
+    inherited = still_named(host, woken.fds if woken else (), home, home / LOCK, options.pid_file)
+    check = never_stop if woken else signals.check  # a woken process that undoes ignores a second signal
     if woken is None:
         _refuse_strangers(host, options)
         refuse_strangers_pidfile(host, options.pid_file)

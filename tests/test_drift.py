@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -336,6 +337,22 @@ def test_reconcile_where_nobody_waits_says_so_and_ends_with_3(site: Site) -> Non
     assert killed.stdout.startswith(
         "no run waits on this node (nobody holds /run/nvidia/toolkit/toolkit.pid)"
     )
+
+
+def test_an_installation_that_is_away_for_a_while_as_below_a_mount_ends_no_run(site: Site) -> None:
+    before, installation = site.tree(), site.root / "usr/local/nvidia"
+    aside = site.root.parent / "aside"
+    with site.running() as child:
+        installation.rename(aside)
+        asked(site)
+        shutil.rmtree(installation)
+        aside.rename(installation)
+        again = asked(site)
+
+        assert (again.returncode, child.poll()) == (0, None), again.stderr
+        child.terminate()
+        assert child.wait(20) == 0
+    assert site.tree() == before
 
 
 def test_reconcile_finds_another_pidfile(site: Site) -> None:

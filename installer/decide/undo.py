@@ -35,9 +35,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     first = (*engines, named, node.undo(facts, options))
     needed = [error for part in first for error in part.needed]
     stays = bool(facts.running or needed)
-    made = directories.install(
-        facts, engines
-    )  # a running dockerd takes back what it has by a file on the way
+    made = directories.install(facts, engines)  # dockerd gives up what it has by way of another text
     parts = (
         made,
         *first,

@@ -1,15 +1,38 @@
 """Who holds a lock, by the kernel's own table (/proc/locks)."""
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError
+from installer.host.files import Host
 from installer.host.glance import flocks, holders, is_roots
 from installer.host.processes import started_of
 
 PROC: Final = Path("/proc")
+
+
+def has_name(fd: int, local: Path) -> bool:
+    """Tell whether an open inode still has its name: a lock on one that lost it keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(fd), local.lstat())
+    except OSError:
+        return False
+
+
+def still_named(host: Host, fds: Collection[int], *paths: PurePosixPath) -> tuple[int, ...]:
+    """Return those of ``fds`` that are open on what has one of the names, and close the others.
+
+    What has lost its name may get it back, as below a mount that goes: our own lock would keep us out then.
+    """
+    places = [host.local_path(path, last=last) for path in paths for last in (True, False)]
+    kept = tuple(fd for fd in fds if any(has_name(fd, place) for place in places))
+    for fd in {*fds} - {*kept}:
+        with suppress(OSError):
+            os.close(fd)
+    return kept
 
 
 def lock_holder(path: Path, *, proc: Path = PROC) -> tuple[int, float] | None:

@@ -21,7 +21,7 @@ from installer.host.glance import MAX_PID_BYTES
 from installer.host.home import open_home
 from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
-from installer.host.lock_table import PROC, lock_holder, root_holds
+from installer.host.lock_table import PROC, has_name, lock_holder, root_holds
 from installer.host.processes import started_of
 
 LOCK: Final = "lock"
@@ -84,7 +84,7 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
             else:
                 lock = Lock(file, directory)
                 _flock(file, local / LOCK, path)
-            still = _has_name(directory, local) and (file is None or _has_name(file, local / LOCK))
+            still = has_name(directory, local) and (file is None or has_name(file, local / LOCK))
         except FileNotFoundError:  # who held it has just removed it
             still = False
         except BaseException:
@@ -172,7 +172,7 @@ def _lock_file(host: Host, directory: int) -> int | None:
 
 def _inherited(fds: Sequence[int], local: Path) -> int | None:
     """Return the one of ``fds`` that is open on what has the name ``local``."""
-    return next((fd for fd in fds if _has_name(fd, local)), None)
+    return next((fd for fd in fds if has_name(fd, local)), None)
 
 
 def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
@@ -180,14 +180,6 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         _refuse(local, path, error)
-
-
-def _has_name(fd: int, local: Path) -> bool:
-    """Tell whether an open inode still has its name: a lock on one that lost it keeps nobody out."""
-    try:
-        return os.path.samestat(os.fstat(fd), local.lstat())
-    except OSError:
-        return False
 
 
 def _kept(lock: Lock) -> Lock:
@@ -212,11 +204,11 @@ def _new_pidfile(host: Host, local: Path, path: PurePosixPath) -> Lock | None:
     lock = Lock(fd)
     try:
         if _is_a_neighbours(host, fd):
-            if _has_name(fd, local):
+            if has_name(fd, local):
                 local.unlink()
         else:
             _flock(fd, local, path)
-            if _has_name(fd, local):
+            if has_name(fd, local):
                 return lock
     except BaseException:
         lock.release()
