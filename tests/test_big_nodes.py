@@ -184,6 +184,7 @@ def _within(mebibytes: int, command: list[str]) -> "subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
+        timeout=120,
         cwd=PROJECT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )

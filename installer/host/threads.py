@@ -1,4 +1,4 @@
-"""Work done beside other work, by threads where there may be any: ``ulimit -v`` or ``-u`` may forbid them."""
+"""Work done beside other work, by threads where there may be any: ``ulimit`` may forbid them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ def beside() -> Iterator[Begin]:
         pools: list[ThreadPoolExecutor] = []
 
         def begin(work: Callable[[], T], *, long: bool) -> Callable[[], T]:
-            if not long:
+            if not long or _confined():
                 return _done(work)
             if not pools:
                 pools.append(stack.enter_context(_threads()))
@@ -41,9 +41,22 @@ def beside() -> Iterator[Begin]:
 
 def each(function: Callable[[S], T], items: Iterable[S], *, at_once: int | None = None) -> list[T]:
     """Return what ``function`` makes of each item, in their order."""
+    if _confined():
+        return [function(item) for item in items]
     with _threads(at_once) as pool:
         answers = [_begun(pool, partial(function, item)) for item in items]
         return [answer() for answer in answers]
+
+
+def _confined() -> bool:
+    """Tell whether memory has an end for this process alone, in which case it is to have no threads.
+
+    Who starts one waits for its first word, for ever where it dies for want of memory before that; and one
+    that cannot load what it needs for its end (glibc: libgcc_s) takes the whole process with it.
+    """
+    from resource import RLIM_INFINITY, RLIMIT_AS, RLIMIT_DATA, getrlimit
+
+    return any(getrlimit(limit)[0] != RLIM_INFINITY for limit in (RLIMIT_AS, RLIMIT_DATA))
 
 
 def _threads(at_once: int | None = None) -> "ThreadPoolExecutor":

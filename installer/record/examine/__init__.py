@@ -1,6 +1,5 @@
 """A node as ``doctor`` judges it: reads only, each question with an end, what fails is left open."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -8,6 +7,7 @@ from installer.decide.doctor.facts import Node, RunningEngine, Toolkit
 from installer.decide.options import Options
 from installer.host.files import Host
 from installer.host.process_table import of_root, sees_host
+from installer.host.threads import beside
 from installer.record.examine.driver import driver, names, specifications
 from installer.record.examine.engines import engines
 from installer.record.examine.programs import asked_processes, asked_runc
@@ -22,22 +22,22 @@ ROOT: Final = PurePosixPath("/")
 def examine(host: Host, options: Options) -> Node:
     """Return everything that is judged; nothing is written, locked, started or signalled."""
     seen = tuple(of_root(host, unread=True))
-    with ThreadPoolExecutor(4) as pool:
+    with beside() as begin:
         # What is asked of programs and engines waits for different things.
-        processes = pool.submit(asked_processes, host, seen)
-        runc = pool.submit(asked_runc, host)
-        found = pool.submit(toolkits, host, options)
-        running = pool.submit(engines, host, options, seen)
+        processes = begin(lambda: asked_processes(host, seen), long=True)
+        runc = begin(lambda: asked_runc(host), long=True)
+        found = begin(lambda: toolkits(host, options), long=True)
+        running = begin(lambda: engines(host, options, seen), long=True)
         node = system(host, seen)
-        there = found.result()
+        there = found()
         return Node(
             driver=driver(host, _driver_root(host, options, there)),
             specs=specifications(host),
             toolkits=there,
-            engines=running.result(),
-            processes=processes.result(),
-            runc=runc.result(),
-            programs=_programs(host, there, running.result()),
+            engines=running(),
+            processes=processes(),
+            runc=runc(),
+            programs=_programs(host, there, running()),
             system=node,
             sees_host=sees_host(host),
         )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -11,6 +11,7 @@ from installer.decide.engines import ENGINES
 from installer.host.files import Host
 from installer.host.process_table import Seen, holds, root_wrote
 from installer.host.programs import run_in
+from installer.host.threads import each as at_once
 from installer.record.started import PATH
 from installer.record.texts import is_file
 
@@ -47,8 +48,7 @@ def asked_processes(host: Host, seen: Sequence[Seen]) -> tuple[Process, ...]:
     """Return the processes that count here, each program asked once, whatever it was replaced by since."""
     wanted = [each for each in seen if each.name in ASKED]
     files = {each.file: each for each in wanted}
-    with ThreadPoolExecutor(4) as pool:
-        answers = dict(zip(files, pool.map(lambda each: _asked(host, each), files.values()), strict=True))
+    answers = dict(zip(files, at_once(partial(_asked, host), files.values()), strict=True))
     return tuple(
         Process(
             each.pid,
