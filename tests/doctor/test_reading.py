@@ -23,9 +23,15 @@ from installer.record.examine.programs import NIL_POINTER, asked_processes, says
 from installer.record.examine.toolkits import SAYS_CLI, SAYS_CTK, SAYS_LIBRARY, toolkits
 from tests.doctor import golden
 from tests.host.servers import hang, serving
+from tests.support.waiting import until
 
 HOST = Host.under(PurePosixPath("/"))
 SHIM = "containerd-shim-runc-v2"
+
+
+def _until_named(pid: int, name: str) -> None:
+    """Wait until a process has the name of its program: an exec closes files a moment before it gives that."""
+    until(lambda: Path(f"/proc/{pid}/comm").read_text() == f"{name}\n")
 
 
 @contextmanager
@@ -38,9 +44,7 @@ def shim(directory: Path, *, marked: bool) -> Iterator["subprocess.Popen[bytes]"
     program.chmod(0o755)
     with subprocess.Popen([program, "60"]) as child:
         try:
-            deadline = time.monotonic() + 10
-            while Path(f"/proc/{child.pid}/comm").read_text() != "containerd-shim\n":
-                assert time.monotonic() < deadline
+            _until_named(child.pid, "containerd-shim")
             yield child
         finally:
             child.kill()
@@ -74,6 +78,7 @@ def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
 def waiting(program: Path) -> Iterator[Seen]:
     """Yield a shell that has the name of an engine, and waits."""
     with subprocess.Popen([program, "-c", "read word"], stdin=subprocess.PIPE) as child:
+        _until_named(child.pid, program.name)
         # These tests may run in a container, whose files are not those of the host.
         yield replace(seen(child.pid), of_host=True)
         child.communicate()
