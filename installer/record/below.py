@@ -77,7 +77,9 @@ def below(host: Host, engine: EngineFacts, toolkit: PurePosixPath, before: Below
         words = answer.cmdline if answer else ()
         config = path_of(words, CONTAINERD.cmdline.config) or CONTAINERD.config
         _refuse_unwritable(host, engine, data_of(host, CONTAINERD.name, config, words) if answer else None)
-    refuse_unseen(replace(engine, pid=pid), (PurePosixPath(each.binary) for each in _ours(engine, toolkit)))
+    ours = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
+    # One that is not there for anybody is told as such, and not as a matter of the engine's root.
+    refuse_unseen(replace(engine, pid=pid), (path for path in ours if host.exists(path)))
     paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
     monitor = _monitor(host, engine, toolkit, (*paths, *((exe.parent,) if exe else ()), OPT))
     if monitor is None and before.monitor:

@@ -135,6 +135,21 @@ def test_a_drop_in_goes_whose_toolkit_has_gone_before_it_and_only_where_that_was
     assert node.drop_in.exists() == (not adopts)
 
 
+def test_a_drop_in_of_nvidias_name_is_left_where_its_toolkit_has_gone_although_it_holds_no_more_than_ours(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = Nvidia(tmp_path, "crio")
+    node.config.write_text("")
+    node.drop_in.parent.mkdir()
+    node.drop_in.with_suffix(".conf").write_text(
+        f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime"\n'
+    )
+    before = node.tree()
+
+    assert _uninstalled(node, capfd, adopts=False)[0]["event"] == "nothing to undo"
+    assert node.tree() == before
+
+
 @pytest.mark.parametrize("engine", ["containerd", "crio"])
 def test_what_nvidia_ctk_set_up_for_the_hosts_packages_is_left_alone_and_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], engine: str

@@ -299,6 +299,12 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tm
     binary = f"{TOOLKIT}/nvidia-container-runtime"
     assert not Path(binary).exists()
     served = replace(_engine("containerd"), serving=Effect({"nvidia": Handler(binary)}, "runc"))
+    host = Host.under(PurePosixPath(tmp_path))
+    below.below(
+        host, replace(served, pid=os.getpid()), TOOLKIT, Below()
+    )  # it is missing for all: no matter of a root
+    (tmp_path / binary[1:]).parent.mkdir(parents=True)
+    (tmp_path / binary[1:]).touch()
 
     assert f"{binary} is not there for pid {os.getpid()}" in _why(tmp_path, replace(served, pid=os.getpid()))
 

@@ -79,12 +79,14 @@ def _of_engine(engine: EngineFacts, facts: Facts, toolkit: PurePosixPath, *, our
 
 
 def without_nvidias(facts: Facts, options: Options) -> Facts:
-    """Return the facts without the drop-ins that hold more than we write: they may be NVIDIA's."""
+    """Return the facts without drop-ins that have not our name, or hold more: they may be NVIDIA's."""
     toolkit = options.layout.toolkit
     engines = []
     for engine in facts.engines:
         theirs = {
-            path for path in _drop_ins(engine, facts, toolkit) if _holds_more(engine, facts, path, toolkit)
+            path
+            for path in _drop_ins(engine, facts, toolkit)
+            if path != (ENGINES[engine.name].drop_in or path) or _holds_more(engine, facts, path, toolkit)
         }
         engines.append(replace(engine, files=tuple(path for path in engine.files if path not in theirs)))
     return replace(facts, engines=tuple(engines))
