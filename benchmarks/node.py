@@ -72,7 +72,7 @@ def measure() -> tuple[list[Row], str]:
             first.append(outage_ms(node, lambda: served.append(_install(node))))
             second.append(outage_ms(node, lambda: _install(node)))
             undo.append(outage_ms(node, lambda: node.installer("uninstall", check=True)))
-        unchanged = [_install(node) for _ in range(ROUNDS)]
+        looked = [_install(node, touched=True) for _ in range(ROUNDS)]
         node.installer("uninstall", check=True)
         repairs = _repairs_ms(node)
     limit = 1.2 * median(bare)
@@ -94,9 +94,9 @@ def measure() -> tuple[list[Row], str]:
     rows.append(Row("the gate: containerd asked before and after", median(gate), GATE_MS, "ms", "none"))
     rows.append(
         Row(
-            "drift repair, from write to proven (limit: 1 s of quiet, and 2 unchanged installs)",
+            "drift repair, from write to proven (limit: 1 s of quiet, and 2 installs that look at all)",
             median(repairs),
-            QUIET_S * 1000 + 2 * median(unchanged),
+            QUIET_S * 1000 + 2 * median(looked),
             "ms",
             "never",
         )
@@ -112,8 +112,13 @@ def _starts(node: Node) -> list[Row]:
     return over(name, Cost(cpu, wall), Cost(bare_cpu, bare_wall), START, "53 ms")
 
 
-def _install(node: Node) -> float:
-    """Return how long an install took, in ms; it returns when the handler is served and proven."""
+def _install(node: Node, *, touched: bool = False) -> float:
+    """Return how long an install took, in ms; it returns when the handler is served and proven.
+
+    One whose config was ``touched`` before looks at all again, as a look of ``run`` does.
+    """
+    if touched:
+        node.run(["touch", CONTAINERD])
     started = time.perf_counter()
     node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
     return (time.perf_counter() - started) * 1000
