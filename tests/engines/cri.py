@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.engines.images import IMAGE
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60  # a busy machine was seen to take more than 20 s for a pod
 NODE = 2  # NamespaceMode: pods without a network of their own need no CNI
 CONTAINER = 1
 
