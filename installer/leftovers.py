@@ -9,7 +9,7 @@ from typing import Final
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Api
 from installer.decide.errors import InstallerError
-from installer.decide.facts import Container
+from installer.decide.facts import Container, EngineFacts
 from installer.decide.verify import MARK
 from installer.host import cri_pods, docker_containers
 from installer.host.files import Host
@@ -18,6 +18,8 @@ from installer.record.engines import is_held
 # For all engines. A busy containerd was seen to take more than 15 s; a pod's grace has no more.
 SWEEP_S: Final = 60.0
 HURRIED_S: Final = 15.0
+LOOK_S: Final = 5.0  # for an engine that has just answered
+LOOKS: Final = {Api.DOCKER: docker_containers.left, Api.CRI: cri_pods.left}
 SWEEPS: Final = {Api.DOCKER: docker_containers.sweep, Api.CRI: cri_pods.sweep}
 
 
@@ -28,6 +30,19 @@ def any_among(running: Collection[Container], idle: Iterable[str]) -> bool:
     """
     nameless = any(each.id.startswith(each.name) for each in running)
     return nameless or any(MARK in name for name in (*(each.name for each in running), *idle))
+
+
+def any_in(host: Host, engines: Iterable[EngineFacts]) -> bool:
+    """Tell whether an engine that has answered knows something of a ``verify`` that does not run.
+
+    One that was killed at its beginning or its end has left an image, or a pod that is stopped.
+    """
+    for each in engines:
+        with suppress(InstallerError):
+            asked = each.serving is not None
+            if asked and LOOKS[ENGINES[each.name].api](host.local_path(each.socket), timeout_s=LOOK_S):
+                return True
+    return False
 
 
 def sweep(host: Host, sockets: Iterable[tuple[str, PurePosixPath, str]], *, hurried: bool = False) -> None:

@@ -54,6 +54,15 @@ def container(
                 _remove(again, sandbox)
 
 
+def left(socket: Path, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the ids of the pods that are ours, the stopped ones included.
+
+    Raises:
+        InstallerError: the engine refuses, or does not answer in time.
+    """
+    return cri.sandboxes(socket, _ours(), timeout_s=timeout_s)
+
+
 def sweep(socket: Path, *, timeout_s: float) -> None:
     """Remove what killed ones have left.
 
@@ -66,8 +75,7 @@ def sweep(socket: Path, *, timeout_s: float) -> None:
 
 def _sweep(engine: Calls) -> None:
     """Remove what a killed one has left."""
-    label = _bytes(1, LABEL) + _bytes(2, MARK)
-    listed = engine.call("ListPodSandbox", _bytes(1, _bytes(3, label)))
+    listed = engine.call("ListPodSandbox", _ours())
     for field, pod in fields(listed):
         if field == 1:
             _remove(engine, _text(pod, 1))
@@ -88,6 +96,11 @@ def _remove(engine: Calls, sandbox: str) -> None:
             time.sleep(RETRY_S)
         else:
             return
+
+
+def _ours() -> bytes:
+    """Return the ListPodSandboxRequest for the pods with our label."""
+    return _bytes(1, _bytes(3, _bytes(1, LABEL) + _bytes(2, MARK)))
 
 
 def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from installer.decide.errors import InstallerError
 from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
+from installer.host import dockerd
 
 if TYPE_CHECKING:
     import docker
@@ -37,6 +38,15 @@ def container(
                 yield found
         finally:
             _sweep(client, timeout_s)
+
+
+def left(socket: Path, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the ids of the images that are ours: each container of ours has one, and goes before it.
+
+    Raises:
+        InstallerError: dockerd refuses, or does not answer in time.
+    """
+    return dockerd.images(socket, f"{LABEL}={MARK}", timeout_s=timeout_s)
 
 
 def sweep(socket: Path, *, timeout_s: float) -> None:
