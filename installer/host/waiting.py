@@ -34,8 +34,8 @@ class Watch:
 
     A place is a path as this process finds it, with / at its end all that is in a directory, with * all whose
     names begin so: with one of these all are compared every other second, else as they change. Behind
-    ``THERE`` it is to be there, whatever it is; behind ``ASK`` it is the socket of an engine that is to
-    answer; behind ``ROOM`` a directory whose file system may become writable, or get space, behind ``KEPT``
+    ``THERE`` it is to be there, whatever it is; behind ``ASK`` an engine is to answer (asking.py);
+    behind ``ROOM`` a directory whose file system may become writable, or get space, behind ``KEPT``
     one whose file system may be mounted otherwise, or get full. ``before`` is the ``signature`` that they had
     when they were looked at. After ``due_s`` seconds (0 is never) it is time for a look whatever happens, and
     before ``rest_s`` no change is a reason for one.

@@ -85,17 +85,20 @@ def told(host: Host, options: Options, held: Record) -> tuple[str, ...]:
 def asked(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
     """Return the sockets of the engines that serve, to be asked for a sign of life now and then.
 
-    dockerd answers that also where its containerd hangs, and so does not start a container.
+    dockerd answers that also where its containerd hangs, and so does not start a container. Before its socket
+    stands its process: systemd, which holds the socket, too, starts it again for whoever asks while it stops.
     """
-    serving = {each.name: each.containerd for each in seen.engines if each.serves}
-    speaks = {Api.DOCKER: "D"}
-    found = [
-        (speaks.get(ENGINES[name].api, "C"), socket)
-        for name, socket in _named_sockets(options, held)
-        if name in serving
-    ]
-    found += [("C", PurePosixPath(socket)) for socket in serving.values() if socket]
-    return tuple(dict.fromkeys(f"{ASK}{letter}{host.local_path(socket)}" for letter, socket in found))
+    serving = {each.name: each for each in seen.engines if each.serves}
+    found = []
+    for name, socket in _named_sockets(options, held):
+        if name in serving and ENGINES[name].api is Api.DOCKER:
+            process = serving[name].process
+            found += [*([f"P{process}"] if process else []), f"D{host.local_path(socket)}"]
+        elif name in serving:
+            found.append(f"C{host.local_path(socket)}")
+    below = (PurePosixPath(each.containerd) for each in serving.values() if each.containerd)
+    found += [f"C{host.local_path(socket)}" for socket in below]
+    return tuple(dict.fromkeys(f"{ASK}{each}" for each in found))
 
 
 def process_of(host: Host, engine: EngineFacts) -> str:

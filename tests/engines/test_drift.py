@@ -18,8 +18,10 @@ import pytest
 from installer.decide.drift import PAUSES_S
 from installer.decide.engines import ENGINES
 from installer.host import asking
+from installer.host.waiting import ASK
 from tests.engines.configs import CONTAINERD, DOCKER
-from tests.engines.nodes import Node
+from tests.engines.images import IMAGE
+from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
@@ -456,3 +458,28 @@ def test_a_docker_that_its_owner_has_stopped_is_not_started_by_its_socket(docker
         assert node.show("docker.socket", "ActiveState") == "active"
         node.run(["systemctl", "start", "docker.service"])
         until(lambda: ready(node), lambda: why(node))
+
+
+def _asks(node: Node, process: Running) -> None:
+    """Do what the waiter does once a minute, with the places that it was given."""
+    words = Path(f"/proc/{process.outer_pid}/cmdline").read_text().split("\0")
+    places = [word[1:] for word in words if word.startswith(ASK)]
+    assert places
+    code = "import sys, asking; asking.AT_MOST_S = 0.5; asking.silent(sys.argv[1:])"
+    node.run(["env", f"PYTHONPATH={Path(asking.__file__).parent}", PYTHON, "-c", code, *places])
+
+
+def test_a_docker_that_is_being_stopped_is_not_started_again_by_a_sign_of_life(docker_node: Node) -> None:
+    node, unit, deaf = docker_node, "docker.service", "trap '' TERM; while true; do sleep 1; done"
+    with running(node) as process:
+        node.run(["docker", "run", "--detach", "--stop-timeout", "4", IMAGE, "/bin/sh", "-c", deaf])
+        node.run(["systemctl", "stop", "--no-block", unit])
+        until(lambda: node.show(unit, "ActiveState") == "deactivating", lambda: process.log)
+        time.sleep(0.5)
+
+        _asks(node, process)
+
+        assert node.show(unit, "ActiveState") == "deactivating"
+        until(lambda: node.show(unit, "ActiveState") != "deactivating", lambda: process.log)
+        time.sleep(1)
+        assert node.show(unit, "ActiveState") == "inactive"

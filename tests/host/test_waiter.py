@@ -456,6 +456,50 @@ def test_an_engine_that_has_ended_is_not_asked_for_its_socket_may_start_it_again
             systemd.accept()
 
 
+DOCKERD = """
+import socket, sys
+listener = socket.socket(fileno=int(sys.argv[1]))
+print(flush=True)
+sys.stdin.readline()
+listener.close()
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_an_engine_that_stops_is_not_asked_for_its_socket_starts_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "docker.sock"
+    with socket.socket(socket.AF_UNIX) as systemd:
+        systemd.bind(str(path))
+        systemd.listen()
+        systemd.settimeout(5)
+        fd = systemd.fileno()
+        command = [sys.executable, "-c", DOCKERD, str(fd)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[fd]
+        ) as dockerd:
+            assert dockerd.stdin is not None
+            assert dockerd.stdout is not None
+            dockerd.stdout.readline()
+            process = f"/proc/{dockerd.pid}"
+            watched = [process, f"{waiter.ASK}P{process}", f"{waiter.ASK}D{path}"]
+            before = waiter.signature([process])
+            with waiting(watched, before=before, code=HURRIED):
+                asker, _ = systemd.accept()  # as long as it listens
+                with asker:
+                    assert asker.recv(1000)
+                    asker.sendall(b"HTTP")
+            dockerd.stdin.write("\n")
+            dockerd.stdin.flush()
+            dockerd.stdout.readline()
+            with waiting(watched, due_s=2, before=before, code=HURRIED) as child:
+                assert woken_by(child) == waiter.CHANGED
+            systemd.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                systemd.accept()
+            dockerd.kill()
+
+
 @contextmanager
 def silent_clients(path: Path) -> Iterator[None]:
     """Keep two clients on a socket that say nothing, and that come again whenever they are sent away."""

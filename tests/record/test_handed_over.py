@@ -131,11 +131,12 @@ def test_engines_that_serve_are_asked_in_their_own_words(tmp_path: Path, host: H
     both = replace(HELD, engines=(DOCKER, CONTAINERD))
     serving = replace(SERVES, engines=tuple(replace(each, serves=True) for each in SERVES.engines))
 
-    assert [path.replace(str(tmp_path), "") for path in asked(host, Options(), both, SERVES)] == ["?D/d.sock"]
-    assert [path.replace(str(tmp_path), "") for path in asked(host, Options(), both, serving)] == [
-        "?D/d.sock",
-        "?C/c.sock",
-    ]
+    def places_of(seen: Seen) -> list[str]:
+        return [path.replace(str(tmp_path), "") for path in asked(host, Options(), both, seen)]
+
+    assert places_of(SERVES) == ["?P/proc/7", "?D/d.sock"]
+    assert places_of(serving) == ["?P/proc/7", "?D/d.sock", "?C/c.sock"]
+    assert places_of(replace(SERVES, engines=(EngineSeen("docker", serves=True),))) == ["?D/d.sock"]
     assert asked(host, Options(), Record(), serving) == ()
     assert processes(SERVES) == ("/proc/7",)
     by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
