@@ -3,11 +3,30 @@
 What then stands must work, and go back or go on.
 """
 
+from bisect import bisect_left
+from pathlib import Path, PurePosixPath
+
 import pytest
 
+from installer.decide.layout import Layout
+from installer.decide.rows import ConfigRow
+from installer.host.files import Host
+from installer.record.ledger import is_lost, read_record
+from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, STRIDE, Fault
-from tests.crash.nodes import SCENES, Ward, assert_goes_back, assert_goes_on, assert_works
+from tests.crash.nodes import (
+    ENGINES,
+    SCENES,
+    Ward,
+    assert_goes_back,
+    assert_goes_on,
+    assert_works,
+    ward,
+)
+
+# The ledger and all beside it go in one rename, a few effects before an undo ends.
+LAST = 6
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -15,7 +34,8 @@ def test_a_kill_at_any_effect_leaves_a_node_that_works_and_can_go_both_ways(
     scene: str, engines: str, nodes: Ward, covered: Covered
 ) -> None:
     total = nodes.effects(SCENES[scene])
-    points = range(len(engines) % STRIDE, total, STRIDE)
+    last = range(total - LAST, total) if SCENES[scene].verb is uninstall else ()
+    points = sorted({*range(len(engines) % STRIDE, total, STRIDE), *last})
     for point in points:
         assert nodes.play(SCENES[scene], Fault(point)) == KILLED, point
         assert_works(nodes)
@@ -26,3 +46,20 @@ def test_a_kill_at_any_effect_leaves_a_node_that_works_and_can_go_both_ways(
 
     covered("killed in process", engines, len(points), total)
     assert points
+
+
+def _lost(nodes: Ward, point: int) -> dict[ConfigRow, bool]:
+    """Return the rows that a killed install left, and of each whether its saved copy is missing."""
+    assert nodes.play(SCENES["install"], Fault(point)) == KILLED
+    host, layout = Host.under(PurePosixPath(nodes.root)), Layout()
+    held = read_record(host, layout)
+    return {row: is_lost(host, layout, row) for row in held.configs if row.original} if held else {}
+
+
+def test_what_is_replaced_is_saved_before_a_row_names_it(tmp_path: Path) -> None:
+    with ward(tmp_path / "ward", ENGINES["docker"]) as nodes:
+        points = range(nodes.effects(SCENES["install"]))
+
+        named = _lost(nodes, bisect_left(points, 1, key=lambda point: len(_lost(nodes, point))))
+
+    assert [*named.values()] == [False]
