@@ -51,6 +51,8 @@ def _stops(process: str, path: str) -> bool:
         with open(f"{process}/net/unix", "rb") as table:  # noqa: PTH123 - a bare interpreter
             rows = [row.split(None, 7) for row in table if row.endswith(ending)]
         listening = {f"socket:[{row[6].decode()}]" for row in rows if row[3] == LISTENS}
+        if not listening:  # it is bound by another name, or nobody holds it any more
+            return False
         return not any(_leads_to(f"{process}/fd/{fd}") in listening for fd in posix.listdir(f"{process}/fd"))
     except (FileNotFoundError, ProcessLookupError):  # it has ended
         return True

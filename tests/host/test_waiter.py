@@ -500,6 +500,18 @@ def test_an_engine_that_stops_is_not_asked_for_its_socket_starts_it_again(tmp_pa
             dockerd.kill()
 
 
+def test_an_engine_that_hangs_is_seen_by_another_name_of_its_socket_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "d.sock"
+    with socket.socket(socket.AF_UNIX) as dockerd:
+        dockerd.bind(str(tmp_path / "docker.sock"))
+        (tmp_path / "docker.sock").rename(path)
+        dockerd.listen()
+        process = f"/proc/{os.getpid()}"
+        watched = [process, f"{waiter.ASK}P{process}", f"{waiter.ASK}D{path}"]
+        with waiting(watched, before=waiter.signature([process]), code=HURRIED) as child:
+            assert woken_by(child) == waiter.CHANGED
+
+
 @contextmanager
 def silent_clients(path: Path) -> Iterator[None]:
     """Keep two clients on a socket that say nothing, and that come again whenever they are sent away."""
