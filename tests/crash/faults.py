@@ -1,20 +1,20 @@
-"""A verb in a forked child whose n-th effect on the disk is its last, or goes wrong.
+"""The program in a forked child whose n-th effect on the disk is its last, or goes wrong.
 
 The effects are the audited calls that change a disk, and the writes and syncs of a file, which nobody audits. A
 child that is killed leaves by ``os._exit``, so that nothing is cleaned up behind it, as after SIGKILL.
 """
 
 import errno
+import importlib
 import mmap
 import os
+import pkgutil
 import struct
 import sys
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
 
-from installer.decide.errors import InstallerError
-from installer.decide.options import Options
-from installer.host import signals
+from tests.support.entry import SCRIPTS
 
 # Each point is a few forks; a run that has hours may take every one of them.
 STRIDE = int(os.environ.get("CRASH_STRIDE", "15"))
@@ -32,14 +32,6 @@ GROWING = frozenset(  # what a full disk refuses
 KILLED = 77
 BUG = -1
 STDERR = 2
-
-
-class Verb(Protocol):
-    """``install`` or ``uninstall``, as the program calls it."""
-
-    __name__: str
-
-    def __call__(self, options: Options) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +129,17 @@ def watch_writes() -> None:
     os.fsync = counted_fsync  # type: ignore[assignment]
 
 
-def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
-    """Run a verb in a child; return its exit code, ``KILLED`` if it was killed."""
+@cache
+def _loaded() -> None:
+    """Load the program once: each child would do it anew."""
+    package = importlib.import_module(SCRIPTS["toolkit-installer"].partition(".")[0])
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+
+def call(words: list[str], fault: Fault = NEVER) -> int:
+    """Say ``words`` to the program in a child; return its exit code, ``KILLED`` if it was killed."""
+    _loaded()
     _count(0)
     child = os.fork()
     if child:
@@ -148,13 +149,16 @@ def call(verb: Verb, options: Options, fault: Fault = NEVER) -> int:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        signals.block()
+        sys.dont_write_bytecode = True
+        sys.argv = ["toolkit-installer", *words]
+        module, _, function = SCRIPTS["toolkit-installer"].partition(":")
+        main = getattr(importlib.import_module(module), function)
         watch_writes()
         begin(fault)
-        verb(options)
+        main()
         code = 0
-    except InstallerError as error:
-        code = error.exit
+    except SystemExit as end:
+        code = int(end.code or 0)
     finally:
         begin(None)
         os._exit(code)

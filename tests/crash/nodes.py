@@ -7,13 +7,10 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from installer import daemon
-from installer.decide.options import Options, RestartMode
-from installer.demo import CONFIGS, stand_in_payload
-from installer.uninstall import uninstall
-from tests.crash.faults import KILLED, Fault, Verb, call, effects
+from tests.crash.faults import KILLED, Fault, call, effects
+from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import tree
 
 INSTALL_DIR = "usr/local/nvidia"
@@ -43,15 +40,15 @@ class Scene:
     """A verb and the node it meets; ``source`` is the payload of an install."""
 
     start: str
-    verb: Verb
+    verb: str
     source: str = "one"
 
 
 SCENES = {
-    "install": Scene("untouched", daemon.install),
-    "upgrade": Scene("installed", daemon.install, "two"),
-    "undo": Scene("installed", uninstall),
-    "interrupted undo": Scene("half undone", uninstall),
+    "install": Scene("untouched", "install"),
+    "upgrade": Scene("installed", "install", "two"),
+    "undo": Scene("installed", "uninstall"),
+    "interrupted undo": Scene("half undone", "uninstall"),
 }
 
 
@@ -69,30 +66,30 @@ class Ward:
         """Return where the node of the moment is."""
         return self.directory / "node"
 
-    def options(self, source: str = "one", root: Path | None = None) -> Options:
-        return Options(
-            engines=self.engines,
-            toolkit_source=PurePosixPath(self.directory / source),
-            host_root=PurePosixPath(root or self.root),
-            restart_mode=RestartMode.NONE,
-            set_as_default=True,
-            metrics_textfile=PurePosixPath(TEXTFILE) if self.tells else None,
-            nfd_features=PurePosixPath(FEATURES) if self.tells else None,
-        )
+    def words(self, verb: str, source: str = "one", root: Path | None = None) -> list[str]:
+        """Return what a shell would tell the program."""
+        where = ["--host-root", str(root or self.root), "--toolkit-source", str(self.directory / source)]
+        engines = [word for name in self.engines for word in ("--runtime", name)]
+        figures = ["--metrics-textfile", TEXTFILE, "--nfd-features", FEATURES] if self.tells else []
+        return [verb, *where, *engines, "--restart-mode", "none", "--set-as-default", *figures]
 
-    def start(self, scene: Scene) -> Options:
+    def uninstall(self) -> int:
+        """Undo what the ledger holds, without a flag more than where it is; return the exit code."""
+        return call(["uninstall", "--host-root", str(self.root), "--restart-mode", "none"])
+
+    def start(self, scene: Scene) -> list[str]:
         """Put the node of the moment into the state that a scene starts from."""
         shutil.rmtree(self.root, ignore_errors=True)
         shutil.copytree(self.directory / scene.start, self.root, symlinks=True)
-        return self.options(scene.source)
+        return self.words(scene.verb, scene.source)
 
     def play(self, scene: Scene, fault: Fault) -> int:
         """Let a scene go wrong; return how its verb ended."""
-        return call(scene.verb, self.start(scene), fault)
+        return call(self.start(scene), fault)
 
     def effects(self, scene: Scene) -> int:
         """Return how many effects a scene has that nothing disturbs."""
-        assert call(scene.verb, self.start(scene)) == 0
+        assert call(self.start(scene)) == 0
         return effects()
 
     def untouched(self) -> dict[str, str]:
@@ -118,11 +115,11 @@ def ward(directory: Path, engines: tuple[str, ...], *, tells: bool = False) -> I
     for version in ("two", "one"):
         shutil.rmtree(installed, ignore_errors=True)
         shutil.copytree(untouched, installed, symlinks=True)
-        assert call(daemon.install, made.options(version, root=installed)) == 0
+        assert call(made.words("install", version, installed)) == 0
         made.payloads.append(_payload(installed / INSTALL_DIR / "toolkit"))
     middle = made.effects(SCENES["undo"]) // 2
     shutil.copytree(installed, half, symlinks=True)
-    assert call(uninstall, made.options(root=half), Fault(middle)) == KILLED
+    assert call(made.words("uninstall", root=half), Fault(middle)) == KILLED
     yield made
     shutil.rmtree(directory)
 
@@ -169,20 +166,17 @@ def _binaries(tree: object) -> Iterator[str]:
 
 def assert_goes_on(ward: Ward, scene: Scene) -> None:
     """One run completes the install."""
-    assert call(daemon.install, ward.options(scene.source)) == 0
+    assert call(ward.words("install", scene.source)) == 0
     assert_works(ward)
     assert (ward.root / LEDGER).exists()
 
 
 def assert_goes_back(ward: Ward) -> None:
     """One uninstall restores what was before us."""
-    assert call(uninstall, ward.options()) == 0
+    assert call(ward.words("uninstall")) == 0
     assert tree(ward.root) == ward.untouched()
 
 
 def command(nodes: Ward, scene: Scene) -> list[str]:
     """Return what a shell would be told to play the scene."""
-    where = ["--host-root", str(nodes.root), "--toolkit-source", str(nodes.directory / scene.source)]
-    engines = [word for name in nodes.engines for word in ("--runtime", name)]
-    how = [*where, *engines, "--restart-mode", "none", "--set-as-default"]
-    return [sys.executable, "-m", "installer", scene.verb.__name__, *how]
+    return [sys.executable, "-m", "installer", *nodes.words(scene.verb, scene.source)]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from installer.host.inodes import STAGED
 from tests.crash.strace import SYNCING, Call, mutates
 
+STAGED = ".toolkit-installer"  # how the name of each file ends that is renamed into its place
 ALL_SUBSETS_UP_TO = 10
 _ARGUMENT = re.compile(r'(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>|"((?:\\x[0-9a-f]{2})*)"')
 _LAST_NUMBER = re.compile(r"(\d+)\)?$")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from installer.host.trees import COPIES_AT_ONCE
 from tests.engines import debs
 from tests.engines.cache import build_once, locked
 from tests.engines.cache import cache as cache_directory
@@ -21,6 +20,7 @@ MUTATING = (
     *("rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "mkdirat"),
     *("symlink", "symlinkat", "link", "linkat", "mknod", "mknodat"),
 )
+COPIES_AT_ONCE = 4  # the threads of a copy
 SYNCING = ("fsync", "fdatasync", "sync", "syncfs")
 SUITE = "trixie"  # that of bookworm ends with "stack smashing detected" at trixie's Python
 _STARTED = re.compile(r"(\d+) +(\w+)\((.*)$")

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
-from tests.crash.faults import BUG, KILLED, STRIDE, Fault, call
+from tests.crash.faults import BUG, KILLED, STRIDE, Fault
 from tests.crash.nodes import (
     LEDGER,
     SCENES,
@@ -50,8 +49,7 @@ def test_a_kill_at_any_effect_leaves_nothing_that_an_uninstall_without_flags_doe
         assert telling.play(SCENES[scene], Fault(point)) == KILLED, point
         assert_works(telling)
         assert_told_by_the_ledger(telling)
-        options = replace(telling.options(), metrics_textfile=None, nfd_features=None)
-        assert call(uninstall, options) == 0
+        assert telling.uninstall() == 0
         assert tree(telling.root) == telling.untouched()
         telling.play(SCENES[scene], Fault(point))
         assert_goes_on(telling, SCENES[scene])

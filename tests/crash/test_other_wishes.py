@@ -1,12 +1,9 @@
 """A run with other wishes is killed, then somebody edits a config: our keys of both runs go, the edit stays."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from installer import daemon
-from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, STRIDE, Fault, call, effects
 from tests.crash.nodes import DAEMON_JSON, SCENES, Ward
@@ -24,18 +21,18 @@ def test_an_edit_between_two_runs_of_which_one_was_killed_hides_none_of_our_keys
     engines: str, nodes: Ward, covered: Covered
 ) -> None:
     path, edit = EDITS[engines]
-    wishes = replace(nodes.options(), runtime_name="gpu", set_as_default=False)
+    wishes = [*nodes.words("install"), "--runtime-name", "gpu", "--no-set-as-default"]
     nodes.start(SCENES["undo"])
-    assert call(daemon.install, wishes) == 0
+    assert call(wishes) == 0
     total = effects()
     points = range(0, total, max(1, STRIDE // 2))
     for point in points:
         nodes.start(SCENES["undo"])
-        assert call(daemon.install, wishes, Fault(point)) == KILLED
+        assert call(wishes, Fault(point)) == KILLED
         config = nodes.root / path
         config.write_text(edit(config.read_text()))
 
-        assert call(uninstall, nodes.options()) == 0
+        assert call(nodes.words("uninstall")) == 0
 
         original = nodes.directory / "untouched" / path
         assert config.read_text() == edit(original.read_text()), point

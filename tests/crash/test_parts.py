@@ -23,13 +23,13 @@ from installer.decide.steps import (
     SwitchToolkit,
     WriteConfig,
 )
-from installer.demo import CONFIGS, stand_in_payload
 from installer.host import signals
 from installer.record import transaction
 from installer.uninstall import uninstall
 from tests.crash import faults
 from tests.crash.faults import Fault, effects
 from tests.crash.nodes import LEDGER
+from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import tree
 
 CONFIG = {"docker": "etc/docker/daemon.json", "containerd": "etc/containerd/config.toml"}

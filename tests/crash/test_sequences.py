@@ -7,16 +7,13 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from installer import daemon
-from installer.decide.options import Options, RestartMode
-from installer.demo import CONFIGS, stand_in_payload
-from installer.uninstall import uninstall
 from tests.crash.conftest import Covered
 from tests.crash.faults import KILLED, NEVER, Fault, call
+from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import tree
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
@@ -101,22 +98,18 @@ def test_random_history_then_uninstall_leaves_only_foreign_edits(
                 story.append(act.__name__)
                 acts += 1
                 continue
-            options = Options(
-                engines=(engine,),
-                toolkit_source=PurePosixPath(tmp_path / chance.choice(["one", "two"])),
-                host_root=PurePosixPath(node),
-                restart_mode=RestartMode.NONE,
-                set_as_default=chance.random() < 0.5,
-            )
-            verb = chance.choice([daemon.install, daemon.install, uninstall])
+            where = ["--host-root", str(node), "--restart-mode", "none"]
+            source = ["--toolkit-source", str(tmp_path / chance.choice(["one", "two"]))]
+            default = ["--set-as-default"] if chance.random() < 0.5 else []
+            verb = chance.choice(["install", "install", "uninstall"])
             fault = Fault(chance.randrange(LAST_EFFECT)) if chance.random() < 0.5 else NEVER
-            code = call(verb, options, fault)
-            story.append(f"{verb.__name__} {code}")
+            code = call([verb, *where, *source, *default, "--runtime", engine], fault)
+            story.append(f"{verb} {code}")
             assert code in ({0} if fault is NEVER else {0, KILLED}), story
             verbs += 1
             kills += code == KILLED
 
-        done = call(uninstall, Options(host_root=PurePosixPath(node), restart_mode=RestartMode.NONE))
+        done = call(["uninstall", "--host-root", str(node), "--restart-mode", "none"])
 
         assert done == 0, story
         left, wanted = tree(node), tree(pure)
