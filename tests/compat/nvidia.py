@@ -1,14 +1,16 @@
-"""A node for NVIDIA's command line: configs below a root, the entry point as a function, and what then stands there."""
+"""A node for NVIDIA's command line: configs below a root, the program as a process, and what then stands there."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from installer import compat
-from installer.decide.options import Options, RestartMode
-from installer.demo import stand_in_payload
-from installer.uninstall import uninstall
+from tests.support.entry import NVIDIAS, PROJECT
+from tests.support.stand_in import stand_in_payload
 from tests.support.tree import tree
 
 CONFIG = {
@@ -23,6 +25,12 @@ DROP_IN = {
 TOOLKIT = "/usr/local/nvidia/toolkit"
 V2 = 'plugins."io.containerd.grpc.v1.cri".containerd'
 V3 = "plugins.'io.containerd.cri.v1.runtime'.containerd"
+
+
+def call(words: Sequence[str], variables: dict[str, str]) -> int:
+    """Run the program with these variables alone; return its exit code. What it prints is what the test prints."""
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), **variables}
+    return subprocess.run([sys.executable, *words], env=environment, timeout=60, check=False).returncode
 
 
 class Nvidia:
@@ -45,11 +53,11 @@ class Nvidia:
             "NO_DAEMON": "true",
             **variables,
         }
-        return compat.run(arguments, environment)
+        return call((*NVIDIAS, *arguments), environment)
 
-    def uninstall(self) -> int:
-        options = Options(host_root=PurePosixPath(self.root), restart_mode=RestartMode.NONE)
-        return int(uninstall(options))
+    def uninstall(self, *more: str) -> int:
+        where = ("--host-root", str(self.root), "--restart-mode", "none")
+        return call(("-m", "installer", "uninstall", *where, *more), {})
 
     def tree(self) -> dict[str, str]:
         """Return what each path of the node is."""

@@ -1,13 +1,11 @@
 """``uninstall --adopt`` takes back what NVIDIA's own installer left, and nothing else."""
 
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from installer.decide.options import Options, RestartMode
-from installer.uninstall import uninstall
 from tests.compat.nvidia import TOOLKIT, V2, Nvidia
 
 RUNTIMES = {"nvidia": "", "nvidia-cdi": ".cdi", "nvidia-legacy": ".legacy"}
@@ -51,17 +49,8 @@ def _adopt(
 
 def _uninstalled(node: Nvidia, capfd: pytest.CaptureFixture[str], *, adopts: bool) -> list[dict[str, Any]]:
     """Return what an uninstall has told."""
-    root, none = PurePosixPath(node.root), RestartMode.NONE
-    options = Options(engines=(node.engine,), host_root=root, restart_mode=none, adopt=adopts)
-    assert uninstall(options) == 0
+    assert node.uninstall("--runtime", node.engine, *(("--adopt",) if adopts else ())) == 0
     return [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
-
-
-@pytest.fixture(autouse=True)
-def as_json() -> None:
-    from installer import log
-
-    log.configure(log.LogFormat.JSON)
 
 
 @pytest.mark.parametrize("before", ['{"log-driver": "json-file"}', '{"runtimes": {"mine": {"path": "/m"}}}'])

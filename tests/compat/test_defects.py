@@ -3,12 +3,9 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from installer.compat_words import read
-from installer.host.mounts import package_kind
 from tests.compat.nvidia import TOOLKIT, V2, V3, Nvidia
 
 ENGINES = ("docker", "containerd", "crio")
@@ -447,10 +444,7 @@ def test_d30_an_install_dir_with_a_blank_and_a_dollar_is_only_a_name(docker: Nvi
     wrapper = docker.root / "opt/a b$(id)/toolkit/nvidia-ctk"
     assert "'/opt/a b$(id)/toolkit" in wrapper.read_text()
     assert docker.runtimes()["nvidia"]["path"] == "/opt/a b$(id)/toolkit/nvidia-container-runtime"
-    from installer.cli import main
-
-    where = ["--host-root", str(docker.root), "--install-dir", "/opt/a b$(id)", "--restart-mode", "none"]
-    assert main(["uninstall", *where]) == 0
+    assert docker.uninstall("--install-dir", "/opt/a b$(id)") == 0
     assert docker.tree() == before
 
 
@@ -527,28 +521,32 @@ def test_d34_the_name_of_a_low_level_runtime_is_refused(tmp_path: Path, engine: 
         pytest.param({}, "deb", id="nothing"),
     ],
 )
-def test_d36_the_packages_are_those_of_the_host(tmp_path: Path, files: dict[str, str], kind: str) -> None:
-    from pathlib import PurePosixPath
-
+def test_d36_the_packages_are_those_of_the_host(
+    docker: Nvidia, files: dict[str, str], kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+        (docker.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (docker.root / path).write_text(text)
+    before = docker.tree()
 
-    assert package_kind(PurePosixPath(tmp_path)) == kind
+    assert docker.install(TOOLKIT_SOURCE_ROOT="") == 1, "no image's packages are here"
+
+    said = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert f"/artifacts/{kind}" in said["problem"], said
+    assert docker.tree() == before
 
 
-def test_d38_a_variable_of_another_engine_does_not_count_and_a_destination_does() -> None:
-    environment = {
-        "RUNTIME": "containerd",
-        "DOCKER_CONFIG": "/d",
-        "RUNTIME_SOCKET": "",
-        "CONTAINERD_SOCKET": "/s",
-    }
+def test_d38_a_variable_of_another_engine_does_not_count_and_a_destination_does(
+    containerd: Nvidia, capfd: pytest.CaptureFixture[str]
+) -> None:
+    containerd.config.write_text("version = 3\n")
+    sockets = {"RUNTIME_SOCKET": "", "CONTAINERD_SOCKET": "/s"}
 
-    asked: Any = read(["/opt/nvidia"], environment)
+    assert containerd.install("/opt/nvidia", DOCKER_CONFIG="/d", **sockets) == 0
 
-    assert asked["config"] == "/etc/containerd/config.toml"
-    assert asked["toolkit-install-dir"] == "/opt/nvidia"
-    assert asked.warnings == (
-        "CONTAINERD_SOCKET is ignored: RUNTIME_SOCKET is set, although empty, and comes first",
-    )
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert "imports" in containerd.config.read_text()
+    assert (containerd.root / "opt/nvidia/toolkit").is_symlink()
+    assert "CONTAINERD_SOCKET is ignored: RUNTIME_SOCKET is set, although empty, and comes first" in [
+        line.get("note") for line in lines
+    ]

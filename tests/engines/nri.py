@@ -2,13 +2,12 @@
 
 import json
 import socket
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from signal import Signals
 
-from installer.decide.nri import messages
-from installer.decide.nri.wire import REQUEST, Messages, WireError, unpack
 from tests.engines.nodes import Node
 
 KIND = "vendor.example/thing"
@@ -18,6 +17,7 @@ SOCKET = "/run/nri/nri.sock"
 STATE = "/run/nri/toolkit-installer.json"
 HOOK = "/opt/thing/hook"
 HOOK_RAN = "/run/thing-hook"
+FRAME, CALL, REQUEST = struct.Struct(">II"), struct.Struct(">IIBB"), 1
 
 
 def add_devices(node: Node) -> None:
@@ -35,6 +35,38 @@ def add_devices(node: Node) -> None:
     for kind, each in ((KIND, edits), (OTHER, missing)):
         spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "0", "containerEdits": each}]}
         node.write(f"/etc/cdi/{kind.replace('/', '-')}.json", json.dumps(spec))
+
+
+class Messages:
+    """Names the messages in the bytes of one socket: frames of a connection, in which calls of ttrpc follow one another."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._connections: dict[int, bytearray] = {}
+
+    def of(self, content: bytes) -> Iterator[str]:
+        """Yield the method of each request that is whole with ``content``, "answer" for each answer."""
+        self._bytes += content
+        while len(self._bytes) >= FRAME.size:
+            number, size = FRAME.unpack_from(self._bytes)
+            if len(self._bytes) < FRAME.size + size:
+                return
+            waiting = self._connections.setdefault(number, bytearray())
+            waiting += self._bytes[FRAME.size : FRAME.size + size]
+            del self._bytes[: FRAME.size + size]
+            while len(waiting) >= CALL.size:
+                length, _, kind, _ = CALL.unpack_from(waiting)
+                if len(waiting) < CALL.size + length:
+                    break
+                yield _method(bytes(waiting[CALL.size : CALL.size + length])) if kind == REQUEST else "answer"
+                del waiting[: CALL.size + length]
+
+
+def _method(request: bytes) -> str:
+    """Return the second field of a request, behind the service: both are shorter than 128 letters."""
+    service = request[1]
+    length = request[service + 3]
+    return request[service + 4 : service + 4 + length].decode()
 
 
 class Between:
@@ -92,10 +124,10 @@ class Between:
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         reader = Messages()
-        with suppress(OSError, WireError):
+        with suppress(OSError):
             while content := source.recv(1 << 20):
-                for message in reader.of(content):
-                    self._count(_name(message.kind, message.content))
+                for name in reader.of(content):
+                    self._count(name)
                 target.sendall(content)
         for each in (source, target):
             with suppress(OSError):
@@ -106,7 +138,3 @@ class Between:
             self.said.append(name)
             if len(self.said) == self.at:
                 self._aimed_at[0](self._number)
-
-
-def _name(kind: int, content: bytes) -> str:
-    return str(unpack(messages.ASKED, content)["method"]) if kind == REQUEST else "answer"

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from installer.decide.engines import ENGINES
 from tests.engines.by_cdi import GPU, LIBRARIES, MODE, SPECIFICATION, TELLS, Client, answers, driver
 from tests.engines.conftest import Boot
 from tests.engines.cri import CriError
@@ -20,6 +19,8 @@ from tests.engines.told import sentence, served
 from tests.engines.versions import EngineSet
 
 REPLACED_S = 5.0
+
+TITLES = {"docker": "Docker", "containerd": "containerd", "crio": "CRI-O"}
 
 
 def has_cdi(engines: EngineSet) -> bool:
@@ -136,9 +137,9 @@ def test_an_engine_without_cdi_is_told_so_with_the_version_that_has_it(
             assert refused.returncode == 1
             assert snapshot(node) == files
             assert node.pid_of(unit(node)) == pid
-            assert (
-                f"! note: mode runtime: {ENGINES[node.engine].title} takes no devices by CDI" in auto.stdout
-            ), auto.stderr
+            assert f"! note: mode runtime: {TITLES[node.engine]} takes no devices by CDI" in auto.stdout, (
+                auto.stderr
+            )
             said[str(engines)] = sentence(refused.stderr)
     assert len(said) == 4
     for name, words in said.items():

@@ -21,6 +21,7 @@ from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
 from tests.engines.versions import EngineSet
+from tests.support.entry import NVIDIAS
 
 KIND = GPU.partition("=")[0]
 ALLOW = ("--nri-allow", f"default={KIND}")
@@ -303,7 +304,7 @@ def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(wi
         pod = with_nri.cri.run_pod(name="toolkit", pid=NODE)
         toolkit = with_nri.cri.start_container(
             pod,
-            *(PYTHON, "-m", "installer.compat"),
+            *(PYTHON, *NVIDIAS),
             mounts=MOUNTS | {"/runtime/nri-sock-dir": "/run/nri"},
             pid=NODE,
             log=LOG,

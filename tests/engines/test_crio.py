@@ -26,6 +26,7 @@ from tests.engines.running import Running
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
+from tests.support.entry import NVIDIAS
 
 ASKED = ("--runtime", "crio", "--toolkit-source", ARTIFACTS)
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -410,7 +411,7 @@ def test_a_config_that_crio_does_not_read_takes_no_settings_away(crio: Node) -> 
     unread = '[crio.runtime]\ndefault_runtime = "runc"\n'
     files = snapshot(crio)
     crio.write("/etc/crio/config.toml", unread)
-    words = [PYTHON, "-m", "installer.compat", "--no-daemon", "--runtime=crio", "--nvidia-driver-root=/"]
+    words = [PYTHON, *NVIDIAS, "--no-daemon", "--runtime=crio", "--nvidia-driver-root=/"]
     words += [
         f"--toolkit-source-root={ARTIFACTS}",
         "--config=/etc/crio/config.toml",

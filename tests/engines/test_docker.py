@@ -10,6 +10,7 @@ from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, served
+from tests.support.entry import NVIDIAS
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
@@ -342,8 +343,7 @@ def test_cdi_that_dockerd_takes_up_at_its_next_start_is_told_as_pending(docker_n
     when = "has no effect, for this dockerd has no CDI" if old else "takes effect when dockerd starts"
     install = [
         PYTHON,
-        "-m",
-        "installer.compat",
+        *NVIDIAS,
         "--no-daemon",
         "--runtime=docker",
         f"--toolkit-source-root={ARTIFACTS}",

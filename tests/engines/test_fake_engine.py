@@ -15,6 +15,7 @@ from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, starts
 from tests.engines.versions import EngineSet
+from tests.support.entry import NVIDIAS
 
 FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
 BEHAVIOUR = "/run/fake/behaviour"
@@ -176,7 +177,7 @@ def test_by_nvidias_entry_point_all_of_it_goes_back_when_the_engine_refuses(
     files, count = snapshot(faked), starts(faked)
     faked.write(BEHAVIOUR, behaviour)
 
-    done = faked.run([PYTHON, "-m", "installer.compat"], env=OPERATORS | {"CDI_ENABLED": cdi}, check=False)
+    done = faked.run([PYTHON, *NVIDIAS], env=OPERATORS | {"CDI_ENABLED": cdi}, check=False)
 
     assert done.returncode == 1
     assert words in sentence(done.stderr), done.stderr

@@ -17,6 +17,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
+from tests.support.entry import NVIDIAS
 
 HERE = Path(__file__).parent
 SOCKET = "/run/k0s/containerd.sock"
@@ -243,7 +244,7 @@ def test_as_a_containerd_it_is_refused_and_nvidias_variables_for_it_are_understo
         # As k0s's own documentation tells the GPU Operator's users.
         told = {"CONTAINERD_CONFIG": DROP_IN, "CONTAINERD_SOCKET": SOCKET, "HOST_ROOT_MOUNT": "/"}
         told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
-        node.run([PYTHON, "-m", "installer.compat"], env=told)
+        node.run([PYTHON, *NVIDIAS], env=told)
         assert k0s.handlers() == {"runc": "", **OURS}
         assert k0s.cri.status().config["containerd"]["defaultRuntimeName"] == "nvidia"
         node.installer("uninstall", check=True)

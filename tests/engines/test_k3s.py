@@ -18,6 +18,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
+from tests.support.entry import NVIDIAS
 
 SOCKET = "/run/k3s/containerd/containerd.sock"
 UNSEEN = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -207,7 +208,7 @@ def test_nvidias_variables_for_it_are_understood(rancher: Rancher, way: str) -> 
     told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
     mounted = ["unshare", "--mount", "sh", "-ec", MOUNTED.replace("NAME", rancher.name), "mounted"]
 
-    done = node.run([*mounted, PYTHON, "-m", "installer.compat"], env=told)
+    done = node.run([*mounted, PYTHON, *NVIDIAS], env=told)
 
     assert "--default-runtime nvidia" in done.stderr, "the default is no business of ours there"
     assert node.pid_of(rancher.unit) != before

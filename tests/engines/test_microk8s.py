@@ -14,6 +14,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence
 from tests.engines.versions import EngineSet
+from tests.support.entry import NVIDIAS
 
 DATA = "/var/snap/microk8s"
 TEMPLATE = f"{DATA}/current/args/containerd-template.toml"
@@ -164,7 +165,7 @@ def test_nvidias_variables_are_understood_and_what_a_refresh_brings_is_served_by
         told = {"CONTAINERD_CONFIG": TEMPLATE, "CONTAINERD_SOCKET": SOCKET, "HOST_ROOT_MOUNT": "/"}
         told |= {"RUNTIME": "containerd", "NO_DAEMON": "true", "TOOLKIT_SOURCE_ROOT": ARTIFACTS}
         told |= {"NVIDIA_RUNTIME_SET_AS_DEFAULT": "false"}
-        node.run([PYTHON, "-m", "installer.compat"], env=told)
+        node.run([PYTHON, *NVIDIAS], env=told)
         assert microk8s.handlers() == {**THEIRS, **OURS}
         # A refresh of the snap: a copy of the data, here of a hook that puts the snap's own template back.
         node.run(["cp", "-a", f"{DATA}/8511", f"{DATA}/8600"])

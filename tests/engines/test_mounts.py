@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.demo import stand_in_payload
 from installer.host.files import Host
 from tests.engines.conftest import missing, must_run
+from tests.support.entry import NVIDIAS
+from tests.support.stand_in import stand_in_payload
 
 PROJECT = Path(__file__).parents[2]
 SPECIFICATION = "management.nvidia.com-gpu.yaml"
@@ -88,7 +89,7 @@ class Container:
             **variables,
         }
         return subprocess.run(
-            [*command, str(self.root), sys.executable, *(words or ("-m", "installer.compat"))],
+            [*command, str(self.root), sys.executable, *(words or NVIDIAS)],
             env=environment,
             capture_output=True,
             text=True,
@@ -293,7 +294,7 @@ def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_f
     container: Container,
 ) -> None:
     said = {"TOOLKIT_ARGS": "--driver-root /", "RUNTIME_ARGS": "-c /etc/containerd/config.toml"}
-    words = ("-m", "installer.compat", "/usr/local/nvidia", "--drop-in-config=")
+    words = (*NVIDIAS, "/usr/local/nvidia", "--drop-in-config=")
     container.mount("/usr/local/nvidia", "/usr/local/nvidia")
     container.mount("/run/nvidia", "/run/nvidia")
     container.mount("/etc/containerd/config.toml", "/etc/containerd/config.toml")

@@ -15,11 +15,12 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.entry import NVIDIAS
 
 pytestmark = pytest.mark.any_version
 
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
-COMMAND = (PYTHON, "-m", "installer.compat")
+COMMAND = (PYTHON, *NVIDIAS)
 # hostPath volumes of the type DirectoryOrCreate: the kubelet makes them, and leaves them.
 KUBELETS = [*MOUNTS.values(), *PLACES["containerd"].values(), "/etc/docker", "/run/nvidia/driver/dev"]
 
@@ -238,8 +239,7 @@ def test_what_is_asked_for_later_is_in_force_or_called_pending(containerd_node: 
     node, files = containerd_node, snapshot(containerd_node)
     words = [
         PYTHON,
-        "-m",
-        "installer.compat",
+        *NVIDIAS,
         "--no-daemon",
         "--runtime=containerd",
         "--nvidia-driver-root=/",

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from installer.demo import stand_in_payload
 from tests.engines.cache import PROJECT
 from tests.engines.configs import CONTAINERD, VERSION_2, VERSION_3
 from tests.engines.dockerds import podman_on
@@ -19,6 +18,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.roots import Roots
 from tests.engines.told import sentence, served
 from tests.engines.versions import BASE
+from tests.support.stand_in import stand_in_payload
 from tests.support.tree import tree
 
 pytestmark = pytest.mark.any_version

@@ -15,6 +15,7 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import served
+from tests.support.entry import NVIDIAS
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
@@ -73,8 +74,8 @@ def test_what_nvidias_killed_pod_left_is_adopted_and_restored(node: Node, *, def
     assert BINARIES.keys() <= before[0]
     environment = variables(node)
 
-    done = node.run([PYTHON, "-m", "installer.compat"], env=environment, check=False)
-    again = node.run([PYTHON, "-m", "installer.compat"], env=environment, check=False)
+    done = node.run([PYTHON, *NVIDIAS], env=environment, check=False)
+    again = node.run([PYTHON, *NVIDIAS], env=environment, check=False)
     during = served(node)
     config = node.read(f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml")
     undone = node.installer("uninstall")
@@ -96,7 +97,7 @@ NODES = "/run/nvidia/driver/dev"
 @pytest.mark.any_version
 def test_what_nvidias_image_serves_after_an_incomplete_undo_of_ours_stays(node: Node) -> None:
     node.run(["mkdir", "-p", NODES])
-    node.run([PYTHON, "-m", "installer.compat"], env=variables(node) | CDI)
+    node.run([PYTHON, *NVIDIAS], env=variables(node) | CDI)
     live = start(node)
     kept = node.installer("uninstall", "--in-use", "keep")
     # NVIDIA's removes what has its directory's name, and writes the same specification again.
@@ -145,7 +146,7 @@ def test_a_drop_in_of_nvidias_that_is_newer_than_the_root_file_is_taken_over(con
     files, before = snapshot(node), served(node)
     assert BINARIES.keys() <= before[0]
 
-    done = node.run([PYTHON, "-m", "installer.compat"], env=variables(node), check=False)
+    done = node.run([PYTHON, *NVIDIAS], env=variables(node), check=False)
     during = served(node)
     undone = node.installer("uninstall")
 
@@ -184,7 +185,7 @@ def test_the_default_runtime_table_of_schema_1_gives_way_and_comes_back(containe
     node.cri.wait()
     files, before = snapshot(node), served(node)
 
-    done = node.run([PYTHON, "-m", "installer.compat"], env=variables(node), check=False)
+    done = node.run([PYTHON, *NVIDIAS], env=variables(node), check=False)
     during = served(node)
     undone = node.installer("uninstall")
 
