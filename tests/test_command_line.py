@@ -14,9 +14,9 @@ import jsonschema
 import pytest
 
 from installer.decide.options import Options, Places
-from installer.demo import CONFIGS, stand_in_payload
 from installer.flags import FLAGS, options_from
 from installer.usage import GROUPS, UNHEEDED
+from tests.support.stand_in import CONFIGS, stand_in_payload
 
 PROJECT = Path(__file__).parents[1]
 VERBS = ("run", "install", "plan", "uninstall")

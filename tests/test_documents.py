@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from installer.demo import CONFIGS, demo, stand_in_payload
+from installer.demo import demo
 from tests.deploy.rendered import by_name, charted, kubectl, kustomized
 from tests.documents import CHART, DOCUMENTS, PROJECT, Command, anchors, commands, starting
+from tests.support.stand_in import CONFIGS, stand_in_payload
 
 # Run somewhere else, by a test that reads them from the document as well.
 ELSEWHERE = {

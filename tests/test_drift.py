@@ -13,9 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from installer.demo import CONFIGS
 from tests.support.looks import asked, look, until
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, STATE, Site
+from tests.support.stand_in import CONFIGS
 from tests.support.waiting import stop, until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.demo import CONFIGS
 from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, Site, sentence
+from tests.support.stand_in import CONFIGS
 
 HOME = "usr/local/nvidia/.toolkit-installer"
 PLACE = "/opt/gpu/nvidia"

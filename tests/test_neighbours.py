@@ -4,18 +4,13 @@ import fcntl
 import os
 import stat
 import struct
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from installer.decide.toolkit import Copy
-from installer.host.digests import digest_of
-from installer.host.files import Host
-from installer.host.trees import install_tree
 from tests.support.neighbours import NOBODY, locking, only_as_root
 from tests.support.site import DAEMON_JSON, PIDFILE, Site, sentence
 
@@ -202,30 +197,6 @@ def test_what_stands_in_a_directory_that_was_opened_to_all_is_given_back(site: S
     assert "chmod o-w /usr/local/nvidia" in sentence(again)
     assert site.call("install").returncode == 0
     assert site.call("uninstall").returncode == 0
-
-
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_a_program_is_for_root_alone_while_it_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
-) -> None:
-    source = Path(sys.executable).resolve()
-    seen: list[int] = []
-    sendfile = os.sendfile
-
-    def watched(out: int, *arguments: int) -> int:
-        seen.append(stat.S_IMODE(os.fstat(out).st_mode))
-        return sendfile(out, *arguments)
-
-    monkeypatch.setattr(os, "sendfile", watched)
-    path, size_bytes = PurePosixPath("bin/program"), source.stat().st_size
-    before = os.umask(umask)
-    copy = Copy(path, PurePosixPath(source), size_bytes, digest_of(str(source)), 0o755)
-    install_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [copy])
-    os.umask(before)
-
-    assert set(seen) == {0o600}
-    assert stat.S_IMODE((tmp_path / "new/bin/program").stat().st_mode) == 0o755
-    assert {stat.S_IMODE(each.stat().st_mode) for each in _directories(tmp_path / "new")} == {0o755}
 
 
 def test_the_lock_of_another_program_is_not_our_life(site: Site) -> None:

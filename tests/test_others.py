@@ -4,13 +4,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from installer.decide.steps import WriteConfig, inverse
-from installer.host.files import Host
-from installer.record.write import write_config
 from tests.support.site import DAEMON_JSON, Site
 from tests.support.tree import USUAL, Aspect, tree
 
@@ -158,26 +155,6 @@ def test_a_directory_that_was_moved_and_linked_to_keeps_nothing_of_ours(
         left[moved] = before[moved]
         del left["srv/moved"]
     assert left == before
-
-
-def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(site: Site) -> None:
-    host = Host.under(PurePosixPath(site.root))
-    path, link = PurePosixPath("/etc/crio/mine.conf"), "/srv/x.conf"
-    (site.root / "srv").mkdir()
-    (site.root / "etc/crio").mkdir(parents=True, exist_ok=True)
-    (site.root / "srv/x.conf").write_text("[crio]\n")
-    (site.root / "etc/crio/mine.conf").symlink_to(link)
-    before = _state(site.root)
-    step = WriteConfig("crio", path, host.read(path), None, link)
-
-    write_config(host, step)
-
-    assert not (site.root / "srv/x.conf").exists()
-    assert not (site.root / "etc/crio/mine.conf").is_symlink()
-    back = inverse(step)
-    assert isinstance(back, WriteConfig)
-    write_config(host, back)
-    assert _state(site.root) == before
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.demo import stand_in_payload
 from tests.support.site import DAEMON_JSON, ENGINES, PROJECT, Site
+from tests.support.stand_in import stand_in_payload
 
 TOOLKIT = "usr/local/nvidia/toolkit"
 RUNTIME = "usr/bin/nvidia-container-runtime"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from installer.demo import CONFIGS
 from tests.support.looks import asked, look, until
 from tests.support.site import DAEMON_JSON, LEDGER, Site
+from tests.support.stand_in import CONFIGS
 from tests.support.waiting import until_it_sleeps
 
 CONTAINERD = "etc/containerd/config.toml"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from installer.demo import CONFIGS
 from tests.crash.strace import log_calls
 from tests.support.site import DAEMON_JSON, Site
+from tests.support.stand_in import CONFIGS
 
 SECRET = "hunter2"  # noqa: S105 - nobody's
 CONTAINERD = "etc/containerd/config.toml"

@@ -3,16 +3,14 @@
 import json
 import re
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from installer.demo import CONFIGS
-from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
+from tests.support.site import DAEMON_JSON, LEDGER, Site, sentence, waits
+from tests.support.stand_in import CONFIGS
 
 
 @pytest.fixture
@@ -425,35 +423,6 @@ def test_run_is_alive_until_it_ends_and_an_installation_without_it_is_not(site: 
         child.wait(30)
 
     assert (while_it_waits, site.status("--alive").returncode, site.status().returncode) == (0, 1, 0)
-
-
-def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
-    code = (
-        "import sys; sys.argv=['x','status','--host-root',sys.argv[1]]; from installer.status import main\n"
-    )
-    code += "main(sys.argv[1:]); print([n for n in ('click','structlog','docker','grpc','psutil','tomlkit') if n in sys.modules])"
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(site.root)], capture_output=True, text=True, check=True, cwd=PROJECT
-    )
-
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(site: Site) -> None:
-    assert site.call("install").returncode == 0
-    code = "import os, sys; from installer.__main__ import main; heavy = sys.argv.pop(1).split(); end = os._exit\n"
-    code += "os._exit = lambda code: (print([name for name in heavy if name in sys.modules], flush=True), end(code)); main()"
-    heavy = "asyncio ssl structlog click grpc docker requests psutil tarfile argparse installer.verify"
-    heavy += " concurrent logging shutil tempfile ctypes uuid tomlkit inspect"
-
-    words = site.command("install")[3:]
-    done = subprocess.run(
-        [sys.executable, "-c", code, heavy, *words], capture_output=True, text=True, check=True, cwd=PROJECT
-    )
-
-    assert "nothing changed" in done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_an_install_dir_that_moved_is_refused_with_the_command_that_frees_the_old_one(site: Site) -> None:

@@ -1,18 +1,18 @@
 """The chart as people expect of one: checked, documented, and refusing what makes no sense."""
 
 import json
+import re
 import subprocess
+import sys
 from itertools import product
 
 import pytest
 import yaml
 
-from installer.decide.engines import ENGINES
-from installer.decide.parts.nri import CALLED
-from installer.flags import FLAGS
 from tests.deploy.helm import CHART, NAMESPACE
 from tests.deploy.rendered import DEPLOY, SCHEMAS, charted, container_of, helm, objects, pod_of, validate
 from tests.deploy.values import START, rows, table
+from tests.support.entry import PROJECT
 from tests.support.golden import golden
 
 SHA = "sha256:" + "ab" * 32
@@ -157,13 +157,18 @@ def test_what_says_that_no_runtime_is_asked_for_is_let_through() -> None:
     assert charted("mode=cdi", *_extra("CRIO_HOOK", ""))
 
 
+def taken(flag: str) -> list[str]:
+    """Return what a flag takes, as the program's help says it; of the engines the first stands for all."""
+    command = [sys.executable, "-m", "installer", "run", "--help"]
+    said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    (choices,) = re.findall(rf"^  {flag} \[([a-z0-9|-]+)\]", said, re.MULTILINE)
+    return str(choices).split("|")
+
+
 @pytest.mark.parametrize("asked", ["mode=nri", "nri.enabled=true"])
 def test_nri_is_refused_for_just_the_engines_that_have_none(asked: str) -> None:
-    without = [name for name, engine in ENGINES.items() if engine.process not in CALLED]
-
-    assert without
-    for name in ENGINES:
-        if name in without:
+    for name in taken("--runtime")[1:]:
+        if name == "docker":
             assert f"{name} has no NRI: choose another mode" in _refused(asked, ALLOW, f"runtime={name}")
         else:
             assert charted(asked, ALLOW, f"runtime={name}")
@@ -374,5 +379,4 @@ def test_every_value_has_a_comment_a_type_and_a_row_in_the_readme() -> None:
 def test_a_value_takes_what_its_flag_takes(value: str, flag: str) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
 
-    choices = next(each.choices for each in FLAGS if each.name == flag)
-    assert schema[value]["enum"] == list(choices)
+    assert schema[value]["enum"] == taken(flag)

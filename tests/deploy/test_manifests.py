@@ -1,5 +1,6 @@
 """The manifests: each overlay and the chart hold to Kubernetes' schemas, and say the same."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from installer.decide.taint import KEY
-from installer.flags import FLAGS, options_from
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,
@@ -27,7 +26,10 @@ from tests.deploy.rendered import (
     pod_of,
     validate,
 )
+from tests.support.entry import PROJECT
 from tests.support.version import VERSION
+
+KEY = "node-toolkit-installer/not-ready"
 
 DIRECTORIES = (
     *(f"overlays/{name}" for name in OVERLAYS),
@@ -350,7 +352,7 @@ NRI_ALLOW = "nri.allow[0]=gpu-operator=nvidia.com/gpu"
     ],
 )
 def test_how_containers_get_gpus_is_a_component(
-    component: str, settings: tuple[str, ...], classes: int, layer: Layer
+    component: str, settings: tuple[str, ...], classes: int, layer: Layer, tmp_path: Path
 ) -> None:
     told = layer("overlays/auto", f"components/{component}")
 
@@ -360,14 +362,14 @@ def test_how_containers_get_gpus_is_a_component(
     plain = container_of(kustomized("overlays/auto"))
     assert container_of(told) == {**plain, "env": container_of(told)["env"]}, "no right and no mount more"
     given = {each["name"]: each["value"] for each in container_of(told)["env"]}
-    said = {
-        "mode": given.get(f"{PREFIX}MODE", "runtime"),
-        "nri": given.get(f"{PREFIX}NRI") == "true",
-        "nri_allow": given[f"{PREFIX}NRI_ALLOW"].split(",") if "nri" in component else (),
-    }
-    options = options_from({flag.field: flag.default for flag in FLAGS} | said, frozenset())
-    assert options.mode.value == component.removeprefix("mode-").replace("nri-plugin", "runtime")
-    assert options.serves_nri == ("nri" in component)
+    asked = given.get(f"{PREFIX}MODE", "runtime")
+    assert asked == component.removeprefix("mode-").replace("nri-plugin", "runtime")
+    assert (asked == "nri" or given.get(f"{PREFIX}NRI") == "true") is ("nri" in component)
+    command = [sys.executable, "-m", "installer", "plan", "--host-root", str(tmp_path)]
+    done = subprocess.run(
+        command, env={"PATH": os.defpath, **given}, cwd=PROJECT, capture_output=True, check=False
+    )
+    assert done.returncode == 1, "it takes these values, and finds neither a toolkit nor an engine here"
 
 
 TAINT = "node-toolkit-installer-taint"
@@ -447,7 +449,7 @@ def test_a_pod_is_looked_at_each_second_until_it_is_ready_for_the_first_time() -
 
 @pytest.mark.parametrize("made", [lambda: kustomized("base"), lambda: kustomized("uninstall"), charted])
 def test_every_variable_in_it_is_one_of_ours(made: Callable[[], list[Manifest]]) -> None:
-    known = {flag.variable for flag in FLAGS}
+    known = set(re.findall(rf"{PREFIX}\w+", (PROJECT / "docs/reference.md").read_text()))
 
     assert {each["name"] for each in container_of(made())["env"]} <= known
 

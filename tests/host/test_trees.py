@@ -1,6 +1,8 @@
 """Whole directories, as they are while they are made."""
 
 import os
+import stat
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -54,3 +56,27 @@ def test_a_payload_that_cannot_be_completed_leaves_what_was_there(tmp_path: Path
     assert sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")) == [
         *("payload", "payload/earlier", "source")
     ]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_a_program_is_for_root_alone_while_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: int
+) -> None:
+    source = Path(sys.executable).resolve()
+    seen: list[int] = []
+    sendfile = os.sendfile
+
+    def watched(out: int, *arguments: int) -> int:
+        seen.append(stat.S_IMODE(os.fstat(out).st_mode))
+        return sendfile(out, *arguments)
+
+    monkeypatch.setattr(os, "sendfile", watched)
+    path, size_bytes = PurePosixPath("bin/program"), source.stat().st_size
+    before = os.umask(umask)
+    copy = Copy(path, PurePosixPath(source), size_bytes, digest_of(str(source)), 0o755)
+    install_tree(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/new"), [copy])
+    os.umask(before)
+
+    assert set(seen) == {0o600}
+    assert stat.S_IMODE((tmp_path / "new/bin/program").stat().st_mode) == 0o755
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "new", tmp_path / "new/bin")} == {0o755}

@@ -1,6 +1,6 @@
 import os
 from dataclasses import fields
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.toolkit import ADOPTED, STAND_IN
 from installer.decide.rows import CdiRow, ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
 from installer.record.rows_json import dumps, loads
+from tests.support.site import LEDGER
 
 # What the kernel takes for a name, UTF-8 or not.
 NAMES = st.binary(min_size=1, max_size=20).filter(
@@ -108,4 +109,14 @@ def test_each_field_of_a_row_is_drawn_and_so_read_back(rows: st.SearchStrategy[A
 
 @given(RECORDS)
 def test_whatever_is_held_is_read_back_as_it_was(held: Record) -> None:
+    assert loads(dumps(held)) == held
+
+
+OLD = Path(__file__).parents[1] / "golden/ledgers"
+
+
+@pytest.mark.parametrize("ledger", sorted(path.name for path in OLD.iterdir()))
+def test_what_an_old_ledger_says_can_be_said_in_the_present_format(ledger: str) -> None:
+    held = loads((OLD / ledger / "node" / LEDGER).read_bytes())
+
     assert loads(dumps(held)) == held

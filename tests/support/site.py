@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from installer.demo import CONFIGS, stand_in_payload
+from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import USUAL, Aspect, tree
 
 PROJECT = Path(__file__).parents[2]

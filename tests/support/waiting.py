@@ -11,16 +11,31 @@ def command_line(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
 
 
-def _asleep(pid: int) -> bool:
-    """Tell whether the interpreter has come to its wait: only there it sleeps with its script closed."""
-    return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
+def _processes(pid: int) -> dict[int, list[str]]:
+    """Return the threads of a process and of all below it: each one's state, its processor time, its program."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        _, _, rest = (task / "stat").read_text().rpartition(")")
+        fields = rest.split()
+        found[int(task.name)] = [fields[0], *fields[11:15], *command_line(pid)]
+        for child in (task / "children").read_text().split():
+            found |= _processes(int(child))
+    return found
 
 
 def until_it_sleeps(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while "/waiter." not in "".join(command_line(pid)) or not _asleep(pid):
-        assert time.monotonic() < deadline, command_line(pid)
-        time.sleep(0.01)
+    """Wait until a run has come to rest: for a third of a second nothing of it works, begins or ends."""
+    deadline = time.monotonic() + 20
+    seen, since = dict[int, list[str]](), 0.0
+    while time.monotonic() < since + 0.3 or not since:
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.02)
+        try:
+            now = _processes(pid)
+        except OSError:  # one has just ended
+            now = {}
+        if now != seen or not now or any(words[0] != "S" for words in now.values()):
+            seen, since = now, time.monotonic()
 
 
 def until(done: Callable[[], bool], timeout_s: float = 10) -> None:

@@ -1,0 +1,27 @@
+"""Which taint goes from which node."""
+
+import pytest
+
+from installer.decide.taint import node_made_ready, without_taint
+from tests.support.kubernetes import OURS, THEIRS, FakeApi, node
+
+
+@pytest.mark.parametrize(
+    ("taints", "left"),
+    [
+        pytest.param([], [], id="none"),
+        pytest.param([THEIRS], [THEIRS], id="others' alone"),
+        pytest.param([OURS, THEIRS, {**OURS, "effect": "NoExecute"}], [THEIRS], id="with two effects"),
+    ],
+)
+def test_only_our_taint_goes(taints: list[dict[str, str]], left: list[dict[str, str]]) -> None:
+    api = FakeApi({"a": node(*taints)})
+
+    patch = without_taint(api.nodes["a"])
+
+    assert not patch or api.patch("a", patch) == 200
+    assert api.nodes["a"] == node(*left)
+
+
+def test_a_pod_that_no_node_has_yet_makes_no_node_ready() -> None:
+    assert node_made_ready({"metadata": {}, "spec": {}}) == ""
