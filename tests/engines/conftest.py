@@ -13,9 +13,12 @@ import pytest
 
 from tests.engines import debs
 from tests.engines.cache import locked
+from tests.engines.configs import CONTAINERD, VERSION_2
 from tests.engines.cri import Cri
-from tests.engines.nodes import Node, boot
+from tests.engines.faked import BEHAVIOUR, FAKE
+from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.roots import Roots, prepared
+from tests.engines.snapshot import snapshot
 from tests.engines.versions import EngineSet, Today, engine_sets, today
 
 HERE = Path(__file__).parent
@@ -213,3 +216,31 @@ def containerd(
     if request.param not in containerds:
         pytest.skip(f"{request.param} carries no containerd of its own today")
     return containerds[request.param]
+
+
+@pytest.fixture(scope="module")
+def fake_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot one node, its containerd replaced by the fake."""
+    with booted(next(engines for engines in engines_today if not engines.docker), start=False) as node:
+        node.write("/run/fake/containerd.py", FAKE)
+        node.write(BEHAVIOUR, "")
+        node.write(CONTAINERD, VERSION_2)
+        node.run(["mkdir", "-p", "/run/containerd"])
+        node.write(
+            "/run/systemd/system/containerd.service.d/fake.conf",
+            f"[Service]\nExecStartPre=\nExecStart=\nExecStart={PYTHON} /run/fake/containerd.py\nRestartSec=60\n",
+        )
+        node.run(["systemctl", "daemon-reload"])
+        node.run(["systemctl", "start", "containerd"])
+        yield node
+
+
+@pytest.fixture
+def faked(fake_node: Node) -> Iterator[Node]:
+    """Return the node of the fake, well and as it was."""
+    files = snapshot(fake_node)
+    yield fake_node
+    fake_node.write(BEHAVIOUR, "")
+    fake_node.installer("uninstall", check=True)
+    assert snapshot(fake_node) == files
+    assert fake_node.show("containerd", "ActiveState") == "active"

@@ -1,62 +1,19 @@
 """What real engines do rarely: a fake containerd under a real systemd hangs, dies, lies or is slow."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.engines.cache import PROJECT
-from tests.engines.configs import CONTAINERD, VERSION_2
-from tests.engines.conftest import Boot
+from tests.engines.configs import CONTAINERD
+from tests.engines.faked import BEHAVIOUR, INSTALL, LEFT, STARTING
 from tests.engines.nodes import PYTHON, Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import until
 from tests.engines.snapshot import snapshot
 from tests.engines.told import sentence, starts
-from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 
-FAKE = (Path(__file__).parent / "fake_containerd.py").read_text()
-BEHAVIOUR = "/run/fake/behaviour"
-# Where it is there the fake has a container in state CREATED, once its config holds what is said there.
-STARTING = "/run/fake/starting"
 SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
-INSTALL = ("install", "--runtime", "containerd", "--toolkit-source", ARTIFACTS, "--timeout", "5")
-LEFT = {
-    "/usr/local/nvidia",
-    "/usr/local/nvidia/.toolkit-installer",
-    "/usr/local/nvidia/.toolkit-installer/ledger",
-    "/usr/local/nvidia/.toolkit-installer/lock",
-}
-
-
-@pytest.fixture(scope="module")
-def fake_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
-    """Boot one node, its containerd replaced by the fake."""
-    with booted(next(engines for engines in engines_today if not engines.docker), start=False) as node:
-        node.write("/run/fake/containerd.py", FAKE)
-        node.write(BEHAVIOUR, "")
-        node.write(CONTAINERD, VERSION_2)
-        node.run(["mkdir", "-p", "/run/containerd"])
-        node.write(
-            "/run/systemd/system/containerd.service.d/fake.conf",
-            f"[Service]\nExecStartPre=\nExecStart=\nExecStart={PYTHON} /run/fake/containerd.py\nRestartSec=60\n",
-        )
-        node.run(["systemctl", "daemon-reload"])
-        node.run(["systemctl", "start", "containerd"])
-        yield node
-
-
-@pytest.fixture
-def faked(fake_node: Node) -> Iterator[Node]:
-    """Return the node of the fake, well and as it was."""
-    files = snapshot(fake_node)
-    yield fake_node
-    fake_node.write(BEHAVIOUR, "")
-    fake_node.installer("uninstall", check=True)
-    assert snapshot(fake_node) == files
-    assert fake_node.show("containerd", "ActiveState") == "active"
 
 
 @pytest.mark.parametrize(
@@ -186,37 +143,6 @@ def test_by_nvidias_entry_point_all_of_it_goes_back_when_the_engine_refuses(
     assert faked.show("containerd", "ActiveState") == "active"
     assert starts(faked) - count == restarts
     faked.run(["rm", "-r", "/run/nvidia"])
-
-
-# A mistake of ours where the engine has been reloaded, once: the roll-back comes there too.
-MISTAKE = """
-
-_right, _met = _taken_up, []
-
-
-def _taken_up(*words):
-    if not _met:
-        raise KeyError(_met.append("hunter2"))
-    return _right(*words)
-"""
-
-
-def test_a_mistake_of_ours_behind_a_reload_is_rolled_back_and_remembered(faked: Node) -> None:
-    faked.run(["cp", "-r", f"{PROJECT}/installer", "/run/fake/"])
-    with (faked.root / "run/fake/installer/record/engines.py").open("a") as program:
-        program.write(MISTAKE)
-    files, count = snapshot(faked), starts(faked)
-
-    first = faked.installer(*INSTALL, env={"PYTHONPATH": "/run/fake"})
-
-    assert first.returncode == 1, first.stderr
-    assert "internal error: KeyError in record/engines.py" in sentence(first.stderr)
-    assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
-    assert starts(faked) - count == 2
-    again = faked.installer(*INSTALL)
-    assert again.returncode == 1
-    assert sentence(again.stderr).startswith("cannot configure again what failed before (finish (internal")
-    assert starts(faked) - count == 2
 
 
 def test_an_engine_that_is_slow_is_waited_for(faked: Node) -> None:

@@ -123,7 +123,7 @@ def test_another_runtime_of_the_payload_is_told_apart_by_its_name(bare_node: Nod
 def test_the_installer_and_its_dependencies_are_importable_in_a_node(bare_node: Node) -> None:
     packages = "click, docker, grpc, jeepney, structlog, tomlkit"
     said = bare_node.run(
-        [PYTHON, "-I", "-c", f"import installer, {packages}; print(installer.__file__)"]
+        [PYTHON, "-I", "-c", f"import {packages}; print(__import__('installer').__file__)"]
     ).stdout
 
     assert Path(said.strip()).parent.name == "installer"

@@ -31,7 +31,7 @@ FIRST_HOUR = {"bookworm": ("make", "demo", "unit", f"TESTS={FEW}")}
 HOST = {"TOOLKIT_INSTALLER_RUNTIME": "docker", "TOOLKIT_INSTALLER_RESTART_MODE": "none"}
 STAND_IN = (
     "/opt/toolkit-installer/bin/python -c "
-    "'from pathlib import Path; from installer.demo import stand_in_payload as put; put(Path(\"/opt/nvidia-toolkit\"))'"
+    "'from pathlib import Path; from tests.support.stand_in import stand_in_payload as put; put(Path(\"/opt/nvidia-toolkit\"))'"
 )
 
 
