@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench golden fresh first-hour help clean
+.PHONY: demo test format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -20,9 +20,10 @@ test: format lint types unit engines image test-node  ## everything but the tort
 format: .venv/.dev  ## the code is formatted
 	$(BIN)/ruff format --check .
 
-lint: .venv/.dev  ## the linters are content
+lint: .venv/.dev  ## the linters are content, and what is frozen is as it was
 	$(BIN)/ruff check .
 	$(BIN)/hadolint Dockerfile.*
+	@$(BIN)/python -m tests.acceptance
 
 types: .venv/.dev  ## the types hold
 	$(BIN)/mypy
@@ -72,6 +73,9 @@ pin:  ## write digests of the bases and sums of NVIDIA's packages, where a regis
 
 bench: .venv/.dev  ## every row of the numbers table, beside its limit
 	$(BIN)/python -m benchmarks
+
+acceptance: .venv/.dev  ## make the sums of the frozen tests anew, for a commit that changes nothing of the program; ADD=PATH adds a test
+	@$(BIN)/python -m tests.acceptance --write $(ADD)
 
 golden: .venv/.dev  ## rewrite all golden texts, the generated documents included; read the diff
 	GOLDEN=1 $(BIN)/python -m pytest -q tests/decide $$(grep -rl --include='test_*.py' tests.support.golden tests)
