@@ -10,7 +10,7 @@ IN_THE_IMAGE := $(shell find Dockerfile.ubuntu .dockerignore LICENSE README.md p
 VENV_OF_A_BARE_PYTHON := wheel=$$($(PYTHON) -m tests.engines.pip_wheel) && $(PYTHON) -m venv --without-pip .venv && $(BIN)/python "$$wheel/pip" --quiet --disable-pip-version-check install --no-index "$$wheel"
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: demo test format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance golden fresh first-hour help clean
+.PHONY: demo test format lint types unit engines image test-node test-gpu lock sbom pin torture mutants sample bench acceptance differential golden fresh first-hour help clean
 
 demo: .venv/.runtime  ## the main job in a throw-away root: no root rights, no engine
 	@$(BIN)/toolkit-installer demo
@@ -76,6 +76,9 @@ bench: .venv/.dev  ## every row of the numbers table, beside its limit
 
 acceptance: .venv/.dev  ## make the sums of the frozen tests anew, for a commit that changes nothing of the program; ADD=PATH adds a test
 	@$(BIN)/python -m tests.acceptance --write $(ADD)
+
+differential: .venv/.dev  ## random lives of a node by the version before and by this one: LIVES=500 SEED=1; a quarter of an hour and more
+	@$(BIN)/python -m tests.differential --lives $(or $(LIVES),500) --seed $(or $(SEED),1)
 
 golden: .venv/.dev  ## rewrite all golden texts, the generated documents included; read the diff
 	GOLDEN=1 $(BIN)/python -m pytest -q tests/decide $$(grep -rl --include='test_*.py' tests.support.golden tests)
