@@ -1,0 +1,54 @@
+"""Containers on our runtime live on while containerd and Docker restart, whether the driver is loaded or not."""
+
+import json
+
+import pytest
+
+from tests.engines.configs import DAEMON_JSON, DOCKER
+from tests.engines.live import Live, start
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+
+
+@pytest.mark.parametrize("driver", ["loaded", "not loaded"])
+def test_a_live_container_outlives_restarts_of_its_engine(node: Node, driver: str) -> None:
+    if node.engine == "docker":
+        node.write(DOCKER, json.dumps({**json.loads(DAEMON_JSON), "live-restore": True}))
+        node.restart("docker")
+    node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
+    if driver == "not loaded":
+        node.unload_fake_nvidia_module()
+    live = start(node)
+    process = init_of(live)
+
+    for unit in ("containerd", "containerd", *(["docker"] if node.engine == "docker" else [])):
+        node.restart(unit)
+        if node.engine == "docker":
+            node.wait_for("alive", ["docker", "exec", live.id, "echo", "alive"])
+        else:
+            node.cri.wait()
+
+        assert live.exec() == "alive\n"
+        assert init_of(live) == process
+        assert "cleaning leaked shim process" not in node.journal("containerd")
+    live.stop()
+    live.remove()
+    node.installer("uninstall", check=True)
+
+
+@pytest.mark.any_version
+def test_the_processes_of_a_container_can_be_listed_without_the_driver(docker_node: Node) -> None:
+    docker_node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
+    docker_node.unload_fake_nvidia_module()
+    live = start(docker_node)
+
+    listed = docker_node.run(["docker", "top", live.id]).stdout
+
+    assert "sleep" in listed
+
+
+def init_of(live: Live) -> list[str]:
+    """Return the processes of a container as its runtime's own shim numbers them."""
+    namespace = "moby" if live.pod is None else "k8s.io"
+    tasks = live.node.run(["ctr", "--namespace", namespace, "tasks", "list"]).stdout
+    return [line for line in tasks.splitlines() if live.id in line]
