@@ -92,6 +92,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
     asked_s = time.monotonic() - asked
     timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
+    deadline = time.monotonic() + timeout_s
     began, busy = time.time(), Busy(host)
     try:
         try:
@@ -100,6 +101,15 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
             if patience.hurried:
                 raise
             _outlast(host, unit, patience, error)
+        except (NoBusError, NotBegunError, StoppedError):
+            raise
+        except InstallerError as error:
+            # A systemd that executes itself anew drops connections and keeps its jobs: ask the unit.
+            now = _settled(host, unit, deadline, patience)
+            if now.active != "active":
+                raise
+            if now.invocation == before.invocation:
+                raise NotBegunError(error.problem, remedy=error.remedy, code=error.code) from error
     except (NoBusError, StoppedError):
         raise
     except (NotBegunError, PendingError) as error:
@@ -151,6 +161,18 @@ def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> N
         raise InstallerError(
             f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy, code="unit-failed"
         )
+
+
+def _settled(host: Host, unit: str, deadline: float, patience: Patience) -> UnitState:
+    """Return a unit once systemd has no job for it, or when the time is over."""
+    while True:
+        with suppress(InstallerError):  # systemd answers nobody while it executes itself anew
+            if not (now := state(host, unit)).job:
+                return now
+        if time.monotonic() > deadline:
+            return state(host, unit)
+        patience.check()
+        time.sleep(JOB_POLL_S)
 
 
 def _is_down(now: UnitState) -> bool:

@@ -8,6 +8,7 @@ from tests.engines.configs import DAEMON_JSON, DOCKER
 from tests.engines.live import Live, start
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
+from tests.engines.told import served
 
 
 @pytest.mark.parametrize("driver", ["loaded", "not loaded"])
@@ -45,6 +46,24 @@ def test_the_processes_of_a_container_can_be_listed_without_the_driver(docker_no
     listed = docker_node.run(["docker", "top", live.id]).stdout
 
     assert "sleep" in listed
+
+
+@pytest.mark.any_version
+@pytest.mark.parametrize("bus", ["system bus", "systemd's own socket"])
+def test_a_systemd_that_executes_itself_anew_is_waited_for(containerd_node: Node, bus: str) -> None:
+    node = containerd_node
+    node.write("/etc/systemd/system/containerd.service.d/slow.conf", "[Service]\nExecStartPre=sleep 3\n")
+    node.run(["systemctl", "daemon-reload"])
+    if bus == "system bus":
+        (node.root / "run/systemd/private").rename(node.root / "run/systemd/kept")
+    installing = node.start_installer("install", "--toolkit-source", ARTIFACTS)
+    node.wait_for("activating", ["systemctl", "show", "-P", "ActiveState", "containerd"])
+
+    node.run(["systemctl", "daemon-reexec"])
+
+    assert installing.wait() == 0, installing.log
+    assert "nvidia" in served(node)[0]
+    assert node.installer("status").returncode == 0
 
 
 def init_of(live: Live) -> list[str]:
