@@ -12,6 +12,7 @@ import yaml
 
 from installer.decide.taint import KEY
 from installer.flags import FLAGS, options_from
+from installer.host.kubernetes import READY
 from tests.deploy.helm import NAMESPACE, RELEASE
 from tests.deploy.rendered import (
     KUSTOMIZE,
@@ -418,6 +419,14 @@ def test_the_pod_that_removes_the_taint_is_not_kept_away_by_it(layer: Layer) -> 
     (name,) = pod["containers"][0]["args"][1:]
     labels = told["DaemonSet", NAMESPACE]["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == name
+
+
+def test_the_pod_that_removes_the_taint_is_ready_while_it_may_watch(layer: Layer) -> None:
+    (deployment,) = (
+        each for each in layer("overlays/auto", "components/startup-taint") if each["kind"] == "Deployment"
+    )
+
+    assert container_of([deployment])["readinessProbe"]["exec"]["command"] == ["test", "-e", str(READY)]
 
 
 def test_the_taint_of_the_documents_is_the_one_that_is_removed() -> None:
