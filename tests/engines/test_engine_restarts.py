@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.engines.configs import DAEMON_JSON, DOCKER
+from tests.engines.configs import CONTAINERD, DAEMON_JSON, DOCKER
 from tests.engines.live import Live, start
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
@@ -64,6 +64,38 @@ def test_a_systemd_that_executes_itself_anew_is_waited_for(containerd_node: Node
     assert installing.wait() == 0, installing.log
     assert "nvidia" in served(node)[0]
     assert node.installer("status").returncode == 0
+
+
+GUARD = "/usr/local/sbin/guard"
+DROP_IN = "/etc/systemd/system/containerd.service.d/guard.conf"
+
+
+@pytest.mark.any_version
+@pytest.mark.parametrize("change", ["the unit", "what the unit runs", "nothing that is looked at"])
+def test_what_failed_for_a_unit_is_tried_again_when_that_has_changed_or_after_an_uninstall(
+    containerd_node: Node, change: str
+) -> None:
+    node = containerd_node
+    node.write(GUARD, f"#!/bin/sh\n[ -e /etc/allowed ] || ! grep -q nvidia-container-runtime {CONTAINERD}\n")
+    node.run(["chmod", "755", GUARD])
+    node.write(DROP_IN, f"[Service]\nExecStartPre={GUARD}\n")
+    node.run(["systemctl", "daemon-reload"])
+    for said in ("restart containerd", "configure again what failed before"):
+        refused = node.installer("install", "--toolkit-source", ARTIFACTS)
+        assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
+
+    if change == "the unit":
+        node.run(["rm", DROP_IN])
+        node.run(["systemctl", "daemon-reload"])
+    elif change == "what the unit runs":
+        node.write(GUARD, "#!/bin/sh\n")
+    else:
+        node.write("/etc/allowed", "")
+        assert node.installer("install", "--toolkit-source", ARTIFACTS).returncode == 1
+        node.installer("uninstall", check=True)
+
+    node.installer("install", "--toolkit-source", ARTIFACTS, check=True)
+    assert "nvidia" in served(node)[0]
 
 
 def init_of(live: Live) -> list[str]:
