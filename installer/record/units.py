@@ -101,7 +101,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
             if patience.hurried:
                 raise
             _outlast(host, unit, patience, error)
-        except (NoBusError, NotBegunError, StoppedError):
+        except (NotBegunError, StoppedError):
             raise
         except InstallerError as error:
             # A systemd that executes itself anew drops connections and keeps its jobs: ask the unit.
@@ -151,10 +151,7 @@ def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> N
                 raise PendingError(slow.problem, remedy=f"run again when {unit} has stopped and started")
             patience.check()
             time.sleep(STOP_POLL_S)
-        deadline = time.monotonic() + patience.start_s
-        while state(host, unit).job and time.monotonic() < deadline:
-            patience.check()
-            time.sleep(JOB_POLL_S)
+        _settled(host, unit, time.monotonic() + patience.start_s, patience)
     now = state(host, unit)
     if now.job or now.active != "active":
         # It hangs or has failed in its start: a reason to go back, as any other.
@@ -164,15 +161,11 @@ def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> N
 
 
 def _settled(host: Host, unit: str, deadline: float, patience: Patience) -> UnitState:
-    """Return a unit once systemd has no job for it, or when the time is over."""
-    while True:
-        with suppress(InstallerError):  # systemd answers nobody while it executes itself anew
-            if not (now := state(host, unit)).job:
-                return now
-        if time.monotonic() > deadline:
-            return state(host, unit)
+    """Return a unit once systemd, which may be away for a moment, has no job for it, or at the deadline."""
+    while time.monotonic() < deadline and ((now := _seen(host, unit)) is None or now.job):
         patience.check()
         time.sleep(JOB_POLL_S)
+    return state(host, unit)
 
 
 def _is_down(now: UnitState) -> bool:
@@ -237,18 +230,13 @@ def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
 
 def at_rest(host: Host, unit: str) -> bool:
     """Tell whether a unit is stopped and stays so; one that systemd starts again in a moment is not."""
-    try:
-        now = state(host, unit)
-    except InstallerError:
-        return True
-    return now.active in {"inactive", "failed"} and not now.job
+    now = _seen(host, unit)
+    return now is None or (now.active in {"inactive", "failed"} and not now.job)
 
 
 def stopped_by_owner(host: Host, unit: str) -> bool:
     """Tell whether a unit has come to a good end: not by itself, nor by a config."""
-    with suppress(InstallerError):
-        return state(host, unit).active == "inactive"
-    return False
+    return _is(host, unit, "inactive")
 
 
 def held_for(host: Host, unit: str, socket: PurePosixPath) -> bool:
@@ -263,27 +251,31 @@ def held_for(host: Host, unit: str, socket: PurePosixPath) -> bool:
 
 def crashes(host: Host, unit: str) -> bool:
     """Tell whether a unit is on its way up, as one is all the time whose service ends at each start."""
-    with suppress(InstallerError):
-        return state(host, unit).active == "activating"
-    return False
+    return _is(host, unit, "activating")
 
 
 def runs(host: Host, unit: str) -> bool:
     """Tell whether a unit runs, be it on its way up; one that nobody can ask for does not."""
-    try:
-        return state(host, unit).active in {"active", "activating", "reloading"}
-    except InstallerError:
-        return False
+    return _is(host, unit, "active", "activating", "reloading")
 
 
 def died(host: Host, unit: str) -> str:
     """Return how a unit is if its service has come to an end, "" where it runs or nobody knows."""
+    now = _seen(host, unit)
+    ended = now and (now.active in {"failed", "inactive"} or now.sub == "auto-restart")
+    return f"{unit} is {now.active}/{now.sub}" if now and ended else ""
+
+
+def _is(host: Host, unit: str, *states: str) -> bool:
+    now = _seen(host, unit)
+    return now is not None and now.active in states
+
+
+def _seen(host: Host, unit: str) -> UnitState | None:
     try:
-        now = state(host, unit)
+        return state(host, unit)
     except InstallerError:
-        return ""
-    ended = now.active in {"failed", "inactive"} or now.sub == "auto-restart"
-    return f"{unit} is {now.active}/{now.sub}" if ended else ""
+        return None
 
 
 def _either(over_bus: Callable[[], T], by_program: Callable[[], T]) -> T:
