@@ -26,7 +26,9 @@ def serving(api: FakeApi, directory: Path) -> Iterator[int]:
     context.load_cert_chain(CERTIFICATE)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
-    for name, text in (("token", f"{TOKEN}\n"), ("namespace", "gpu"), ("ca.crt", CERTIFICATE.read_text())):
+    begin = "-----BEGIN CERTIFICATE-----"
+    authority = begin + CERTIFICATE.read_text().rpartition(begin)[2]
+    for name, text in (("token", f"{TOKEN}\n"), ("namespace", "gpu"), ("ca.crt", authority)):
         (directory / name).write_text(text)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -40,10 +42,13 @@ def serving(api: FakeApi, directory: Path) -> Iterator[int]:
 
 @contextmanager
 def untainting(port: int, directory: Path) -> Iterator["subprocess.Popen[str]"]:
+    # A context as Python 3.13 makes it: strict. The authority of these tests has no keyUsage, as that of many clusters.
+    strict = "lambda **given: (made := plain(**given), setattr(made, 'verify_flags', made.verify_flags | ssl.VERIFY_X509_STRICT))[0]"
     program = (
+        f"import ssl; plain = ssl.create_default_context; ssl.create_default_context = {strict}; "
         "from pathlib import Path; from installer import log; from installer.host import signals; "
         "from installer.host.kubernetes import Api; from installer.untaint import untaint; signals.block(); log.configure(log.LogFormat.JSON); "
-        f"untaint(Api('127.0.0.1', {port}, Path('{directory}')), '{LABEL}')"
+        f"untaint(Api('127.0.0.1', {port}, Path('{directory}'), Path('{directory}/ready')), '{LABEL}')"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT)}
     with subprocess.Popen(
@@ -81,6 +86,20 @@ def test_the_taint_goes_when_the_pod_becomes_ready(tmp_path: Path) -> None:
     assert watched.startswith(
         "/api/v1/namespaces/gpu/pods?labelSelector=app.kubernetes.io/name%3Dnode-toolkit-installer&"
     )
+
+
+def test_it_is_ready_while_the_api_lets_it_watch(tmp_path: Path) -> None:
+    api = FakeApi(refuses=1)
+    (ready := tmp_path / "ready").touch()  # of a container before this one in the same pod
+
+    with serving(api, tmp_path) as port, untainting(port, tmp_path):
+        until(lambda: not ready.exists())
+        until(ready.exists)
+
+        api.refuses, api.hangs_up = 1, True
+        with api.changed:
+            api.changed.notify_all()
+        until(lambda: not ready.exists())
 
 
 def test_what_others_do_to_the_taints_meanwhile_stays(tmp_path: Path) -> None:

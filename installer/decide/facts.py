@@ -47,8 +47,9 @@ class EngineFacts:
     it; ``stopped`` that none runs at all; ``crashing`` that
     none does for the moment, for its unit is started again and again.
     ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
-    one build of that binary from another; ``state`` is where the state of its containers is, if not at the
-    usual place. ``outdated`` tells that it may serve less than it says: a config changed since its start.
+    one build of that binary from another, ``start`` one way in which its unit starts it from another;
+    ``state`` is where the state of its containers is, if not at the usual place. ``outdated`` tells that it
+    may serve less than it says: a config changed since its start.
     ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
     start that say more than its files, ``next_flags`` those that its unit will give it at its next, and
     ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
@@ -77,6 +78,7 @@ class EngineFacts:
     pid: int | None = None
     exe: PurePosixPath | None = None
     build: str = ""
+    start: str = ""
     state: PurePosixPath | None = None
     outdated: bool = False
     hooks: tuple[PurePosixPath, ...] = ()

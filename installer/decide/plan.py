@@ -209,7 +209,9 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         files = [without_us(path, facts).file for path in each.files]
         texts = [file.digest if file else "" for file in files]
         serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
-        engines.append((each.name, each.version, each.build, each.unit, each.config, serves, *texts))
+        engines.append(
+            (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
+        )
     asked = replace(options, retry=False, drift=Drift.AUTO)
     if asked.restart_mode is RestartMode.WHEN_IDLE:  # when it is restarted changes nothing of its answer
         asked = replace(asked, restart_mode=RestartMode.AUTO)
@@ -243,7 +245,5 @@ def _refused_before(plan: Plan, held: Record, options: Options) -> tuple[Install
                 code="failed-before",
             ),
         )
-    remedy = Remedy(
-        "change the config, the payload, the engine or the options, or try once more with ", Option("retry")
-    )
+    remedy = Remedy("change config, payload, engine, unit or options, or try again with ", Option("retry"))
     return (InstallerError(problem, remedy=remedy, code="failed-before"),)

@@ -44,7 +44,8 @@ def wrapper_script(
 
     ``fallback`` makes it a runtime: without the driver's kernel module, or without ``name``.real, the
     low-level runtime of that path or bare word runs instead, so that containers that need no GPU start
-    and those that run can be stopped. A bare word is looked up before our directory joins ``PATH``.
+    and those that run can be stopped. A bare word is looked up before our directory joins ``PATH``. Nothing
+    is said on stderr: containerd reads it with the answer (engine-facts.md#containerd-runtime-stderr).
 
     The program is named by its path in ``toolkit_dir``, the link that switches versions, and not in the
     directory of one version: a shell that began to read the wrapper of the old version finds the program
@@ -54,25 +55,12 @@ def wrapper_script(
     real = shlex.quote(str(toolkit_dir / real_name(name)))
     lines = ["#!/bin/sh"]
     if fallback is not None:
-        # The sentence is NVIDIA's: people search logs for it.
-        lines += _unless(
-            f"-d {shlex.quote(str(module))}", "nvidia driver modules are not yet loaded", fallback
+        lines.append(
+            f'[ -d {shlex.quote(str(module))} ] && [ -x {real} ] || exec {shlex.quote(fallback)} "$@"'
         )
-        lines += _unless(f"-x {real}", f"{toolkit_dir / real_name(name)} is missing", fallback)
     lines += [_export(variable, toolkit_dir) for variable in variables]
     lines.append(f'exec {real} "$@"')
     return "\n".join(lines) + "\n"
-
-
-def _unless(claim: str, complaint: str, fallback: str) -> list[str]:
-    message = shlex.quote(f"{complaint}, invoking {fallback} directly")
-    return [
-        f"if ! [ {claim} ]; then",
-        # printf, because the echo of dash would read backslashes in a path.
-        f"\tprintf '%s\\n' {message} >&2",
-        f'\texec {shlex.quote(fallback)} "$@"',
-        "fi",
-    ]
 
 
 def _export(variable: Variable, toolkit_dir: PurePosixPath) -> str:

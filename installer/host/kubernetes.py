@@ -13,6 +13,7 @@ from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+READY: Final = Path("/dev/shm/untaint.ready")  # noqa: S108 - nobody else is in the pod
 HOST: Final = "KUBERNETES_SERVICE_HOST"
 PORT: Final = "KUBERNETES_SERVICE_PORT"
 SILENT_S: Final = 300.0  # the API bookmarks a watch about once a minute
@@ -29,11 +30,15 @@ class RefusedError(InstallerError):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Where the API answers, and the directory of our account's token, authority and namespace."""
+    """Where the API answers, and the directory of our account's token, authority and namespace.
+
+    The file ``ready`` is there while the API lets us watch.
+    """
 
     host: str
     port: int
     account: Path
+    ready: Path = READY
 
     @classmethod
     def of_this_pod(cls, account: Path = ACCOUNT) -> "Api":
@@ -82,7 +87,9 @@ class Api:
         Raises:
             InstallerError: the API does not answer, refuses, or falls silent.
         """
+        self.ready.unlink(missing_ok=True)
         with self._asked("GET", path) as answer:
+            self.ready.touch()
             yield from events(answer)
 
     @contextmanager
@@ -91,6 +98,8 @@ class Api:
         headers = {"Authorization": f"Bearer {(self.account / 'token').read_text().strip()}"}
         headers |= {"Accept": "application/json", **({"Content-Type": JSON_PATCH} if body else {})}
         trusted = ssl.create_default_context(cafile=str(self.account / "ca.crt"))
+        # Python 3.13 is strict by default and refuses authorities without keyUsage, which many clusters have.
+        trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
         connection = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
         try:
             with understood(f"{method} {path}"):

@@ -207,7 +207,7 @@ def ask(
             ) from error
         except MALFORMED as error:
             raise InstallerError(
-                f"{purpose} (what answers is not systemd: {error!r})",
+                f"{purpose} (what answers is not systemd)",
                 remedy="check the node's system bus",
                 code="systemd-unreachable",
             ) from error
@@ -230,8 +230,8 @@ def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]
                     "mount the node's /run/systemd too, where root alone reaches systemd, or end who fills it"
                 )
             continue
-        except (DBusErrorResponse, *MALFORMED) as error:
-            failures.append(f"{path}: what answers is not systemd: {error!r}")
+        except (DBusErrorResponse, *MALFORMED):
+            failures.append(f"{path}: what answers is not systemd")
             continue
         bus.deadline = deadline
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -92,7 +93,8 @@ def with_flags(host: Host, engine: EngineFacts) -> EngineFacts:
     row, unit = ENGINES[engine.name], _unit_start(host, engine)
     later = _next_start(host, engine, unit)
     how = later if engine.stopped else started(host, engine)
-    engine = replace(engine, paths=tuple(dict.fromkeys(_path(each) for each in (how, later) if each)))
+    paths = tuple(dict.fromkeys(_path(each) for each in (how, later) if each))
+    engine = replace(engine, paths=paths, start=_digest(host, unit))
     if later is not None:
         flags = flags_of(row, later.words, later.environment)
         engine = replace(engine, next_words=later.words, next_flags=flags)
@@ -113,6 +115,12 @@ def _with_restart(host: Host, engine: EngineFacts, unit: UnitStart) -> EngineFac
         not_restarted=not_restarted(host, engine, Restart(unit, process, now, later)),
         places_by_files=places_by_files(row, now, later),
     )
+
+
+def _digest(host: Host, unit: UnitStart) -> str:
+    """Return a digest of how a unit starts its service, and of which programs it runs before."""
+    programs = [host.build_of(PurePosixPath("".join(command.words[:1]))) for command in unit.before]
+    return sha256(repr((unit, programs)).encode()).hexdigest()
 
 
 def _unit_start(host: Host, engine: EngineFacts) -> UnitStart:

@@ -166,7 +166,7 @@ def _as_done(host: Host, final: Record, done: list[Step]) -> Record:
 def _failure(plan: Plan, done: list[Step], error: InstallerError) -> Failure | None:
     """Return what is remembered, so that an engine is not reloaded again and again for the same outcome."""
     reloaded = any(isinstance(step, Reload) for step in done)
-    faultless = isinstance(error, StoppedError | EngineStoppedError)
+    faultless = isinstance(error, StoppedError | EngineStoppedError) or error.code == "systemd-unreachable"
     return Failure(plan.digest, error.problem) if reloaded and not faultless else None
 
 

@@ -92,6 +92,7 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
     asked_s = time.monotonic() - asked
     timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
+    deadline = time.monotonic() + timeout_s
     began, busy = time.time(), Busy(host)
     try:
         try:
@@ -100,6 +101,15 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
             if patience.hurried:
                 raise
             _outlast(host, unit, patience, error)
+        except (NotBegunError, StoppedError):
+            raise
+        except InstallerError as error:
+            # A systemd that executes itself anew drops connections and keeps its jobs: ask the unit.
+            now = _settled(host, unit, deadline, patience)
+            if now.active != "active":
+                raise
+            if now.invocation == before.invocation:
+                raise NotBegunError(error.problem, remedy=error.remedy, code=error.code) from error
     except (NoBusError, StoppedError):
         raise
     except (NotBegunError, PendingError) as error:
@@ -141,16 +151,21 @@ def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> N
                 raise PendingError(slow.problem, remedy=f"run again when {unit} has stopped and started")
             patience.check()
             time.sleep(STOP_POLL_S)
-        deadline = time.monotonic() + patience.start_s
-        while state(host, unit).job and time.monotonic() < deadline:
-            patience.check()
-            time.sleep(JOB_POLL_S)
+        _settled(host, unit, time.monotonic() + patience.start_s, patience)
     now = state(host, unit)
     if now.job or now.active != "active":
         # It hangs or has failed in its start: a reason to go back, as any other.
         raise InstallerError(
             f"{slow.problem}, unit {now.active}/{now.sub}", remedy=slow.remedy, code="unit-failed"
         )
+
+
+def _settled(host: Host, unit: str, deadline: float, patience: Patience) -> UnitState:
+    """Return a unit once systemd, which may be away for a moment, has no job for it, or at the deadline."""
+    while time.monotonic() < deadline and ((now := _seen(host, unit)) is None or now.job):
+        patience.check()
+        time.sleep(JOB_POLL_S)
+    return state(host, unit)
 
 
 def _is_down(now: UnitState) -> bool:
@@ -215,18 +230,13 @@ def await_no_job(host: Host, unit: str, *, timeout_s: float) -> None:
 
 def at_rest(host: Host, unit: str) -> bool:
     """Tell whether a unit is stopped and stays so; one that systemd starts again in a moment is not."""
-    try:
-        now = state(host, unit)
-    except InstallerError:
-        return True
-    return now.active in {"inactive", "failed"} and not now.job
+    now = _seen(host, unit)
+    return now is None or (now.active in {"inactive", "failed"} and not now.job)
 
 
 def stopped_by_owner(host: Host, unit: str) -> bool:
     """Tell whether a unit has come to a good end: not by itself, nor by a config."""
-    with suppress(InstallerError):
-        return state(host, unit).active == "inactive"
-    return False
+    return _is(host, unit, "inactive")
 
 
 def held_for(host: Host, unit: str, socket: PurePosixPath) -> bool:
@@ -241,27 +251,31 @@ def held_for(host: Host, unit: str, socket: PurePosixPath) -> bool:
 
 def crashes(host: Host, unit: str) -> bool:
     """Tell whether a unit is on its way up, as one is all the time whose service ends at each start."""
-    with suppress(InstallerError):
-        return state(host, unit).active == "activating"
-    return False
+    return _is(host, unit, "activating")
 
 
 def runs(host: Host, unit: str) -> bool:
     """Tell whether a unit runs, be it on its way up; one that nobody can ask for does not."""
-    try:
-        return state(host, unit).active in {"active", "activating", "reloading"}
-    except InstallerError:
-        return False
+    return _is(host, unit, "active", "activating", "reloading")
 
 
 def died(host: Host, unit: str) -> str:
     """Return how a unit is if its service has come to an end, "" where it runs or nobody knows."""
+    now = _seen(host, unit)
+    ended = now and (now.active in {"failed", "inactive"} or now.sub == "auto-restart")
+    return f"{unit} is {now.active}/{now.sub}" if now and ended else ""
+
+
+def _is(host: Host, unit: str, *states: str) -> bool:
+    now = _seen(host, unit)
+    return now is not None and now.active in states
+
+
+def _seen(host: Host, unit: str) -> UnitState | None:
     try:
-        now = state(host, unit)
+        return state(host, unit)
     except InstallerError:
-        return ""
-    ended = now.active in {"failed", "inactive"} or now.sub == "auto-restart"
-    return f"{unit} is {now.active}/{now.sub}" if ended else ""
+        return None
 
 
 def _either(over_bus: Callable[[], T], by_program: Callable[[], T]) -> T:

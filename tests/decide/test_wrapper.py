@@ -120,9 +120,7 @@ def test_any_path_can_be_the_low_level_runtime(shell: tuple[str, ...], tmp_path:
 
     ended = run(*shell, wrapper, "state", cwd=tmp_path)
 
-    assert (ended.returncode, ended.stdout) == (0, b"state")
-    said = f"nvidia driver modules are not yet loaded, invoking {low_level} directly\n"
-    assert ended.stderr.decode() == said
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"state", b"")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +170,6 @@ def test_without_the_driver_the_low_level_runtime_runs_in_a_vanished_directory_t
     ended = run_in_vanished_directory(tmp_path / "gone", *shell, wrapper, "kill")
 
     assert (ended.returncode, ended.stdout) == (7, b"low kill\n")
-    said = f"nvidia driver modules are not yet loaded, invoking {low_level} directly\n"
-    assert said in ended.stderr.decode()  # among what shells have to say of their own directory
 
 
 def test_a_runtime_whose_program_is_gone_gives_way_to_the_low_level_runtime(
@@ -185,9 +181,7 @@ def test_a_runtime_whose_program_is_gone_gives_way_to_the_low_level_runtime(
 
     ended = run(*shell, wrapper, "delete")
 
-    assert (ended.returncode, ended.stdout) == (7, b"low delete\n")
-    said = f"{tmp_path}/toolkit/{NAME}.real is missing, invoking {low_level} directly\n"
-    assert ended.stderr.decode() == said
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"low delete\n", b"")
 
 
 def test_any_other_program_that_is_gone_is_an_error(shell: tuple[str, ...], tmp_path: Path) -> None:

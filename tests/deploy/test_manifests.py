@@ -30,6 +30,7 @@ from tests.support.entry import PROJECT
 from tests.support.version import VERSION
 
 KEY = "node-toolkit-installer/not-ready"
+READY = "/dev/shm/untaint.ready"  # noqa: S108 - in the pod
 
 DIRECTORIES = (
     *(f"overlays/{name}" for name in OVERLAYS),
@@ -139,8 +140,9 @@ def test_the_jobs_of_a_node_take_the_annotation_for_apparmor(job: str, value: st
     assert _without_helms_labels([each for each in chart if each["kind"] == "Job"]) == told
 
 
-def test_openshift_admits_the_plan_of_a_node(layer: Layer) -> None:
-    told = by_name(layer("plan-node", "components/openshift"))
+@pytest.mark.parametrize("directory", ["plan-node", "uninstall-node"])
+def test_openshift_admits_the_job_of_a_node(directory: str, layer: Layer) -> None:
+    told = by_name(layer(directory, "components/openshift"))
     (job,) = (each for (kind, _), each in told.items() if kind == "Job")
     account = pod_of([job])["serviceAccountName"]
 
@@ -183,11 +185,18 @@ def test_the_components_that_exclude_each_other_are_those_whose_variables_the_pr
         assert other in comment, "its comment says so"
 
 
-def test_the_plan_of_a_node_needs_nothing_but_the_namespace() -> None:
+@pytest.mark.parametrize("value", ["planNode", "uninstallNode"])
+def test_the_job_of_a_node_needs_no_account_that_an_overlay_or_a_release_brings(value: str) -> None:
+    (ours,) = kustomized(value.replace("Node", "-node"))
+    (charts,) = (each for each in charted(f"{value}=gpu-7") if each["kind"] == "Job")
+
+    assert "serviceAccountName" not in pod_of([ours]) | pod_of([charts])
+
+
+def test_the_plan_of_a_node_is_printed_once() -> None:
     (job,) = kustomized("plan-node")
     pod = pod_of([job])
 
-    assert "serviceAccountName" not in pod
     assert "priorityClassName" not in pod
     assert job["spec"]["ttlSecondsAfterFinished"] == 3600
     assert (job["spec"]["backoffLimit"], pod["restartPolicy"]) == (0, "Never"), "a plan is printed once"
@@ -412,6 +421,14 @@ def test_the_pod_that_removes_the_taint_is_not_kept_away_by_it(layer: Layer) -> 
     (name,) = pod["containers"][0]["args"][1:]
     labels = told["DaemonSet", NAMESPACE]["spec"]["template"]["metadata"]["labels"]
     assert labels["app.kubernetes.io/name"] == name
+
+
+def test_the_pod_that_removes_the_taint_is_ready_while_it_may_watch(layer: Layer) -> None:
+    (deployment,) = (
+        each for each in layer("overlays/auto", "components/startup-taint") if each["kind"] == "Deployment"
+    )
+
+    assert container_of([deployment])["readinessProbe"]["exec"]["command"] == ["test", "-e", READY]
 
 
 def test_the_taint_of_the_documents_is_the_one_that_is_removed() -> None:

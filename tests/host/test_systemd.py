@@ -168,7 +168,7 @@ def test_a_property_of_another_shape_is_an_error_and_no_traceback(
 
     with (
         serving(tmp_path / "bus", systemd) as bus,
-        pytest.raises(InstallerError, match=r"look at containerd.service \(what answers is not systemd"),
+        pytest.raises(InstallerError, match=r"look at containerd.service \(what answers is not systemd\);"),
     ):
         unit_state([bus], CONTAINERD, timeout_s=5)
 
@@ -187,7 +187,7 @@ def test_a_bus_that_never_comes_to_an_end_is_left(tmp_path: Path, name: str) -> 
 
     with (
         serving(tmp_path / name, drivel) as bus,
-        pytest.raises(NoBusError, match="what answers is not systemd"),
+        pytest.raises(NoBusError, match=r"what answers is not systemd[,)]"),
     ):
         system_state([bus], timeout_s=0.5)
 

@@ -18,7 +18,7 @@ from installer.decide.rows import Record
 from installer.decide.steps import Reload
 from installer.record.context import Context
 from installer.record.ledger import Ledger
-from installer.record.transaction import carry_out, never_stop
+from installer.record.transaction import apply, carry_out, never_stop
 from tests.support.live import CREATED, ONE, Live, containerd, live
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
@@ -86,6 +86,21 @@ def test_an_engine_that_its_owner_has_stopped_is_started_for_an_install_alone(
 
     assert carried_out(node, step, rolls_back=rolls_back) == ([] if rests else ["containerd"])
     assert node.restarted is not rests
+
+
+def test_a_plan_is_not_remembered_as_failed_where_systemd_was_not_to_be_reached(node: Live) -> None:
+    node.serve("runc")
+    (node.root / "run/dbus/system_bus_socket").unlink()
+    ledger = Ledger.open(node.host, Layout())
+    engine = replace(containerd(), files=())
+    held = Record(directories=ledger.held.directories)
+    plan = Plan((Part("containerd", (GIVEN,), ("why",)),), held, held, {"containerd": engine}, "a digest")
+
+    with pytest.raises(InstallerError, match="reach systemd"):
+        apply(Context(node.host, Layout(), ledger, 0.5), plan, never_stop)
+
+    assert ledger.held.failed is None
+    ledger.lock.release()
 
 
 def test_a_pod_that_ends_waits_no_longer_than_its_grace(node: Live) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError, PendingError
+from installer.decide.errors import InstallerError, NotBegunError, PendingError
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
 from installer.record import units
@@ -135,6 +135,43 @@ def test_a_unit_that_is_as_before_was_not_restarted_whatever_is_said_of_the_job(
 ) -> None:
     with pytest.raises(InstallerError, match=rf"restart {UNIT} \(it still runs as before, pid 6[12]\)"):
         restarted(tmp_path, systemd({UNIT: FakeUnit()}), Patience(5, lambda: None))
+
+
+class ExecutesItselfAnew(FakeSystemd):
+    """Loses a connection in a restart, and no job: it is done by the time of the second question."""
+
+    began = True
+
+    def _restart(self, request: object, *words: object) -> object:  # type: ignore[override]
+        from jeepney import new_error
+
+        if self.began:
+            list(super()._restart(request, *words))  # type: ignore[arg-type]
+            self.units[UNIT].active, self.changed = "activating", {**JOB}
+        said = "Message recipient disconnected from message bus without replying"
+        yield new_error(request, "org.freedesktop.DBus.Error.NoReply", "s", (said,))
+
+    def _answers(self, request: object, member: str, listening: set[str]) -> object:  # type: ignore[override]
+        yield from super()._answers(request, member, listening)
+        if member == "GetAll":
+            self.units[UNIT].active, self.changed = "active", {}
+
+
+class ForgetsARestart(ExecutesItselfAnew):
+    began = False
+
+
+def test_a_restart_goes_on_where_systemd_executes_itself_anew(tmp_path: Path) -> None:
+    systemd = ExecutesItselfAnew({UNIT: FakeUnit()})
+
+    restarted(tmp_path, systemd, Patience(60, lambda: None))
+
+    assert systemd.calls.count("RestartUnit") == 1
+
+
+def test_a_restart_that_systemd_forgets_has_not_begun(tmp_path: Path) -> None:
+    with pytest.raises(NotBegunError, match="disconnected from message bus"):
+        restarted(tmp_path, ForgetsARestart({UNIT: FakeUnit()}), Patience(60, lambda: None))
 
 
 @pytest.mark.parametrize(

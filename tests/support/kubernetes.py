@@ -9,7 +9,8 @@ from typing import Any
 from tests.support.entry import PROJECT
 
 KEY = "node-toolkit-installer/not-ready"
-CERTIFICATE = PROJECT / "tests/support/api.pem"  # for 127.0.0.1, with its key: of no use to anybody
+# For 127.0.0.1, with its key: of no use to anybody. Then its authority, which has no keyUsage.
+CERTIFICATE = PROJECT / "tests/support/api.pem"
 OURS = {"key": KEY, "effect": "NoSchedule"}
 THEIRS = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 LABEL = "node-toolkit-installer"
