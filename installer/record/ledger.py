@@ -100,7 +100,8 @@ class Ledger:
     def sweep(self) -> None:
         """Remove what a killed run left beside the files that it was about to replace."""
         layout = self._layout
-        for path in (layout.toolkit, layout.ledger, layout.counts, *(row.path for row in self.held.configs)):
+        ours = (layout.toolkit, layout.ledger, layout.counts, layout.made)
+        for path in (*ours, *(row.path for row in self.held.configs)):
             self._host.sweep(path)
         remove_tree(self._host, layout.check)
 
@@ -163,9 +164,8 @@ class Ledger:
             for path in self.held.published:
                 remove(self._host, path)
         self._host.remove_directory(layout.versions)
-        own = {layout.ledger.name, layout.counts.name, layout.backups.name, LOCK}
-        if self._host.link_target(layout.replaced) is not None:
-            own.add(layout.replaced.name)
+        own = {layout.ledger.name, layout.counts.name, layout.made.name, layout.backups.name, LOCK}
+        own |= {layout.replaced.name} if self._host.link_target(layout.replaced) is not None else set()
         self._refuse_unclaimed()
         others = [name for name in self._host.names(layout.home) if name not in own]
         if others:
