@@ -29,7 +29,7 @@ from installer.host.lock_table import still_named
 from installer.host.locks import LOCK, Lock, inheritable, lock_pidfile, write_pid
 from installer.host.waiting import CHANGED, Watch, Woken
 from installer.record import gpus, next_run, nri_seen, ready, successor
-from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
+from installer.record.access import install_dir_obstacles, refuse_strangers_files
 from installer.record.context import Context
 from installer.record.internal import internal_errors
 from installer.record.known import known_digests, remember
@@ -91,7 +91,7 @@ def _run(host: Host, options: Options, woken: Woken | None) -> bool:
     check = never_stop if woken else signals.check  # a woken process that undoes ignores a second signal
     if woken is None:
         _refuse_strangers(host, options)
-        refuse_strangers_pidfile(host, options.pid_file)
+        refuse_strangers_files(host, options)
         nri.refuse_unusable(host, options)
     opening = partial(Ledger.open, host, options.layout, inherited, check)
     with (

@@ -83,8 +83,8 @@ def demo() -> Exit:
         root, source = Path(directory, "node"), Path(directory, "artifacts")
         for name, text in CONFIGS.items():
             (root / name).parent.mkdir(parents=True)
+            (root / name).touch(0o600)
             (root / name).write_text(text)
-        (root / "etc/crio/crio.conf").chmod(0o600)
         stand_in_payload(source)
         before = _hashes(root)
         arguments = _arguments(root, source)
@@ -118,8 +118,8 @@ def stand_in_payload(source: Path) -> None:
             real.write_bytes(head + name.encode())
             path.symlink_to(real.name)
         else:
+            path.touch(0o755)
             path.write_bytes(head + name.encode())
-            path.chmod(0o755)
 
 
 def _arguments(root: Path, source: Path) -> list[str]:

@@ -96,9 +96,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         figures.withdraw(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
-        if leftovers.any_among(facts.running, facts.idle) or leftovers.any_in(host, facts.engines):
-            sockets = [(each.name, each.socket, each.unit) for each in facts.engines]
-            leftovers.sweep(host, sockets, hurried=hurried)
+        if leftovers.remove_made(host, options.layout, hurried=hurried):
             facts = probe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
         if facts.running and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts, until_s)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from secrets import token_hex
 from typing import Final
 
 import click
@@ -18,7 +19,18 @@ from installer.decide.errors import Exit, InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.options import Options
 from installer.decide.rows import EngineRow, Record
-from installer.decide.verify import TELLS, Exec, Observed, Proof, Tools, Wanted, is_whole, proof, unproven
+from installer.decide.verify import (
+    MARK,
+    TELLS,
+    Exec,
+    Observed,
+    Proof,
+    Tools,
+    Wanted,
+    is_whole,
+    proof,
+    unproven,
+)
 from installer.decide.wrapper import real_name
 from installer.host import cri_pods, docker_containers
 from installer.host.alone import alone
@@ -45,14 +57,15 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     options = elsewhere(host, options, tell=False)
     held = read_record(host, options.layout)
     if held is None or held.toolkit is None or not held.engines:
-        # What was killed may have left something all the same.
-        ways = {each.socket: (name, each.socket, each.unit) for name, each in ENGINES.items()}
-        leftovers.sweep(host, ways.values())
         lacks = "no runtime of ours is installed: engines take devices by CDI"
         click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
-    with alone(host, options.layout.ledger):  # each removes what it finds of another as a leftover
-        found = tuple(proofs(host, options, held))
+    with alone(host, options.layout.ledger):  # each removes what another has written down
+        leftovers.remove_made(host, options.layout)
+        try:
+            found = tuple(proofs(host, options, held))
+        finally:
+            leftovers.remove_made(host, options.layout)
     if as_json:
         sys.stdout.write(json.dumps(_document(found), indent=2) + "\n")
     else:
@@ -87,14 +100,18 @@ class Trial:
         host, binary = self.host, wanted.binary
         wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
         environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
-        run = CONTAINERS[ENGINES[row.name].api]
+        run, name = CONTAINERS[ENGINES[row.name].api], f"{MARK}-{token_hex(8)}"
         seen: Observed | None = None
         timeout_s = max(PATIENCE_S, self.options.timeout_s)
         try:
             with (
+                leftovers.written_down(
+                    host, self.options.layout, (row.name, str(row.socket), row.unit, name)
+                ),
                 opens((wrapper, real)) as watch,
                 run(
                     host.local_path(row.socket),
+                    name,
                     wanted.runtime,
                     self.tools,
                     environment,

@@ -1,24 +1,65 @@
-"""Which containers a sweep is made for."""
+"""What verify writes down of what it makes, and what an undo makes of it."""
 
-from pathlib import PurePosixPath
+import json
+import stat
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.facts import Container
+from installer import leftovers
+from installer.decide.errors import InstallerError
+from installer.decide.layout import Layout
 from installer.decide.verify import MARK
-from installer.leftovers import any_among
+from installer.host.files import Host
 
-ID = "2236428982b3" + "0" * 52
+LAYOUT = Layout()
+MADE = ("docker", "/no.sock", "docker.service", f"{MARK}-1a2b3c4d5e6f7a8b")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    host = Host.under(PurePosixPath(tmp_path))
+    host.local_path(LAYOUT.made).parent.mkdir(parents=True)
+    return host
+
+
+def written(host: Host) -> object:
+    local = host.local_path(LAYOUT.made)
+    return json.loads(local.read_text())["made"] if local.exists() else []
+
+
+def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_than_it_is_there(
+    host: Host,
+) -> None:
+    with leftovers.written_down(host, LAYOUT, MADE):
+        during = written(host), stat.S_IMODE(host.local_path(LAYOUT.made).stat().st_mode)
+
+    assert during == ([[*MADE]], 0o600)
+    assert written(host) == []
+
+
+def test_what_could_not_be_removed_stays_written_down(host: Host) -> None:
+    with (
+        pytest.raises(InstallerError),
+        leftovers.written_down(host, LAYOUT, MADE),
+    ):
+        raise InstallerError("remove it", remedy="none")
+
+    assert not leftovers.remove_made(host, LAYOUT)
+    assert written(host) == [[*MADE]]
 
 
 @pytest.mark.parametrize(
-    ("name", "swept"),
-    [(f"{MARK}-1a2b3c4d", True), (ID[:12], True), ("-/train", False)],
-    ids=["of a verify", "a dockerd that was too slow told no name", "somebody's"],
+    "made",
+    [
+        pytest.param([["docker", "/no.sock", "docker.service", "training"]], id="another name"),
+        pytest.param([["podman", "/no.sock", "podman.service", MADE[3]]], id="another engine"),
+        pytest.param([[MADE]], id="another shape"),
+        pytest.param([[[], {}, 1, None]], id="other types"),
+        pytest.param("made", id="a text"),
+    ],
 )
-def test_a_sweep_is_made_where_a_container_is_or_may_be_of_a_verify(name: str, *, swept: bool) -> None:
-    running = Container(
-        "docker", ID, name, PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-    )
+def test_nothing_is_removed_that_verify_has_not_written(host: Host, made: object) -> None:
+    host.local_path(LAYOUT.made).write_text(json.dumps({"made": made}))
 
-    assert any_among([running], []) is swept
+    assert not leftovers.remove_made(host, LAYOUT, hurried=True)

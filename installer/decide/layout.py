@@ -48,6 +48,11 @@ class Layout:
         return self.home / "counts"
 
     @property
+    def made(self) -> PurePosixPath:
+        """What ``verify`` makes in the engines, by name."""
+        return self.home / "made"
+
+    @property
     def answer(self) -> PurePosixPath:
         """What those are sent who ask ``run`` for metrics."""
         return self.home / "metrics.openmetrics"

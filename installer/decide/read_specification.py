@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from installer.decide.nri.wishes import DEVICE
 from installer.decide.pattern import pattern
+from installer.decide.read_yaml import FLAGS, Plain, integer, read_yaml
 from installer.decide.specification import MISTAKEN, Version, lowest_version
-from installer.decide.yaml_words import FLAGS, Plain, integer
 
 # A text, a number, "yes or no", or any of them by name; a list of a shape, or a table of shapes by key.
 Shape: TypeAlias = "str | list[Shape] | dict[str, Shape]"
@@ -72,13 +72,14 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
     """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
 
     They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.
+
+    Raises:
+        InstallerError: it is out of the bounds within which one is read.
     """
     around = pattern(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text and "!" not in text:
         return frozenset()
-    from installer.decide.read_yaml import read_yaml  # most nodes have no such file
-
     try:
         read = read_yaml(text)
         said = _shaped(read, _SPECIFICATION, strict=False)

@@ -1,46 +1,41 @@
-"""A text in YAML as data, as engines read it: the first document, by the rules of libyaml.
-
-There is no parser of YAML in the image. What is refused here is what they refuse: tests ask a real one, and
-a library with the same rules.
-"""
+"""A text in YAML as data, as engines read it: its first document, within bounds of size, depth, aliases."""
 
 import re
 from base64 import b64decode
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from installer.decide.errors import InstallerError
 from installer.decide.pattern import pattern
-from installer.decide.yaml_words import (
-    FOLDED,
-    HEADER,
-    NEXT_LINE,
-    NULL,
-    PLAIN,
-    PLAIN_IN_FLOW,
-    PLAIN_ON,
-    QUOTED,
-    Plain,
-    lines,
-    merged,
-    put,
-    tagged,
-    unquoted,
-)
 
-_END: Final = "\0"  # which no text has
-_BREAK: Final = pattern(r"\r\n|[\r\x85\u2028\u2029]")
-# U+FFFD stands for what is no UTF-8: one such byte, in a comment too, and engines read nothing of the text.
-_REFUSED: Final = pattern(r"[^\t\n -~\xa0-\ud7ff\ue000-\ufffc\U00010000-\U0010ffff]")
-_DIRECTIVE: Final = pattern(r"%(?:YAML[ \t]+1\.1|TAG[ \t]+[^ \t\n]+[ \t]+[^ \t\n]+)[ \t]*(?:#[^\n]*)?\n")
-_MARK: Final = pattern(r"(?:---|\.\.\.)(?=[ \t\n]|$)")
-# Between two words: where a table or list may begin a tab may not stand.
-_GAP: Final = pattern(r"(?:[ \n]|#[^\n]*)*")
-_GAP_BEHIND: Final = pattern(r"[ \t]*(?:#[^\n]*)?(?:\n(?:[ \n]|#[^\n]*)*)?")
-_GAP_IN_FLOW: Final = pattern(r"(?:[ \t\n]|#[^\n]*)*")
-_PROPERTY: Final = pattern(r"&([\w-]+)|!(<[^> \t\n]*>|[^ \t\n,\[\]{}]*)")
-_ALIAS: Final = pattern(r"\*([\w-]+)")
-_COLON: Final = pattern(r"[ \t]*:(?=[ \t\n]|$)")
-# Lines that begin with a blank stay lines.
-_FOLDED_LINE: Final = pattern(r"^([^ \t\n].*)\n(\n*)(?=[^ \t\n])", re.MULTILINE)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from yaml.events import Event, ScalarEvent
+
+# The specification of a node with 128 devices has 130,000 characters and 7 levels.
+SIZE: Final = 4 << 20  # characters
+DEPTH: Final = 32
+VALUES: Final = 1 << 18  # with what each alias stands for
+# PyYAML takes these, and engines refuse them.
+_DIRECTIVE: Final = pattern(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*%(?!YAML[ \t]|TAG[ \t])")
+_ESCAPED_SLASH: Final = pattern(r"(?<!\\)(?:\\\\)*\\/")
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+FLAGS: Final = frozenset(
+    form
+    for word in ("y", "yes", "on", "true", "n", "no", "off", "false")
+    for form in (word, word.upper(), word.capitalize())
+)
+# As Go takes them of YAML: `017` is of base 8, and 08, which is none, a fraction of no digits.
+_INTEGER: Final = pattern(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
+_FRACTION: Final = pattern(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
+_FIRST_OF_NUMBERS: Final = frozenset("+-.0123456789")
+_UNSIGNED: Final = 32  # bits
+
+
+class Plain(str):
+    """A word without quotes: it may stand for a number."""
+
+    __slots__ = ()
 
 
 def read_yaml(text: str) -> Any:
@@ -48,252 +43,151 @@ def read_yaml(text: str) -> Any:
 
     Raises:
         ValueError: no engine reads it.
-        RecursionError: it is nested too deeply.
+        InstallerError: it is out of bounds.
     """
-    text = _BREAK.sub("\n", text.removeprefix("\ufeff"))
-    if _REFUSED.search(text):
-        raise ValueError("a character that no text has")
-    return _Reader(text).document()
+    import yaml  # most nodes have no such file
+
+    if len(text) > SIZE:
+        raise _too_much(f"it has more than {SIZE >> 20} MiB")
+    text = text.removeprefix("\ufeff")
+    # U+FFFD stands for what is no UTF-8: with one such byte, in a comment too, engines read nothing of it.
+    if "\ufffd" in text or _DIRECTIVE.match(text):
+        raise ValueError("no text that engines read")
+    try:
+        return _Document(text, yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))).read()
+    except yaml.YAMLError as error:
+        raise ValueError("no YAML") from error
 
 
-class _Reader:
-    """One text, and how far it was read."""
+def _too_much(reason: str) -> InstallerError:
+    remedy = "remove it, or ask for a smaller one from whoever made it"
+    return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")
 
-    def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
-        self._anchors: dict[str, Any] = {}
 
-    def document(self) -> Any:
-        self._pass(_GAP)
-        directed = False
-        while found := _DIRECTIVE.match(self._text, self._at):
-            directed, self._at = True, found.end()
-            self._pass(_GAP)
-        marked = self._text.startswith("---", self._at) and self._ended
-        if marked:
-            self._at += 3
-        elif directed:
-            raise self._wrong("no document behind a directive")
-        return self._node(-1, fresh=not marked)
+class _Document:
+    """The first document, made of the events of a parser."""
 
-    @property
-    def _next(self) -> str:
-        return self._text[self._at : self._at + 1] or _END
+    def __init__(self, text: str, events: "Iterator[Event]") -> None:
+        self._text, self._events = text, events
+        self._anchors: dict[str, tuple[Any, int]] = {}
 
-    @property
-    def _column(self) -> int:
-        return self._at - self._text.rfind("\n", 0, self._at) - 1
+    def read(self) -> Any:
+        from yaml.events import DocumentStartEvent, StreamEndEvent
 
-    @property
-    def _ended(self) -> bool:
-        """Whether the document is over here."""
-        return self._next == _END or (not self._column and _MARK.match(self._text, self._at) is not None)
+        for event in self._events:
+            if isinstance(event, StreamEndEvent):
+                return None
+            if isinstance(event, DocumentStartEvent):
+                if event.version not in {None, (1, 1)}:
+                    raise ValueError("another version of YAML")
+                value = self._node(next(self._events), 0)[0]
+                next(self._events)  # what stands behind it on its line is refused here
+                return value
+        return None
 
-    def _wrong(self, why: str) -> ValueError:
-        return ValueError(f"{why} at {self._text[self._at : self._at + 20]!r}")
+    def _node(self, event: "Event", depth: int) -> tuple[Any, int]:
+        """Return a value, and how many values it is with what all aliases in it stand for."""
+        from yaml.events import AliasEvent, NodeEvent, ScalarEvent, SequenceStartEvent
 
-    def _pass(self, gap: "re.Pattern[str]") -> bool:
-        """Pass what is no word; tell whether a line has ended there."""
-        found = gap.match(self._text, self._at)
-        self._at = found.end() if found else self._at
-        return found is not None and "\n" in found[0]
-
-    def _is(self, mark: str) -> bool:
-        """Tell whether a mark stands here that counts only with a blank behind it."""
-        return self._next == mark and self._text[self._at + 1 : self._at + 2] in " \t\n"
-
-    def _absent(self, indent: int, *, listed: bool) -> bool:
-        """Tell whether nothing deeper than a column stands here; a list may be as deep, where ``listed``."""
-        return self._ended or self._column < indent + 1 - (listed and self._is("-"))
-
-    def _node(self, indent: int, *, fresh: bool, listed: bool = False) -> Any:
-        """Return what stands deeper than a column; a table or list begins here where it is ``fresh``."""
-        fresh = self._pass(_GAP if fresh else _GAP_BEHIND) or fresh
-        begun = self._at
-        properties, above = dict[str, str](), False
-        while not self._absent(indent, listed=listed) and self._next in "&!":
-            properties |= self._property()
-            above = self._pass(_GAP_BEHIND)
-            if above:
-                fresh, begun = True, self._at
-        if self._absent(indent, listed=listed):
-            return self._kept(Plain(), properties)
-        if fresh and begun == self._at and self._next in "-?" and self._is(self._next):
-            take = self._list if self._next == "-" else self._table
-            return self._kept(take(self._column), properties)
-        if self._next in "|>":
-            return self._kept(self._block_text(indent), properties)
-        column = begun - self._text.rfind("\n", 0, begun) - 1
-        plain = self._next not in "*[{\"'"
-        value = self._word(PLAIN)
-        if _COLON.match(self._text, self._at) and "\n" not in self._text[begun : self._at]:
-            if not fresh:
-                raise self._wrong("a table where none may begin")
-            if above:  # what stands on a line of its own is said of the table
-                return self._kept(self._table(column, value), properties)
-            return self._table(column, self._kept(value, properties))
-        return self._kept(self._longer(value, indent) if plain else value, properties)
-
-    def _property(self) -> dict[str, str]:
-        found = _PROPERTY.match(self._text, self._at)
-        if found is None:
-            raise self._wrong("no name")
-        self._at = found.end()
-        return {"anchor": found[1]} if found[1] else {"tag": found[2]}
-
-    def _kept(self, value: Any, properties: dict[str, str]) -> Any:
-        """Return a value with its tag heeded, known by its anchor."""
-        tag = properties.get("tag")
-        if isinstance(value, Plain) and tag is None:
-            value = None if value in NULL else value
-        elif isinstance(value, str) and tag in {"!binary", "<tag:yaml.org,2002:binary>"}:
-            value = b64decode(value).decode()
-        elif isinstance(value, str) and not (isinstance(value, Plain) and tag is None):
-            value = tagged(value, tag)
-        if anchor := properties.get("anchor"):
-            self._anchors[anchor] = value
-        return value
-
-    def _word(self, plain: "re.Pattern[str]") -> Any:
-        """Return what an alias, a quoted or plain word on one line, or brackets come to."""
-        if self._next in "[{":
-            return self._brackets()
-        found = _ALIAS.match(self._text, self._at)
-        if found is not None:
-            if found[1] not in self._anchors:
-                raise self._wrong("an alias of nothing")
-            self._at = found.end()
-            return self._anchors[found[1]]
-        if found := QUOTED.match(self._text, self._at):
-            self._at = found.end()
-            return unquoted(found)
-        if found := plain.match(self._text, self._at):
-            self._at = found.end()
-            return Plain(FOLDED.sub(lines, found[0]))
-        raise self._wrong("no value")
-
-    def _longer(self, value: str, indent: int) -> Plain:
-        """Return a plain word with the lines on which it goes on."""
-        while (line := NEXT_LINE.match(self._text, self._at)) and len(line[1]) > indent:
-            before, self._at = self._at, line.end()
-            found = None if self._ended else PLAIN_ON.match(self._text, self._at)
-            if found is None:
-                self._at = before
-                break
-            value, self._at = value + lines(line) + found[0].strip(" \t"), found.end()
-        return Plain(value)
-
-    def _list(self, column: int) -> list[Any]:
-        found = list[Any]()
-        while not self._ended and self._column == column and self._is("-"):
-            self._at += 1
-            found.append(self._node(column, fresh=True))
-            self._to_next(column)
+        anchor = event.anchor if isinstance(event, NodeEvent) else None
+        if isinstance(event, AliasEvent):
+            if anchor not in self._anchors:
+                raise ValueError("an alias of nothing")
+            return self._anchors[anchor]
+        if depth == DEPTH:
+            raise _too_much(f"it has more than {DEPTH} levels")
+        self._anchors.pop(anchor or "", None)  # no value holds itself
+        if isinstance(event, ScalarEvent):
+            begin, end = event.start_mark, event.end_mark
+            if (
+                event.style == '"'
+                and begin
+                and end
+                and _ESCAPED_SLASH.search(self._text, begin.index, end.index)
+            ):
+                raise ValueError("a slash that is escaped")
+            found = _word(event), 1
+        else:
+            items, count = self._items(depth + 1)
+            found = (items if isinstance(event, SequenceStartEvent) else _table(items)), count
+        if anchor:
+            self._anchors[anchor] = found
         return found
 
-    def _table(self, column: int, *keys: Any) -> dict[str, Any]:
-        """Return a table whose keys stand in a column; the first one has been read where it is given."""
-        found = dict[str, Any]()
-        while keys or (not self._ended and self._column == column):
-            asked = not keys and self._is("?")
-            key = keys[0] if keys else self._key(column)
-            keys = ()
-            colon = _COLON.match(self._text, self._at)
-            if colon is None and not asked:
-                raise self._wrong("a key without a colon")
-            self._at = colon.end() if colon else self._at
-            value = self._node(column, fresh=asked, listed=True) if colon else None
-            put(found, key, value)
-            self._to_next(column)
-        return merged(found)
+    def _items(self, depth: int) -> tuple[list[Any], int]:
+        from yaml.events import CollectionEndEvent
 
-    def _key(self, column: int) -> Any:
-        if self._is("?"):
-            self._at += 1
-            key = self._node(column, fresh=True, listed=True)
-            self._to_next(column)
-            return key
-        begun, properties = self._at, dict[str, str]()
-        while self._next in "&!":
-            properties |= self._property()
-            self._pass(_GAP_BEHIND)
-        key = self._kept(self._word(PLAIN), properties)
-        if "\n" in self._text[begun : self._at]:
-            raise self._wrong("a key of several lines")
-        return key
-
-    def _to_next(self, column: int) -> None:
-        """Go where the next word stands, which is no deeper than what is being read."""
-        self._pass(_GAP_BEHIND)
-        before = self._text[self._text.rfind("\n", 0, self._at) + 1 : self._at]
-        if not self._ended and (before.strip(" ") or self._column > column):
-            raise self._wrong("what belongs to nothing")
-
-    def _block_text(self, indent: int) -> str:
-        header = HEADER.match(self._text, self._at)
-        if header is None:
-            raise self._wrong("no text in lines")
-        self._at = header.end()
-        depth = max(indent, 0) + int(header[2] or header[5]) if header[2] or header[5] else 0
-        lines = list[str]()
-        while self._next != _END:
-            end = self._text.find("\n", self._at)
-            line = self._text[self._at : end if end >= 0 else None]
-            blanks = len(line) - len(line.lstrip(" "))
-            if not depth and blanks < len(line):
-                depth = max(indent + 1, 1, blanks)
-            if blanks < len(line) and blanks < depth:
+        items, count = [], 1
+        for event in self._events:
+            if isinstance(event, CollectionEndEvent):
                 break
-            lines.append(line[depth:] if depth else "")
-            self._at += len(line) + (end >= 0)
-        ended = self._text[self._at - 1 : self._at] == "\n"
-        self._at -= ended  # for whoever comes next to see that a line has ended
-        text = "\n".join(lines).rstrip("\n")
-        if header[1] == ">":
-            text = _FOLDED_LINE.sub(lambda found: found[1] + (found[2] or " "), text)
-        kept = ended and text and (header[3] or header[4]) != "-"
-        return f"{text}\n" if kept else text
+            item, more = self._node(event, depth)
+            items.append(item)
+            count += more
+            if count > VALUES:
+                raise _too_much(f"with what its aliases stand for it has more than {VALUES} values")
+        return items, count
 
-    def _brackets(self) -> Any:
-        """Return the list or table in brackets."""
-        closing = {"[": "]", "{": "}"}[self._next]
-        self._at += 1
-        items, table = list[Any](), dict[str, Any]()
-        while self._pass(_GAP_IN_FLOW) or self._next != closing:
-            if self._next == closing:
-                break
-            if self._next == ",":
-                raise self._wrong("nothing ahead of a comma")
-            key, value, pair = self._entry()
-            if closing == "}":
-                put(table, key, value)
-            else:
-                items.append({str(key): value} if pair else key)
-            self._pass(_GAP_IN_FLOW)
-            if self._next != ",":
-                if self._next != closing:
-                    raise self._wrong("brackets that do not end")
-                break
-            self._at += 1
-        self._at += 1
-        return items if closing == "]" else merged(table)
 
-    def _entry(self) -> tuple[Any, Any, bool]:
-        """Return a key, or an item of a list, and the value behind it; and whether there is one."""
-        if asked := self._is("?"):
-            self._at += 1
-        key = self._in_brackets()
-        self._pass(_GAP_IN_FLOW)
-        if self._next != ":":
-            return key, None, asked
-        self._at += 1
-        return key, self._in_brackets(), True
+def _table(items: list[Any]) -> dict[str, Any]:
+    """Return the table of keys and values in turn, with what is to be merged into it."""
+    table = dict[str, Any]()
+    merges = False
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if not isinstance(key, str) or key in table:
+            raise ValueError("a key that is no text, or that is there already")
+        merges = merges or (key == "<<" and isinstance(key, Plain))
+        table[key] = value
+    if merges:
+        sources = table.pop("<<")
+        sources = sources if isinstance(sources, list) else [sources]
+        if not all(isinstance(source, dict) for source in sources):
+            raise ValueError("no table to be merged")
+        for source in sources:
+            table = source | table
+    return table
 
-    def _in_brackets(self) -> Any:
-        properties = dict[str, str]()
-        self._pass(_GAP_IN_FLOW)
-        while self._next in "&!":
-            properties |= self._property()
-            self._pass(_GAP_IN_FLOW)
-        absent = self._next in ",]}:"
-        return self._kept(Plain() if absent else self._word(PLAIN_IN_FLOW), properties)
+
+def _word(event: "ScalarEvent") -> Any:
+    """Return a word as its tag has it: also in quotes it may be a number, or yes or no."""
+    word = event.value
+    word.encode()  # half a character is refused
+    if event.tag is None:
+        return word if event.style else None if word in _NULL else Plain(word)
+    match event.tag.removeprefix("tag:yaml.org,2002:"):
+        case "binary":
+            return b64decode(word).decode()
+        case "int" if not _INTEGER.fullmatch(word.replace("_", "")):
+            raise ValueError("a word as a number")
+        case "bool" if word not in FLAGS:
+            raise ValueError("a word as yes or no")
+        case "int" | "bool" | "float":
+            return Plain(word)
+        case _:
+            return word
+
+
+def integer(word: str, bits: int) -> int:
+    """Return the integer that a plain word stands for, signed where it may have more than 32 bits.
+
+    Raises:
+        ValueError: engines take it for none, or it is too large for them.
+    """
+    plain = word.replace("_", "")
+    if word[:1] not in _FIRST_OF_NUMBERS:
+        raise ValueError("no number")
+    signed = bits > _UNSIGNED
+    if found := _INTEGER.fullmatch(plain):
+        octal = found[2].isdigit() and found[2].startswith("0")
+        number = int(found[1] + found[2], 8 if octal else 0)
+    elif _FRACTION.fullmatch(plain) and (value := float(plain)).is_integer():
+        number = int(value)
+        # Engines pass its shortest text on, which may be too large by its last zeros, or "-0".
+        if abs(value) >= 2 ** (bits - signed) or (not signed and not number and plain[0] == "-"):
+            raise ValueError("too large, or less than nothing")
+    else:
+        raise ValueError("no integer")
+    lowest = -(2 ** (bits - 1)) if signed else 0
+    if not lowest <= number < 2 ** (bits - signed):
+        raise ValueError("too large, or less than nothing")
+    return number

@@ -7,8 +7,7 @@ from typing import Final, TypeAlias
 from installer.decide.data import dataclass
 from installer.decide.engines import ENGINES
 
-LABEL: Final = "toolkit-installer"
-MARK: Final = "toolkit-installer-verify"  # the label's value, and the name of the image
+MARK: Final = "toolkit-installer-verify"  # with which the name of all begins that it makes
 DIRECTORY: Final = PurePosixPath("/verify")  # in the container: the shell of the node and what it links to
 SHELL: Final = DIRECTORY / "sh"
 LOADER: Final = DIRECTORY / "ld"

@@ -86,14 +86,14 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
-def sandboxes(socket_path: Path, wanted: bytes = b"", *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of all pods that CRI knows, or of those that a ListPodSandboxRequest has ``wanted``.
+def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
+    """Return the ids of all pods that CRI knows.
 
     Raises:
         InstallerError: as ``status``.
     """
     with _connected(socket_path, timeout_s) as engine:
-        answer = engine.cri("ListPodSandbox", wanted)
+        answer = engine.cri("ListPodSandbox")
     with _understood(socket_path):
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 

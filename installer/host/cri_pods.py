@@ -1,7 +1,6 @@
 """A pod with one container over CRI, as a kubelet makes it, and gone when the block is left."""
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
+from installer.decide.verify import MARK, WAITS, Exec, Tools
 from installer.host import cri
 from installer.host.cri import Calls, calling, fields
 from installer.host.cri_errors import NotAnsweringError
@@ -22,10 +21,10 @@ SYSTEMD: Final = "system.slice"
 
 
 @contextmanager
-def container(
-    socket: Path, handler: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
+def container(  # noqa: PLR0913 - a container has many sides
+    socket: Path, name: str, handler: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, Exec]]:
-    """Run a container on ``handler``; yield its id, and how to run a script in it.
+    """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it.
 
     Its image is that of the pod's own sandbox, which is on the node.
 
@@ -33,8 +32,7 @@ def container(
         InstallerError: the engine refuses, or does not answer in time; nothing is left, as far as it lets us.
     """
     status = cri.status(socket, timeout_s=timeout_s)
-    pod = _pod(_cgroup_parent(status, handler))
-    sweep(socket, timeout_s=timeout_s)
+    pod = _pod(name, _cgroup_parent(status, handler))
     with calling(socket, timeout_s) as engine:
         sandbox = _text(engine.call("RunPodSandbox", _bytes(1, pod) + _bytes(2, handler)), 1)
         try:
@@ -54,31 +52,19 @@ def container(
                 _remove(again, sandbox)
 
 
-def left(socket: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of the pods that are ours, the stopped ones included.
+def remove(socket: Path, name: str, *, timeout_s: float) -> list[str]:
+    """Remove the pods of a name, the stopped ones included; return what was there of them.
 
     Raises:
         InstallerError: the engine refuses, or does not answer in time.
     """
-    return cri.sandboxes(socket, _ours(), timeout_s=timeout_s)
-
-
-def sweep(socket: Path, *, timeout_s: float) -> None:
-    """Remove what killed ones have left.
-
-    Raises:
-        InstallerError: the engine refuses, or does not answer in time.
-    """
+    removed = []
     with calling(socket, timeout_s) as engine:
-        _sweep(engine)
-
-
-def _sweep(engine: Calls) -> None:
-    """Remove what a killed one has left."""
-    listed = engine.call("ListPodSandbox", _ours())
-    for field, pod in fields(listed):
-        if field == 1:
-            _remove(engine, _text(pod, 1))
+        for field, pod in fields(engine.call("ListPodSandbox", b"")):
+            if field == 1 and _text(dict(fields(pod)).get(2, b""), 1) == name:  # its metadata
+                _remove(engine, _text(pod, 1))
+                removed.append("pod")
+    return removed
 
 
 def _remove(engine: Calls, sandbox: str) -> None:
@@ -98,11 +84,6 @@ def _remove(engine: Calls, sandbox: str) -> None:
             return
 
 
-def _ours() -> bytes:
-    """Return the ListPodSandboxRequest for the pods with our label."""
-    return _bytes(1, _bytes(3, _bytes(1, LABEL) + _bytes(2, MARK)))
-
-
 def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:
     """Return where a kubelet would put the pod: containerd fails without a slice for systemd's cgroups."""
     if status.name == "cri-o":
@@ -113,12 +94,11 @@ def _cgroup_parent(status: cri.CriStatus, handler: str) -> str:
     return SYSTEMD if spelled.get("systemdcgroup") else "/"
 
 
-def _pod(cgroup_parent: str) -> bytes:
-    name = f"{MARK}-{os.urandom(4).hex()}"
+def _pod(name: str, cgroup_parent: str) -> bytes:
     metadata = _bytes(1, name) + _bytes(2, name) + _bytes(3, "default")
     security = _bytes(1, _number(1, NODE) + _number(2, CONTAINER))
     linux = (_bytes(1, cgroup_parent) if cgroup_parent else b"") + _bytes(2, security)
-    return _bytes(1, metadata) + _bytes(6, _bytes(1, LABEL) + _bytes(2, MARK)) + _bytes(8, linux)
+    return _bytes(1, metadata) + _bytes(8, linux)
 
 
 def _image(engine: Calls, sandbox: str) -> str:

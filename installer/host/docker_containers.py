@@ -1,7 +1,6 @@
 """A container of Docker's on an image that has nothing in it; both are gone when the block is left."""
 
 import io
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.verify import LABEL, MARK, WAITS, Exec, Tools
-from installer.host import dockerd
+from installer.decide.verify import WAITS, Exec, Tools
 
 if TYPE_CHECKING:
     import docker
@@ -20,43 +18,31 @@ RETRY_S: Final = 0.2
 
 
 @contextmanager
-def container(
-    socket: Path, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
+def container(  # noqa: PLR0913 - a container has many sides
+    socket: Path, name: str, runtime: str, tools: Tools, environment: Mapping[str, str], *, timeout_s: float
 ) -> Iterator[tuple[str, Exec]]:
-    """Run a container on ``runtime``; yield its id, and how to run a script in it.
+    """Run a container of a new name on ``runtime``; yield its id, and how to run a script in it.
 
     Raises:
         InstallerError: dockerd refuses, or does not answer in time; nothing is left, as far as it lets us.
     """
     with _connected(socket, "run", timeout_s) as client:
         try:
-            _sweep(client, timeout_s)
-            client.api.import_image_from_data(
-                _nothing(), repository=MARK, tag="1", changes=[f"LABEL {LABEL}={MARK}"]
-            )
-            with _running(client, runtime, tools, environment) as found:
+            client.api.import_image_from_data(_nothing(), repository=name, tag="1")
+            with _running(client, name, runtime, tools, environment) as found:
                 yield found
         finally:
-            _sweep(client, timeout_s)
+            _remove_named(client, name, timeout_s)
 
 
-def left(socket: Path, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of the images that are ours: each container of ours has one, and goes before it.
-
-    Raises:
-        InstallerError: dockerd refuses, or does not answer in time.
-    """
-    return dockerd.images(socket, f"{LABEL}={MARK}", timeout_s=timeout_s)
-
-
-def sweep(socket: Path, *, timeout_s: float) -> None:
-    """Remove what killed ones have left.
+def remove(socket: Path, name: str, *, timeout_s: float) -> list[str]:
+    """Remove the container and the image of a name; return what was there of them.
 
     Raises:
         InstallerError: dockerd refuses, or does not answer in time.
     """
     with _connected(socket, "remove", timeout_s) as client:
-        _sweep(client, timeout_s)
+        return _remove_named(client, name, timeout_s)
 
 
 @contextmanager
@@ -81,17 +67,16 @@ def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.Do
 
 @contextmanager
 def _running(
-    client: "docker.DockerClient", runtime: str, tools: Tools, environment: Mapping[str, str]
+    client: "docker.DockerClient", name: str, runtime: str, tools: Tools, environment: Mapping[str, str]
 ) -> Iterator[tuple[str, Exec]]:
     from docker.types import LogConfig, Mount
 
     made = client.containers.create(
-        f"{MARK}:1",
+        f"{name}:1",
         tools.command(WAITS),
-        name=f"{MARK}-{os.urandom(4).hex()}",
+        name=name,
         runtime=runtime,
         environment=dict(environment),
-        labels={LABEL: MARK},
         network_mode="none",
         mounts=[Mount(str(inside), str(there), type="bind", read_only=True) for there, inside in tools.files],
         log_config=LogConfig(type="none"),
@@ -109,18 +94,17 @@ def _running(
     yield str(made.id), run
 
 
-def _sweep(client: "docker.DockerClient", timeout_s: float) -> None:
-    """Remove ours, whoever made it."""
-    from docker.errors import ImageNotFound
+def _remove_named(client: "docker.DockerClient", name: str, timeout_s: float) -> list[str]:
+    from docker.errors import NotFound
 
-    deadline = time.monotonic() + timeout_s
-    for each in client.containers.list(all=True, filters={"label": f"{LABEL}={MARK}"}, ignore_removed=True):
-        _remove(each, deadline)
-    # By their label: one whose name a later one has taken is without a name, and would stay for good.
-    marked = {"label": f"{LABEL}={MARK}"}
-    for image in (f"{MARK}:1", *client.api.images(quiet=True, filters=marked)):
-        with suppress(ImageNotFound):
-            client.images.remove(image, force=True)
+    removed = []
+    with suppress(NotFound):
+        _remove(client.containers.get(name), time.monotonic() + timeout_s)
+        removed.append("container")
+    with suppress(NotFound):
+        client.images.remove(f"{name}:1", force=True)
+        removed.append("image")
+    return removed
 
 
 def _remove(made: "Container", deadline: float) -> None:

@@ -127,18 +127,6 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
     return tuple(found)
 
 
-def images(socket_path: Path, label: str, *, timeout_s: float) -> tuple[str, ...]:
-    """Return the ids of the images with ``label``, a key and its value, those without a name included.
-
-    Raises:
-        InstallerError: as ``info``.
-    """
-    wanted = quote(json.dumps({"label": [label]}))
-    with _understood(socket_path, timeout_s) as deadline:
-        listed = json.loads(http.get(socket_path, f"/images/json?filters={wanted}", deadline=deadline))
-        return tuple(each["Id"] for each in listed)
-
-
 @contextmanager
 def _understood(address: http.Address, timeout_s: float) -> Iterator[float]:
     """Yield the deadline for all that is asked; whatever goes wrong becomes an InstallerError."""

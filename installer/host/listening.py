@@ -87,7 +87,10 @@ def _bound(host: Host, where: Listen) -> int:
         )  # of a run that was killed: the ledger knows it, or it would have been refused
     local = host.local_path(where.path, last=False)
     with socket.socket(socket.AF_UNIX) as listener, connectable(Path(local)) as name:
-        listener.bind(name)
-        local.chmod(FOR_ALL)
+        before = os.umask(0o777 & ~FOR_ALL)  # by name somebody else's file could be opened to all
+        try:
+            listener.bind(name)
+        finally:
+            os.umask(before)
         listener.listen(BACKLOG)
         return listener.detach()

@@ -8,6 +8,7 @@ from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import Entry, File
 from installer.decide.integrity import NOT_OWNED, OTHERS_WRITE, WRITABLE
 from installer.decide.layout import Layout
+from installer.decide.options import Options
 from installer.decide.rows import Record
 from installer.host.entries import entry_of, restrict
 from installer.host.files import Host
@@ -98,15 +99,18 @@ def unusable(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
         )
 
 
-def refuse_strangers_pidfile(host: Host, path: PurePosixPath) -> None:
-    """Raise where somebody who is not root could exchange the pidfile.
+def refuse_strangers_files(host: Host, options: Options) -> None:
+    """Raise where somebody who is not root could exchange the pidfile, or the socket of metrics.
 
     Raises:
         InstallerError: always in that case.
     """
-    place = host.open_to_strangers(path)
-    if place is not None:
-        raise _open_to_strangers(host, f"use {path} as the pidfile", place, "pid-file")
+    pidfile, listen = options.pid_file, options.metrics_listen
+    named = [(pidfile, f"use {pidfile} as the pidfile", "pid-file")]
+    named += [(listen.path, f"listen on {listen.path}", "metrics-listen")] if listen and listen.path else []
+    for path, what, option in named:
+        if place := host.open_to_strangers(path):
+            raise _open_to_strangers(host, what, place, option)
 
 
 def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str) -> InstallerError:

@@ -169,7 +169,12 @@ def _beside(host: Host, engines: Iterable[EngineFacts], highest: Version | None,
         there = found.setdefault(directory, {})
         for path in (directory / name for name in host.names(directory)):
             known = path.suffix not in SUFFIXES or (path == own and ours)
-            if not known and (names := devices(text(host, path), GPU_KIND, highest)):
+            try:
+                names = frozenset() if known else devices(text(host, path), GPU_KIND, highest)
+            except InstallerError as error:
+                log.warning("specification not read", path=str(path), error=error)
+                continue
+            if names:
                 there[PATH if path == own else path] = names
     return found
 

@@ -15,7 +15,7 @@ from installer.decide.rows import ConfigRow, Record, Saved
 from installer.decide.toolkit import Text
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
-from installer.host.trees import create_tree, remove_tree
+from installer.host.trees import create_tree, remove_staged, remove_tree
 from installer.record.access import refuse_foreign_ledger, restore_access
 from installer.record.internal import internal_errors
 from installer.record.rows_json import dumps, loads
@@ -100,8 +100,10 @@ class Ledger:
     def sweep(self) -> None:
         """Remove what a killed run left beside the files that it was about to replace."""
         layout = self._layout
-        for path in (layout.toolkit, layout.ledger, layout.counts, *(row.path for row in self.held.configs)):
+        ours = (layout.toolkit, layout.ledger, layout.counts, layout.made, layout.replaced)
+        for path in (*ours, *(row.path for row in self.held.configs)):
             self._host.sweep(path)
+        remove_staged(self._host, layout.replaced)
         remove_tree(self._host, layout.check)
 
     def write(self, held: Record) -> None:
@@ -163,9 +165,8 @@ class Ledger:
             for path in self.held.published:
                 remove(self._host, path)
         self._host.remove_directory(layout.versions)
-        own = {layout.ledger.name, layout.counts.name, layout.backups.name, LOCK}
-        if self._host.link_target(layout.replaced) is not None:
-            own.add(layout.replaced.name)
+        own = {layout.ledger.name, layout.counts.name, layout.made.name, layout.backups.name, LOCK}
+        own |= {layout.replaced.name} if self._host.link_target(layout.replaced) is not None else set()
         self._refuse_unclaimed()
         others = [name for name in self._host.names(layout.home) if name not in own]
         if others:
@@ -191,8 +192,7 @@ class Ledger:
         usual = {path for engine in ENGINES.values() for path in usual_configs(self._host, engine)}
         for path in usual | {row.path for row in self.held.configs}:
             with suppress(InstallerError):  # what cannot be read is none of them
-                file = self._host.read(path)
-                if file is not None:
+                if file := self._host.read(path):
                     self._host.remove(unclaimed / file.digest)
         if not self._host.remove_directory(unclaimed):
             left = ", ".join(self._host.names(unclaimed))

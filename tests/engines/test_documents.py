@@ -19,7 +19,13 @@ def _typed(*words: str) -> str:
 
 def _host(node: Node) -> None:
     """Put there what the document has its reader install first."""
-    node.write("/usr/local/bin/toolkit-installer", f'#!/bin/sh\nexec {PYTHON} -m installer "$@"\n')
+    # A copy: the checkout may lie below /tmp, and the unit has one of its own.
+    node.run(["mkdir", "/opt/program"])
+    node.run(["cp", "-r", f"{PROJECT}/installer", "/opt/program/"])
+    environment = "PYTHONPATH=/opt/program PYTHONDONTWRITEBYTECODE=1"
+    node.write(
+        "/usr/local/bin/toolkit-installer", f'#!/bin/sh\n{environment} exec {PYTHON} -m installer "$@"\n'
+    )
     (node.root / "usr/local/bin/toolkit-installer").chmod(0o755)
     node.run(["cp", "-r", ARTIFACTS, "/opt/nvidia-toolkit"])
 

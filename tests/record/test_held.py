@@ -1,5 +1,6 @@
 """A Docker that its owner has stopped: systemd listens in its place, and whoever connects starts it."""
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from installer.decide.facts import EngineFacts
 from installer.decide.layout import Layout
 from installer.decide.options import Options, Places
 from installer.decide.rows import EngineRow, Record
-from installer.decide.verify import Tools
+from installer.decide.verify import MARK, Tools
 from installer.host.files import Host
 from installer.host.process_table import Seen
 from installer.record.engines import Answer
@@ -68,6 +69,16 @@ def facts() -> EngineFacts:
     return looked_for(DOCKER, OPTIONS)
 
 
+def remove_made(host: Host) -> None:
+    """Remove what a verify has made and is written down."""
+    layout = Layout()
+    local = host.local_path(layout.made)
+    local.parent.mkdir(parents=True)
+    local.write_text(json.dumps({"made": [["docker", str(SOCKET), UNIT, f"{MARK}-1"]]}))
+    assert not leftovers.remove_made(host, layout, hurried=True)
+    assert local.exists()
+
+
 ACTS: dict[str, Callable[[Host], object]] = {
     "an install": lambda host: ask_for(host, DOCKER, facts(), OPTIONS),
     "a socket that is named now": lambda host: located(
@@ -75,7 +86,7 @@ ACTS: dict[str, Callable[[Host], object]] = {
     ),
     "what is in use": lambda host: in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
     "doctor, where another dockerd runs": lambda host: engines(host, OPTIONS, [DOCKERD]),
-    "a sweep": lambda host: leftovers.sweep(host, [("docker", SOCKET, UNIT)], hurried=True),
+    "a removal of what verify has made": remove_made,
 }
 
 

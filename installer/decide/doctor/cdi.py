@@ -8,6 +8,7 @@ from typing import Final
 from installer.decide.doctor.facts import ROOT, Node, RunningEngine, Spec, Version
 from installer.decide.doctor.model import Check, Level, Verdict, bad, dotted, listed, none, ok, warn
 from installer.decide.engines import ENGINES
+from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.mode import WITH_CDI, lacking, read_by
 from installer.decide.options import GPU_KIND
@@ -32,7 +33,16 @@ MAKE_IT: Final = (
 
 
 def _gpu_specs(node: Node) -> Iterator[Spec]:
-    return (spec for spec in node.specs if has_devices(spec.text, GPU_KIND))
+    return (spec for spec in node.specs if not _unread(spec) and has_devices(spec.text, GPU_KIND))
+
+
+def _unread(spec: Spec) -> str:
+    """Return why a specification is out of the bounds within which one is read; "" where it is not."""
+    try:
+        devices(spec.text, GPU_KIND)
+    except InstallerError as error:
+        return f"{spec.path}: cannot {error.problem}"
+    return ""
 
 
 def specification(node: Node) -> Verdict:
@@ -54,7 +64,7 @@ def alone(node: Node) -> Verdict:
         return none("engines were not left to CDI alone by us")
     names = {each.name for each in node.engines} & {*node.by_cdi.engines}
     wrong, todo = [], []
-    given = [*chain(*(devices(spec.text, GPU_KIND) for spec in node.specs))]
+    given = [*chain(*(devices(spec.text, GPU_KIND) for spec in _gpu_specs(node)))]
     why = node.by_cdi.lacking
     partly = given and ALL_GPUS not in given and why  # another's, of a few GPUs alone
     if node.driver.loaded and (partly or not given):
@@ -103,11 +113,14 @@ def uvm_major(node: Node) -> Verdict:
 
 
 def paths(node: Node) -> Verdict:
-    """Judge whether what specifications mount and create is on the node."""
+    """Judge whether what specifications mount and create is on the node, and each can be read."""
     if not node.specs:
         return none("no CDI specification")
     gone = [f"{path} ({spec.path})" for spec in node.specs for path in spec.gone]
-    return bad(f"not on the node: {listed(gone)}") if gone else ok(f"{len(node.specs)} specifications")
+    if gone:
+        return bad(f"not on the node: {listed(gone)}")
+    unread = [*filter(None, map(_unread, node.specs))]
+    return warn(listed(unread)) if unread else ok(f"{len(node.specs)} specifications")
 
 
 def mig(node: Node) -> Verdict:
@@ -174,7 +187,7 @@ CHECKS: Final = (
     Check(
         "cdi-paths",
         GROUP,
-        "each path of the node that a specification names",
+        "each path of the node that a specification names, and whether it can be read",
         "one is not there, as after an upgrade of the driver",
         "generate the specification again",
         paths,
