@@ -36,8 +36,8 @@ def test_a_repeated_version_is_that_of_the_project(file: str, before: str) -> No
     assert golden(path, text) == text
 
 
-def test_the_changelog_begins_with_this_version_and_its_day_once_it_is_released() -> None:
-    first = re.search(r"^## (.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+def test_the_changelog_begins_with_this_version_below_what_comes_next() -> None:
+    first = re.search(r"^## (?!Unreleased$)(.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert first is not None
     assert re.fullmatch(rf"{re.escape(VERSION)}, (unreleased|\d{{4}}-\d\d-\d\d)", first[1])

@@ -159,18 +159,6 @@ class GpuSpecification:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginFile:
-    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot.
-
-    ``engine`` is the command line of the one that runs, () where nobody knows it.
-    """
-
-    path: PurePosixPath | None = None
-    lacking: tuple[InstallerError, ...] = ()
-    engine: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """The host as it was found.
 
@@ -213,7 +201,6 @@ class Facts:
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None
     gpus: GpuSpecification | None = None
-    plugin: PluginFile | None = None
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()

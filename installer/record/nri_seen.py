@@ -8,7 +8,7 @@ from typing import Final
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError
 from installer.decide.metrics import PluginFigures
-from installer.decide.nri.wishes import HEARS, SAYS, Missed, Nri
+from installer.decide.nri.wishes import Missed, Nri
 from installer.decide.rows import Record
 from installer.host import nri_left
 from installer.host.events import log
@@ -114,6 +114,3 @@ def remove(host: Host, nri: Nri) -> None:
         if read(host, nri.state) is not None:
             host.remove(nri.state)
         remove_pidfile(host, nri.lock)
-        for name in (SAYS, HEARS) if host.exists(nri.pipes) else ():
-            host.remove(nri.pipes / name)
-        host.remove_directory(nri.pipes)
