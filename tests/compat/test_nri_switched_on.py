@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.decide.errors import InstallerError
 from tests.compat.nvidia import TOOLKIT, V2, Nvidia
 
 NRI = {"ENABLE_NRI_PLUGIN": "true", "NRI_NAMESPACE": "gpu-operator"}
@@ -67,3 +68,25 @@ def test_a_node_where_nobody_was_before_gets_the_usual_low_level_runtimes(contai
     assert containerd.install(**NRI) == 0
 
     assert low_level(containerd) == ["runc", "crun"]
+
+
+def test_nvidias_directory_comes_back_for_the_handlers_that_it_has_left(containerd: Nvidia) -> None:
+    left_by_nvidia(containerd)
+    before = containerd.tree()
+    assert containerd.install(**NRI) == 0
+    assert (containerd.root / TOOLKIT[1:]).is_symlink()
+
+    assert containerd.uninstall() == 0
+
+    assert containerd.tree() == before
+
+
+def test_a_program_that_nvidias_directory_does_not_have_keeps_ours(containerd: Nvidia) -> None:
+    left_by_nvidia(containerd)
+    containerd.config.write_text(THEIRS.replace("container-runtime", "container-runtime.cdi"))
+    assert containerd.install(**NRI) == 0
+
+    with pytest.raises(InstallerError, match=r"names .*nvidia-container-runtime\.cdi"):
+        containerd.uninstall()
+
+    assert (containerd.root / TOOLKIT[1:] / "nvidia-container-runtime.cdi").exists()
