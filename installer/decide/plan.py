@@ -136,7 +136,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     shipped = FOR_CDI if by_cdi else WHOLE
     payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
     specification, of_gpus = cdi.install(facts, options), gpus.install(facts, options, reason)
-    plugin = nri.install(facts, options)
+    plugin = nri.install(facts, options, ask)
     parts = (
         node.install(facts, entries),
         *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),

@@ -91,9 +91,14 @@ def figures(host: Host, nri: Nri, held: Record) -> PluginFigures | None:
     if held.nri is None:
         return None
     nri = of_ledger(nri, held)
+    state = read(host, nri.state) or State()
+    return PluginFigures(is_registered(host, nri), state.missed_in_all, plugin_ends())
+
+
+def is_registered(host: Host, nri: Nri) -> bool:
+    """Tell whether an engine has configured the plugin and asks it by now."""
     state, lock = read(host, nri.state) or State(), str(host.local_path(nri.lock))
-    registered = state.registered and is_held_pidfile(lock) and not halted(lock)
-    return PluginFigures(registered, state.missed_in_all, plugin_ends())
+    return state.registered and is_held_pidfile(lock) and not halted(lock)
 
 
 def end_left(host: Host, nri: Nri) -> bool:

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.decide.data import replace
+from installer.decide.effect import Effect
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Meta
 from installer.decide.nri.wishes import Allowed, Nri
@@ -54,6 +55,27 @@ def test_the_mode_asks_for_the_plugin_and_other_modes_do_not() -> None:
 
     assert against(replace(BESIDE, nri=Nri(allowed=ALLOWED), mode=Mode.NRI), dropping)
     assert not against(Options(), dropping)
+
+
+@pytest.mark.parametrize(
+    ("told", "held", "refused"),
+    [
+        pytest.param(False, Record(), True, id="switched off"),
+        pytest.param(True, Record(), False, id="switched on"),
+        pytest.param(None, Record(), False, id="nobody can tell"),
+        pytest.param(False, Record(nri=PurePosixPath("/x")), False, id="while the plugin serves"),
+    ],
+)
+def test_an_engine_whose_config_has_nri_switched_off_is_refused(
+    held: Record, *, told: bool | None, refused: bool
+) -> None:
+    facts = Facts((engine("containerd", 2, 1, 9),), {}, {}, frozenset(), (), ToolkitFacts(), held)
+
+    part = nri.install(facts, BESIDE, lambda *_: Effect({}, "runc", nri=told))
+
+    assert [each.problem for each in part.obstacles] == (
+        ["serve containerd by NRI (its config has NRI switched off)"] if refused else []
+    )
 
 
 PROGRAM = PurePosixPath("/opt/nri/plugins/10-toolkit-installer")

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from installer.decide.choice import texts_alone
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
@@ -11,6 +12,7 @@ from installer.decide.options import Options
 from installer.decide.part import Part
 from installer.decide.parts.cdi import restored
 from installer.decide.rows import Record
+from installer.decide.texts import Ask
 
 ID: Final = "nri"
 # By process: what an engine calls itself towards a plugin. One that is not here has no NRI.
@@ -18,15 +20,17 @@ CALLED: Final = {"containerd": "containerd", "crio": "cri-o"}
 GONE: Final = "no engine starts a way to the NRI plugin any more"
 
 
-def install(facts: Facts, options: Options) -> Part:
+def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
     """Return what stands against the plugin: every engine of the node would start containers without devices.
 
-    An engine whose version nobody knows yet tells it to the plugin.
+    An engine whose version nobody knows yet tells it to the plugin. ``ask`` tells whether its config has NRI;
+    once the plugin serves, what counts is whether the engine has taken it.
     """
     part = _without(facts)
     if not options.serves_nri:
         return part
-    against = [*map(_against, facts.engines)]
+    new = facts.held.nri is None
+    against = [_against(engine) or (_switched_off(engine, ask) if new else None) for engine in facts.engines]
     # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
     rows = Record(nri=options.nri.socket)
     return replace(part, rows=rows, obstacles=tuple(each for each in against if each) if all(against) else ())
@@ -63,3 +67,17 @@ def _against(engine: EngineFacts) -> InstallerError | None:
     except InstallerError as error:
         return error
     return None
+
+
+def _switched_off(engine: EngineFacts, ask: Ask) -> InstallerError | None:
+    try:
+        effective = ask(engine, {})
+    except InstallerError:  # nobody understands what it says: the plugin is registered or not
+        return None
+    if effective.nri is not False:
+        return None
+    return InstallerError(
+        f"serve {engine.title} by NRI (its config has NRI switched off)",
+        remedy=f"switch it on there, restart {engine.title}, or use another mode",
+        code="nri-unusable",
+    )
