@@ -9,8 +9,6 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.rows import Row
-from installer.decide.nri.relay import script
-from installer.decide.nri.wishes import Nri
 from tests.engines.conftest import missing, on_the_day
 from tests.engines.cri import TIMEOUT_S, Container, CriError, Pod
 from tests.engines.nodes import Node, boot
@@ -26,7 +24,6 @@ INJECTS = (2, 1)
 ADDED_MEDIAN_MS = 1.0
 ADDED_P99_MS = 10.0
 PSS_MB = 12.0
-PROGRAM = "/opt/nri/plugins/10-toolkit-installer"  # as run installs it
 MISSED = 2.0  # NVIDIA's misses all that are made in 2 s
 STEADY_S = 1.2  # as long as a session must last, for the plugin to be back without a pause
 ALL = {"nvidia.cdi.k8s.io/pod": f"{KIND}=0"}
@@ -53,17 +50,10 @@ def measure() -> tuple[list[Row], str]:
             process.terminate()
             process.wait()
         missed, made = _missed(node)
-        node.write(PROGRAM, script(Nri()))
-        (node.root / PROGRAM.lstrip("/")).chmod(0o755)
-        started, of_them = _missed(node, "--nri-preinstalled")
     said = f"CreateContainer: {_told(without)} without the NRI plugin, {_told(beside)} with it ({engines})"
-    told = (
-        f"; {missed} of {made} containers made in {RESTARTS} restarts of the engine got nothing, with "
-        f"--nri-preinstalled {started} of {of_them}"
-    )
+    told = f"; {missed} of {made} containers made in {RESTARTS} restarts of the engine got nothing"
     return [
         Row("NRI: missed per restart of the engine", missed / RESTARTS, MISSED, "", "all within 2 s"),
-        Row("NRI: the same with --nri-preinstalled", started / RESTARTS, 0, "", "all within 2 s"),
         Row(
             "NRI: CreateContainer, added median", median(beside) - median(without), ADDED_MEDIAN_MS, "ms", "-"
         ),
@@ -72,10 +62,10 @@ def measure() -> tuple[list[Row], str]:
     ], said + told
 
 
-def _missed(node: Node, *words: str) -> tuple[int, int]:
+def _missed(node: Node) -> tuple[int, int]:
     """Return how many containers got nothing, of how many made in the first moments after restarts."""
     made = missed = 0
-    process = node.start_installer("nri", "--nri-allow", f"default={KIND}", *words)
+    process = node.start_installer("nri", "--nri-allow", f"default={KIND}")
     process.wait_for('"event": "registered"')
     pod = node.cri.run_pod(annotations=dict(ALL))
     with ThreadPoolExecutor() as pool:

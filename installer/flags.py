@@ -140,11 +140,6 @@ FLAGS: Final = (
         metavar="WHERE",
     ),
     Flag("--nri", "Let run have the NRI plugin run beside itself; --mode nri does as well.", default=False),
-    Flag(
-        "--nri-preinstalled",
-        "Let the engine start its way to the NRI plugin beside run by itself, before it creates containers.",
-        default=False,
-    ),
     Flag("--nri-socket", "NRI's socket of the engine, as this process sees it.", str(DEFAULT_SOCKET)),
     Flag(
         "--nri-allow",
@@ -215,7 +210,6 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
             Identity(values["nri_name"], values["nri_index"]),
             tuple(Allowed.of(text) for text in values["nri_allow"]),
             beside=values["nri"],
-            preinstalled=values["nri_preinstalled"],
         ),
     )
     refuse_runtime_by_cdi(options)

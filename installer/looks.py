@@ -68,7 +68,7 @@ def installed(work: Work, plan: Plan) -> Watch:
     try:
         engines = _engines(work, plan, before, proven=True, asking=False)
         now = replace(now, plan=plan.digest, engines=engines, failures=0)
-        for reason in serving.to_come(work.options, plan):
+        for reason in serving.to_come(work.host, work.options, plan):
             return _pending(work, now, "", reason)
         now = _with_low_level(work, now)
     except InstallerError as error:
@@ -124,7 +124,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         engines = _engines(work, plan, before, proven=True)
         work.looked(plan, tuple(each.name for each in engines if each.refused))
         now = replace(now, plan=plan.digest, engines=engines, failures=0).with_error(None)
-        for reason in serving.to_come(work.options, plan):
+        for reason in serving.to_come(work.host, work.options, plan):
             return _pending(work, now, "" if plan.steps else as_found, reason)
         if not (drifted.things or plan.reloaded):
             return _ended(work, now, as_found, plan)
@@ -142,7 +142,7 @@ def _looked(work: Work, before: Seen, now: Seen, as_found: str) -> Watch:
         now = _with_low_level(work, now)
     engines = _engines(work, plan, before, proven=False, asking=ignored)
     now = replace(now, plan=plan.digest, engines=engines, failures=0)
-    if ignored and serving.all_serve(work.options, plan, engines):
+    if ignored and serving.all_serve(work.host, work.options, plan, engines):
         return _left(work, now, as_found, plan)
     assert decision.reason is not None  # noqa: S101 - what is left alone has a reason
     _tell(work, before, decision)

@@ -4,7 +4,7 @@ import sys
 
 from installer import log as logging
 from installer import nri_verb
-from installer.decide.errors import Exit, InstallerError, LockedError, UsageError
+from installer.decide.errors import Exit, InstallerError, LockedError
 from installer.decide.inode import Kind
 from installer.decide.nri.wishes import Nri
 from installer.decide.options import Options
@@ -34,7 +34,6 @@ def serve(options: Options, log_format: str) -> Exit:
     try:
         write_pid(lock, nri.lock)
         places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
-        places.append(str(host.local_path(nri.pipes)) if nri.preinstalled else "")
         places.append(str(parent.pid) if parent else "")
         allowed = [str(each) for each in nri.allowed]
         nri_image.become_plugin([*places, log_format, nri.identity.name, nri.identity.index, *allowed])
@@ -63,15 +62,10 @@ def refuse_unusable(host: Host, options: Options) -> None:
     """Return where ``run`` may have the plugin run beside itself, or is not asked to.
 
     Raises:
-        InstallerError: NRI is not there, or something is asked for that needs the plugin.
+        InstallerError: NRI is not there.
     """
     if options.serves_nri:
         refuse_absent(host, options.nri)
-    elif options.nri.preinstalled:
-        raise UsageError(
-            "let the engine start its way to an NRI plugin (none is asked for)",
-            remedy="give --nri or --mode nri as well, or leave out --nri-preinstalled",
-        )
 
 
 def refuse_absent(host: Host, nri: Nri) -> None:
@@ -95,7 +89,6 @@ def attend(host: Host, nri: Nri) -> None:
         *("--host-root", "/", "--nri-socket", str(host.local_path(nri.socket))),
         *("--nri-name", nri.identity.name, "--nri-index", nri.identity.index),
         *("--log-format", logging.chosen()),
-        *(("--nri-preinstalled",) if nri.preinstalled else ()),
         *(word for each in nri.allowed for word in ("--nri-allow", str(each))),
     )
     waiting.attend_plugin(nri_verb.__file__, words)

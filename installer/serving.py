@@ -11,7 +11,7 @@ from installer.decide.rows import Record
 from installer.decide.steps import Reload
 from installer.host.events import log
 from installer.host.files import Host
-from installer.record import refused, running, watching
+from installer.record import nri_seen, refused, running, watching
 from installer.record.below import Below, below
 from installer.record.seen import EngineSeen
 
@@ -55,9 +55,15 @@ def below_each(host: Host, layout: Layout, plan: Plan, before: Iterable[EngineSe
     return {each.name: below(host, each, layout.toolkit, known.get(each.name, Below())) for each in answering}
 
 
-def to_come(options: Options, plan: Plan) -> Iterator[InstallerError]:
+def to_come(host: Host, options: Options, plan: Plan) -> Iterator[InstallerError]:
     """Yield why engines do not serve yet what they are going to."""
     yield from plan.pending.values()
+    if options.serves_nri and not nri_seen.is_registered(host, options.nri):
+        yield InstallerError(
+            "serve pods over NRI (no engine has taken the NRI plugin)",
+            remedy="wait for it; if that lasts, see status, and whether the engine has NRI switched on",
+            code="nri-unusable",
+        )
     left = [plan.engines[name] for name in plan.unproven if options.restart_mode is RestartMode.NONE]
     for title in (each.title for each in left if each.hook is None and each.serving is not None):
         yield InstallerError(
@@ -67,9 +73,9 @@ def to_come(options: Options, plan: Plan) -> Iterator[InstallerError]:
         )
 
 
-def all_serve(options: Options, plan: Plan, engines: Iterable[EngineSeen]) -> bool:
+def all_serve(host: Host, options: Options, plan: Plan, engines: Iterable[EngineSeen]) -> bool:
     """Tell whether no engine was seen that does not serve, or does not yet."""
-    return all(each.serves is not False for each in engines) and not any(to_come(options, plan))
+    return all(each.serves is not False for each in engines) and not any(to_come(host, options, plan))
 
 
 def stopped(options: Options, held: Record, plan: Plan) -> tuple[str, ...]:

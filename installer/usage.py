@@ -12,7 +12,7 @@ WHAT: Final = (
 PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
 HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "drift", "retry", "adopt")
 TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
-NRI: Final = ("nri", "nri_preinstalled", "nri_socket", "nri_allow", "nri_name", "nri_index")
+NRI: Final = ("nri", "nri_socket", "nri_allow", "nri_name", "nri_index")
 OUTPUT: Final = ("json", "show_secrets", "log_format", "help")
 GROUPS: Final = {
     "What to install": WHAT,

@@ -14,7 +14,7 @@ import pytest
 
 from installer.decide.nri import messages
 from installer.decide.nri.wire import unpack
-from installer.host import nri_plugin, nri_relay, nri_state
+from installer.host import nri_plugin, nri_state
 from installer.host.nri_state import State
 from tests.host.servers import message
 from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
@@ -223,7 +223,7 @@ def test_its_last_words_are_left_where_kubernetes_looks(place: Place, tmp_path: 
         "import sys; from pathlib import Path; from installer.host import nri_plugin, termination; "
         f"termination.PATH = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
     )
-    files = [str(place.socket), str(place.state), str(place.directory / "lock"), "", ""]
+    files = [str(place.socket), str(place.state), str(place.directory / "lock"), ""]
     command = [sys.executable, "-c", start, *files, "json", "name", "10", "operator=a.com/b"]
 
     with (
@@ -328,14 +328,14 @@ def test_what_cannot_be_served_is_refused_before_anything_else(
 
 
 def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nri_relay, "trusted_uids", lambda: frozenset({12345}))
+    monkeypatch.setattr(nri_plugin, "trusted_uids", lambda: frozenset({12345}))
 
     with Engine(place.socket) as engine, socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(place.socket))
         engine.accept()
 
         with pytest.raises(PermissionError, match="not by root"):
-            nri_relay.refuse_stranger(connection)
+            nri_plugin.refuse_stranger(connection)
 
 
 def test_a_state_is_read_as_it_was_told(place: Place) -> None:

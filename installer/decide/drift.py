@@ -13,7 +13,6 @@ from installer.decide.options import Drift
 from installer.decide.part import Part
 from installer.decide.parts import gpus
 from installer.decide.parts.gpus import FOLLOWS
-from installer.decide.parts.nri import RENEWED
 from installer.decide.parts.toolkit import THEIRS
 from installer.decide.plan import Plan
 from installer.decide.reloading import in_progress
@@ -97,7 +96,7 @@ class Drifted:
         things = {
             _thing(step): why
             for step, why in pairs
-            if not isinstance(step, HOUSEKEEPING) and why not in {*FOLLOWS, RENEWED}
+            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS
         }
         engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
         # One that is to be restarted once it is idle, and one that was to be since the install: no drift.

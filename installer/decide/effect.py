@@ -48,7 +48,7 @@ class Effect:
     nothing; ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
     containers are, and ``hook_dirs`` where it looks for OCI hooks, as far as it tells (CRI-O does).
     ``cdi_dirs`` are those in which a running one looks for CDI specifications.
-    ``nri_plugins`` is the directory whose programs it starts as NRI plugins, as far as its own program tells.
+    ``nri`` is whether plugins can connect to it by NRI, None where it does not tell.
     ``places`` are its root, its state and where it listens, by the names of their flags.
     """
 
@@ -63,7 +63,7 @@ class Effect:
     state: PurePosixPath | None = None
     hook_dirs: tuple[PurePosixPath, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
-    nri_plugins: PurePosixPath | None = None
+    nri: bool | None = None
 
     @property
     def fatal(self) -> str:

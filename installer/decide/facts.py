@@ -161,18 +161,6 @@ class GpuSpecification:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginFile:
-    """The program that an engine starts as its NRI plugin; ``lacking`` is why it cannot.
-
-    ``engine`` is the command line of the one that runs, () where nobody knows it.
-    """
-
-    path: PurePosixPath | None = None
-    lacking: tuple[InstallerError, ...] = ()
-    engine: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """The host as it was found.
 
@@ -183,10 +171,11 @@ class Facts:
     started without them; ``low_level`` is a runtime of the host that can take the place of ours;
     ``cdi_spec`` is the specification for this node, None while device nodes are absent that it would name:
     ``absent_nodes``; ``held_nodes`` are those of the ledger that are still there. ``gpus`` is there where
-    containers get GPUs by CDI, ``plugin`` where an engine is to start a way to our NRI plugin.
+    containers get GPUs by CDI.
     ``absent_interpreters`` are those of the payload's scripts that the host lacks. ``version`` is what the
     toolkit to be installed says of itself, if anything. ``links`` tells of what configs and engines name by a
-    symbolic link where it is. ``lost`` are the configs whose saved text is missing or damaged; ``relinked``
+    symbolic link where it is, ``returning`` what of that comes back with the directory that stood in the
+    toolkit's place before ours. ``lost`` are the configs whose saved text is missing or damaged; ``relinked``
     tells what the symbolic links hold that somebody has put in the
     place of files that we created. ``handed`` holds, by file, the paths that CDI specifications, OCI hooks
     and base specs of others name; ``other_engines`` are those beside ours that start the toolkit;
@@ -215,13 +204,13 @@ class Facts:
     low_level: PurePosixPath | None = None
     cdi_spec: str | None = None
     gpus: GpuSpecification | None = None
-    plugin: PluginFile | None = None
     absent_nodes: tuple[DeviceNode, ...] = ()
     held_nodes: tuple[DeviceNode, ...] = ()
     absent_interpreters: frozenset[PurePosixPath] = frozenset()
     lost: frozenset[PurePosixPath] = frozenset()
     version: tuple[int, ...] | None = None
     links: Mapping[str, PurePosixPath] = field(default_factory=dict)
+    returning: frozenset[str] = frozenset()
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
     handed: Mapping[PurePosixPath, tuple[str, ...]] = field(default_factory=dict)
     other_engines: tuple[OtherEngine, ...] = ()
@@ -239,7 +228,12 @@ class Facts:
         return self._leads(value, layout, lambda each: (each.toolkit, each.home))
 
     def goes(self, value: str, layout: Layout) -> bool:
-        """Tell whether an undo takes the program at a path away: not that of another toolkit in our place."""
+        """Tell whether an undo takes the program at a path away: not that of another toolkit in our place.
+
+        Nor one that comes back with the directory that stood there before ours.
+        """
+        if value in self.returning:
+            return False
         if not self.toolkit.theirs:
             return self.leads_into(value, layout)
         return self._leads(value, layout, lambda each: (each.home,))

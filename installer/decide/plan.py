@@ -27,6 +27,7 @@ from installer.decide.rows import Record, ToolkitRow
 from installer.decide.steps import Reload, Step, WriteConfig
 from installer.decide.texts import Ask
 from installer.decide.toolkit import FOR_CDI, WHOLE
+from installer.decide.toolkit_config import low_level_words
 
 MODES: Final = ("", ".cdi", ".legacy")
 
@@ -128,11 +129,14 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     entries = () if by_cdi else entries_for(options)
     chosen, refused = engine.choices(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine.install(choice, entries, facts, options) for choice in chosen]
-    low_level = options.low_level or engine.low_level(chosen, facts, options)
+    words = [word for choice in chosen for word in choice.decision.low_level]
+    # Where no engine is to be configured, one may still start the toolkit: with what that wraps now.
+    wrapped = words if chosen else low_level_words(facts.toolkit.config or "")
+    low_level = options.low_level or engine.low_level(wrapped, facts, options)
     shipped = FOR_CDI if by_cdi else WHOLE
     payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
     specification, of_gpus = cdi.install(facts, options), gpus.install(facts, options, reason)
-    plugin = nri.install(facts, options)
+    plugin = nri.install(facts, options, ask)
     parts = (
         node.install(facts, entries),
         *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),

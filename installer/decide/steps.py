@@ -45,7 +45,6 @@ class WriteConfig:
     ``link`` is what a symbolic link holds that somebody has put at ``path`` since we created a file there:
     it goes with the file, for a link to nowhere is not the absence that was there before us. ``passing`` are
     the edits of a text that stands there for the time of a reload only: it may stay, and be edited by others.
-    One that is ``executable`` becomes so only under its name: of some directories an engine executes all.
     ``unwanted`` is that nobody wants ``before`` back, also if what follows fails.
     """
 
@@ -55,7 +54,6 @@ class WriteConfig:
     after: File | None
     link: str = ""
     passing: tuple[Edit, ...] = ()
-    executable: bool = False
     unwanted: bool = False
 
 

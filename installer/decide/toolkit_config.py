@@ -145,11 +145,12 @@ def carry_over(
 
 
 def low_level_words(rendered: str) -> tuple[str, ...]:
-    """Return the low-level runtimes that a config.toml of ours names, preferred first."""
-    runtimes = _look_up(
-        parse(rendered, Syntax.TOML, name="config.toml"), ("nvidia-container-runtime", "runtimes")
-    )
-    return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
+    """Return the low-level runtimes that a config.toml names, preferred first; one that is no TOML, none."""
+    with suppress(InstallerError):
+        tree = parse(rendered, Syntax.TOML, name="config.toml")
+        runtimes = _look_up(tree, ("nvidia-container-runtime", "runtimes"))
+        return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
+    return ()
 
 
 def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class DockerContainer:
     restarting: bool = False
 
 
-def info(address: http.Address, *, timeout_s: float) -> DockerInfo:
+def info(address: Path, *, timeout_s: float) -> DockerInfo:
     """Ask dockerd what it serves.
 
     Raises:
@@ -77,7 +77,7 @@ def info(address: http.Address, *, timeout_s: float) -> DockerInfo:
         )
 
 
-def _refuse_others(address: http.Address, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
+def _refuse_others(address: Path, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
     """Raise where it is not a dockerd of the host's own that answers."""
     without = "takes GPUs by CDI, without a runtime of ours"
     if PODMAN in headers:
@@ -128,7 +128,7 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
 
 
 @contextmanager
-def _understood(address: http.Address, timeout_s: float) -> Iterator[float]:
+def _understood(address: Path, timeout_s: float) -> Iterator[float]:
     """Yield the deadline for all that is asked; whatever goes wrong becomes an InstallerError."""
     try:
         yield time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""One GET over a unix socket, or TCP, within one deadline and one size, whatever the other side sends.
+"""One GET over a unix socket, within one deadline and one size, whatever the other side sends.
 
 In HTTP/1.0, which dockerd and CRI-O answer without chunks and then close
 (engine-facts.md#http-1-0).
@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from installer.decide.data import dataclass
 from installer.host.sockets import connectable
-from installer.host.tcp import TcpAddress
 
-Address: TypeAlias = Path | TcpAddress
 MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB
 FOUND: Final = b"200"
 
@@ -33,12 +31,12 @@ class Answer:
     body: bytes
 
 
-def get(address: Address, resource: str, *, deadline: float) -> bytes:
+def get(address: Path, resource: str, *, deadline: float) -> bytes:
     """Return what is at ``resource``, as ``ask`` does."""
     return ask(address, resource, deadline=deadline).body
 
 
-def ask(address: Address, resource: str, *, deadline: float) -> Answer:
+def ask(address: Path, resource: str, *, deadline: float) -> Answer:
     """Ask for ``resource``; ``deadline`` is a moment of time.monotonic().
 
     Raises:
@@ -63,11 +61,7 @@ def ask(address: Address, resource: str, *, deadline: float) -> Answer:
 
 
 @contextmanager
-def _connected(address: Address, deadline: float) -> Iterator[socket.socket]:
-    if isinstance(address, TcpAddress):
-        with socket.create_connection((address.host, address.port), _left(deadline)) as connection:
-            yield connection
-        return
+def _connected(address: Path, deadline: float) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_left(deadline))
         with connectable(address) as path:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError, Option, Remedy
-from installer.decide.inode import EXECUTE, Kind, Meta
+from installer.decide.inode import Kind, Meta
 from installer.host.kernel import mounts
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
@@ -111,17 +111,6 @@ def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def make_executable(local: Path) -> None:
-    """Let everybody execute a file, which stays what it is; on the disk when this returns."""
-    with translated("make executable", PurePosixPath(local)):
-        fd = os.open(local, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | EXECUTE)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def apply_metadata(fd: int, meta: Meta) -> None:

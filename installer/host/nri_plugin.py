@@ -8,6 +8,7 @@ what was missed all the same is named, in the log and in a file for ``status``.
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -19,8 +20,8 @@ from installer.decide.errors import InstallerError, LockedError
 from installer.decide.nri.session import Configured, Given, Refused, Session, Synchronized
 from installer.decide.nri.wishes import Allowed, Identity, Missed, some
 from installer.host.events import log
+from installer.host.glance import trusted_uids
 from installer.host.nri_lock import NamedLock
-from installer.host.nri_relay import Connection, Dialled, Relay, refuse_stranger
 from installer.host.nri_state import State, publish
 from installer.host.sockets import connectable
 from installer.host.streams import writer
@@ -38,6 +39,7 @@ STEADY_S: Final = 1.0
 AGAIN_S: Final = 60.0  # kubelet tries a refused container again and again
 REMEMBERED: Final = 256
 NAMED: Final = 20
+_PEER: Final = struct.Struct("3i")
 READ_BYTES: Final = 1 << 16
 _ABANDONED: Final = "the run that had started it was killed"
 _LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
@@ -45,16 +47,14 @@ _LOST: Final = "the engine has closed the connection: it stops, or an answer of 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the engine listens, and what is beside: the state for ``status``, our lock, and pipes.
+    """Where the engine listens, and what is beside: the state for ``status``, and our lock.
 
-    ``pipes`` is "" where no engine starts a program that leads to us, and ``parent``, the pid of the ``run``
-    that has started us, where none has.
+    ``parent`` is the pid of the ``run`` that has started us, "" where none has.
     """
 
     socket: str
     state: str
     lock: str
-    pipes: str
     parent: str = ""
 
     @property
@@ -65,10 +65,10 @@ class Place:
 
 def main(words: Sequence[str]) -> int:
     """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
-    place, log_format, identity = Place(*words[:5]), words[5], Identity(words[6], words[7])
+    place, log_format, identity = Place(*words[:4]), words[4], Identity(words[5], words[6])
     log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(2)))
-    wakes = Wakes(*filter(None, (place.directory, place.pipes)))
-    plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[8:]))))
+    wakes = Wakes(place.directory)
+    plugin = Plugin(place, wakes, lambda: Session(identity, tuple(map(Allowed.of, words[7:]))))
     try:
         plugin.serve()
     except InstallerError as error:
@@ -77,8 +77,6 @@ def main(words: Sequence[str]) -> int:
         leave(str(error))
         log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
         return int(error.exit)
-    finally:
-        plugin.close()
     abandoned = place.parent not in {"", str(os.getppid())}  # a run that stops waits for our end
     if abandoned:
         plugin.tell_state(State(problem=_ABANDONED))
@@ -94,7 +92,7 @@ class Plugin:
 
     def __init__(self, place: Place, wakes: Wakes, session: Callable[[], Session]) -> None:
         self._place, self._wakes, self._session = place, wakes, session
-        self._relay, self._lock = Relay.at(place.pipes), NamedLock(place.lock)
+        self._lock = NamedLock(place.lock)
         self._state = State()
         self._refused: dict[str, float] = {}
         self._problem = ""
@@ -117,11 +115,6 @@ class Plugin:
             if not served or time.monotonic() - began < STEADY_S:
                 self._pause()
 
-    def close(self) -> None:
-        """Leave nothing at which an engine could wait for us."""
-        if self._relay is not None:
-            self._relay.close()
-
     def tell_state(self, state: State) -> None:
         """Let ``status`` know. It must not end us that it cannot."""
         self._state = state = state.now()
@@ -130,26 +123,24 @@ class Plugin:
         except OSError as error:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
-    def _connected(self) -> Connection | None:
+    def _connected(self) -> socket.socket | None:
         """Return a connection as soon as there is one; None where a stop comes first."""
         soon_until = time.monotonic() + SOON_FOR_S
         while not self._wakes.stopping:
             self._watch()
             try:
-                return self._relayed() or self._dialled()
+                return self._dialled()
             except OSError as error:
                 if isinstance(error, PermissionError):
                     self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
             now = time.monotonic()
             if self._wakes.changed():
                 soon_until = now + SOON_FOR_S
-            self._wakes.wait(self._waits_for, SOON_S if now < soon_until else LATER_S)
+            self._wakes.wait(None, SOON_S if now < soon_until else LATER_S)
         return None
 
     def _watch(self) -> None:
-        """See to it that changes are told of, and that all of ours is there: pipes, lock and state."""
-        if self._relay is not None and self._relay.renewed():
-            log.warning("pipes made again", path=self._place.pipes)
+        """See to it that changes are told of, and that all of ours is there: lock and state."""
         if self._lock.renewed():
             log.warning("lock made again", path=self._place.lock)
         with suppress(OSError):
@@ -157,15 +148,7 @@ class Plugin:
                 publish(self._place.state, self._state)
         self._wakes.watch()
 
-    @property
-    def _waits_for(self) -> int | None:
-        return self._relay.reads if self._relay else None
-
-    def _relayed(self) -> Connection | None:
-        """Return the connection of an engine that has started its way to us, where there is one."""
-        return self._relay.accepted() if self._relay else None
-
-    def _dialled(self) -> Connection:
+    def _dialled(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             self._dialled_at = self._listens_at()
@@ -175,11 +158,7 @@ class Plugin:
         except BaseException:
             connection.close()
             raise
-        # It listens only after it has started its programs: two connections would give each device twice.
-        if (relayed := self._relayed()) is not None:
-            connection.close()
-            return relayed
-        return Dialled(connection)
+        return connection
 
     def _pause(self) -> None:
         """Leave an engine that has thrown us out alone for a while, but not the one that comes after it.
@@ -190,8 +169,7 @@ class Plugin:
         while not self._wakes.stopping and (left_s := until - time.monotonic()) > 0:
             if (now := self._listens_at()) and now != self._dialled_at:
                 return
-            if self._wakes.wait(self._waits_for, left_s):
-                return  # an engine starts, and waits for us
+            self._wakes.wait(None, left_s)
 
     def _listens_at(self) -> tuple[int, ...]:
         """Return what tells this socket from those before it, whose inode it may have; () where none is."""
@@ -201,7 +179,7 @@ class Plugin:
             return ()
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _served(self, connection: Connection) -> bool:
+    def _served(self, connection: socket.socket) -> bool:
         """Talk until the connection ends; tell whether the engine had taken us."""
         registered = False
         try:
@@ -220,18 +198,18 @@ class Plugin:
                 self._note(_LOST)
         return registered
 
-    def _talk(self, connection: Connection, session: Session) -> Iterator[bool]:
+    def _talk(self, connection: socket.socket, session: Session) -> Iterator[bool]:
         """Yield after each message whether we are registered; end where the connection or we do."""
         registered, due = False, time.monotonic() + REGISTER_S
         self._send(connection, session.opening())
         while not self._wakes.stopping:
-            ready = self._wakes.wait(connection.reads, None if registered else due - time.monotonic())
+            ready = self._wakes.wait(connection.fileno(), None if registered else due - time.monotonic())
             if not registered and time.monotonic() > due:
                 raise TimeoutError(None, "it has not registered us in time")
             if not ready:
                 self._watch()
                 continue
-            content = connection.receive(READ_BYTES)
+            content = connection.recv(READ_BYTES)
             if not content:
                 return
             for turn in session.hear(content):
@@ -240,13 +218,13 @@ class Plugin:
                 self._tell(turn.news)
                 yield registered
 
-    def _send(self, connection: Connection, content: bytes) -> None:
+    def _send(self, connection: socket.socket, content: bytes) -> None:
         due = time.monotonic() + SEND_S
         while content:
             with suppress(BlockingIOError):
                 content = content[connection.send(content) :]
                 continue
-            self._wakes.wait(connection.writes, due - time.monotonic(), select.POLLOUT)
+            self._wakes.wait(connection.fileno(), due - time.monotonic(), select.POLLOUT)
             if time.monotonic() > due:
                 raise TimeoutError(None, "it reads no answers")
 
@@ -285,6 +263,18 @@ class Plugin:
             self._problem = problem
             log.warning("not registered", engine=self._engine, reason=problem)
             self.tell_state(State(engine=self._engine, problem=problem))
+
+
+def refuse_stranger(connection: socket.socket) -> None:
+    """Return where root listens at the other end.
+
+    Raises:
+        PermissionError: somebody else does, who is not to decide what containers get.
+    """
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(peer)
+    if uid not in trusted_uids():
+        raise PermissionError(None, f"it is held by user {uid}, not by root")
 
 
 def _tell_missed(missed: tuple[Missed, ...]) -> None:

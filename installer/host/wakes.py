@@ -1,4 +1,4 @@
-"""One wait for all: a socket that can be read, a signal to stop, a change in directories, or the time."""
+"""One wait for all: a socket that can be read, a signal to stop, a change in a directory, or the time."""
 
 import os
 import select
@@ -15,13 +15,13 @@ _AT_ONCE: Final = 64
 
 
 class Wakes:
-    """What wakes a process that waits for an engine; ``directories`` are those of its socket and of pipes."""
+    """What wakes a process that waits for an engine; ``directory`` is that of its socket."""
 
-    def __init__(self, *directories: str) -> None:
+    def __init__(self, directory: str) -> None:
         self.stopping = False
         self._changed = False
-        self._directories = directories
-        self._watched: dict[str, tuple[int, os.stat_result]] = {}
+        self._directory = directory
+        self._watched: tuple[int, os.stat_result] | None = None
         self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in (*signals.STOP, CHANGED):
@@ -29,23 +29,18 @@ class Wakes:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*signals.STOP, CHANGED))
 
     def watch(self) -> None:
-        """See to it that changes in what has the directories' names now are told of."""
-        for directory in self._directories:
-            with suppress(OSError):
-                self._watch(directory)
-
-    def _watch(self, directory: str) -> None:
-        now, (fd, before) = Path(directory).stat(), self._watched.get(directory, (None, None))
-        if before is not None and os.path.samestat(now, before):
-            return
-        if fd is not None:
-            os.close(fd)
-        self._watched.pop(directory, None)
-        if (fd := notify(directory, CHANGED)) is not None:
-            self._watched[directory] = (fd, now)
+        """See to it that changes in what has the directory's name now are told of."""
+        with suppress(OSError):
+            now = Path(self._directory).stat()
+            if self._watched is not None and os.path.samestat(now, self._watched[1]):
+                return
+            if self._watched is not None:
+                os.close(self._watched[0])
+            fd = notify(self._directory, CHANGED)
+            self._watched = None if fd is None else (fd, now)
 
     def changed(self) -> bool:
-        """Tell, once, whether something in the directories has changed."""
+        """Tell, once, whether something in the directory has changed."""
         found, self._changed = self._changed, False
         return found
 

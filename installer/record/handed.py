@@ -17,7 +17,7 @@ from installer.decide.layout import Layout
 from installer.decide.parts.cdi import OWNER
 from installer.decide.toolkit import EXECUTABLES, LINKS
 from installer.host.files import Host
-from installer.record.links import Ours, links_named, paths_in, paths_of, unnamed
+from installer.record.links import Ours, links_named, paths_in, paths_of, programs_of, unnamed
 from installer.record.started import PATH
 from installer.record.texts import text
 
@@ -44,12 +44,11 @@ PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for ea
 
 def with_handed(host: Host, facts: Facts, layout: Layout) -> Facts:
     """Return the facts with the paths that such files name; one that cannot be read names none."""
-    handed = {}
-    for path in _files(host, facts):
-        said = dict.fromkeys(paths_in(text(host, path), layout))
-        handed[path] = tuple(each for each in said if not given_back(host, each, layout))
-    facts = replace(facts, handed=handed)
-    return replace(facts, links=links_named(host, facts, layout))
+    files = {path: dict.fromkeys(paths_in(text(host, path), layout)) for path in _files(host, facts)}
+    facts = replace(facts, handed={path: tuple(said) for path, said in files.items()})
+    links = links_named(host, facts, layout)
+    back = (each for each in programs_of(facts) if given_back(host, str(links.get(each, each)), layout))
+    return replace(facts, links=links, returning=frozenset(back))
 
 
 def given_back(host: Host, value: str, layout: Layout) -> bool:

@@ -99,7 +99,7 @@ def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosix
     """
     found, ours, paths = {}, Ours(host, layout), paths_of(facts)
     places = tuple(dict.fromkeys(place for path in paths for place in path))
-    for value in dict.fromkeys((str(layout.install_dir), *_named(facts))):
+    for value in dict.fromkeys((str(layout.install_dir), *programs_of(facts))):
         for path in candidates(host, value, paths):
             with suppress(InstallerError):
                 real = host.resolve(path)
@@ -129,7 +129,8 @@ def unnamed(host: Host, words: Iterable[str], paths: Iterable[Places]) -> Iterat
         yield from found.values()
 
 
-def _named(facts: Facts) -> Iterator[str]:
+def programs_of(facts: Facts) -> Iterator[str]:
+    """Yield each program that configs, other files, flags and running engines name."""
     for path, file in facts.contents.items():
         yield from programs_named(file, path)
     for values in facts.handed.values():

@@ -10,6 +10,7 @@ from installer.decide.engines import ENGINES
 from installer.decide.engines.row import ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
+from installer.decide.nri.wishes import DEFAULT_SOCKET
 from installer.decide.options import Options, Places
 from installer.decide.rows import EngineRow, Record
 from installer.host.files import Host
@@ -78,11 +79,15 @@ def located_again(
 
 
 def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
-    """Yield what the main process of a unit listens on, short names first: they are those of the API."""
+    """Yield what the main process of a unit listens on, short names first: they are those of the API.
+
+    Not NRI's: there each who connects is a plugin, and keeps others out while he says nothing.
+    """
     try:
         state = units.state(host, unit)
     except InstallerError:
         return
     if state.active == "active" and state.main_pid:
         for path in sorted(listening(host.local_path(PROC) / str(state.main_pid)), key=len):
-            yield PurePosixPath(path)
+            if PurePosixPath(path).name != DEFAULT_SOCKET.name:
+                yield PurePosixPath(path)

@@ -8,7 +8,7 @@ from typing import Final
 from installer.decide.data import replace
 from installer.decide.errors import InstallerError
 from installer.decide.metrics import PluginFigures
-from installer.decide.nri.wishes import HEARS, SAYS, Missed, Nri
+from installer.decide.nri.wishes import Missed, Nri
 from installer.decide.rows import Record
 from installer.host import nri_left
 from installer.host.events import log
@@ -91,9 +91,14 @@ def figures(host: Host, nri: Nri, held: Record) -> PluginFigures | None:
     if held.nri is None:
         return None
     nri = of_ledger(nri, held)
+    state = read(host, nri.state) or State()
+    return PluginFigures(is_registered(host, nri), state.missed_in_all, plugin_ends())
+
+
+def is_registered(host: Host, nri: Nri) -> bool:
+    """Tell whether an engine has configured the plugin and asks it by now."""
     state, lock = read(host, nri.state) or State(), str(host.local_path(nri.lock))
-    registered = state.registered and is_held_pidfile(lock) and not halted(lock)
-    return PluginFigures(registered, state.missed_in_all, plugin_ends())
+    return state.registered and is_held_pidfile(lock) and not halted(lock)
 
 
 def end_left(host: Host, nri: Nri) -> bool:
@@ -114,6 +119,3 @@ def remove(host: Host, nri: Nri) -> None:
         if read(host, nri.state) is not None:
             host.remove(nri.state)
         remove_pidfile(host, nri.lock)
-        for name in (SAYS, HEARS) if host.exists(nri.pipes) else ():
-            host.remove(nri.pipes / name)
-        host.remove_directory(nri.pipes)

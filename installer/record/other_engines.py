@@ -1,13 +1,16 @@
-"""Engines that run beside those of the ledger, wherever they listen: what they have of the toolkit."""
+"""Engines that run beside those of the ledger: what their configs and flags name of the toolkit.
 
-from collections.abc import Iterable, Mapping
+They are not ours, so none is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
+"""
+
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES, generating
-from installer.decide.engines.row import Api, Engine
+from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, OtherEngine
 from installer.decide.inode import File
@@ -15,14 +18,11 @@ from installer.decide.layout import Layout
 from installer.decide.options import Places
 from installer.decide.pattern import pattern
 from installer.decide.references import programs_named
-from installer.host import dockerd
 from installer.host.files import Host
-from installer.host.process_table import PROC, Seen, directory_of, holds, of_root, read_open
-from installer.host.processes import listening, unit_of
-from installer.host.tcp import same_network, tcp_listening
+from installer.host.process_table import PROC, Seen, directory_of, of_root, read_open
+from installer.host.processes import unit_of
 from installer.record.cmdline import value_of
 from installer.record.configs import contents_of, with_readable_configs
-from installer.record.engines import ask
 from installer.record.handed import given_back
 from installer.record.links import Ours, candidates, unnamed
 from installer.record.reads import with_places
@@ -35,9 +35,6 @@ NAMES: Final = ("dockerd", "containerd")  # builds by other names: docker-contai
 NO_ENGINES: Final = pattern(r"shim|\bctr\b|grpc|stress|rootless|^cri-dockerd")
 LOADER: Final = pattern(r"ld[.-].*\.so")
 DESCRIPTOR: Final = pattern(r"/(?:dev|proc/(?:self|thread-self|\d+))/fd/(\d+)|/dev/(stdin)")
-# The packages of Go that dockerd is made of, before 29 and since.
-DOCKERD_MARKS: Final = (b"docker/docker/daemon", b"moby/moby/v2/daemon")
-ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +82,12 @@ def _known(host: Host, seen: Seen, row: Engine, facts: Facts) -> bool:
 
 
 def _other(host: Host, it: Running, facts: Facts, ours: Ours) -> OtherEngine:
-    """Return what an engine names of the toolkit, by the file that does, or by the runtime it serves.
+    """Return what an engine names of the toolkit, by the file or the flag that does.
 
     In a mount namespace of its own it may have other files at the same paths.
     """
     flags, paths = flags_and_paths(it.process, it.row)
-    served, files = _served(it), _read_by(it)
+    files = _read_by(it)
     told = [
         (f"reads {path}, which names", value)
         for path, file in files.items()
@@ -100,15 +97,12 @@ def _other(host: Host, it: Running, facts: Facts, ours: Ours) -> OtherEngine:
     told += [
         (f"was started with a flag for {name}, which starts", path) for name, path in flags.runtimes.items()
     ]
-    told += [(f"serves {name}, which starts", path) for name, path in served or ()]
     beside = (PurePosixPath(it.seen.program).parent,)  # where containerd looks for shims, too
     told += [
         ("starts, though no config names it,", str(path))
         for path in unnamed(it.view, it.row.starts, (*paths, beside))
     ]
     named = [f"{how} {value}" for how, value in told if _is_ours(host, it.view, value, paths, ours)]
-    if served is None and _hides(host, it, files, ours):
-        named.append("cannot be asked what it serves")
     unit = unit_of(it.seen.pid, it.process.parent) or f"pid {it.seen.pid}"
     return OtherEngine(it.row.name, unit, tuple(named))
 
@@ -125,34 +119,6 @@ def _read_by(it: Running) -> dict[PurePosixPath, File | None]:
         places = Places(config=engine.config)
     engine = with_places(it.view, engine, it.seen.cmdline, places)
     return contents_of(it.view, with_readable_configs(it.view, it.row, engine).files)
-
-
-def _served(it: Running) -> Iterable[tuple[str, str]] | None:
-    """Return the runtimes, with their programs, that an engine serves; None where it does not say."""
-    for socket in sorted(listening(it.process), key=len):
-        answer = ask(it.row, it.view.local_path(PurePosixPath(socket)), timeout_s=ANSWER_S)
-        if answer.serving is not None or answer.failed or answer.another:
-            return answer.serving.binaries.items() if answer.serving else ()
-    if it.row.api is Api.DOCKER and same_network(it.process):
-        for address in tcp_listening(it.process):
-            with suppress(InstallerError):
-                return dockerd.info(address, timeout_s=ANSWER_S).serving.binaries.items()
-    return None
-
-
-def _hides(host: Host, it: Running, files: Mapping[PurePosixPath, File | None], ours: Ours) -> bool:
-    """Tell whether an engine that does not answer may serve what no file says that can be read.
-
-    One that does not see the toolkit cannot start it.
-    """
-    if not any(_is_ours(host, it.view, str(path), (), ours) for path in ours.files.values()):
-        return False
-    if any(file is None and DESCRIPTOR.fullmatch(str(path)) for path, file in files.items()):
-        return True
-    if it.row.api is not Api.DOCKER or not (listening(it.process) or tcp_listening(it.process)):
-        return False
-    names = {it.seen.name, *(PurePosixPath(word).name for word in (it.seen.program, *it.seen.cmdline))}
-    return it.row.process in names or any(holds(host, it.seen.pid, mark) for mark in DOCKERD_MARKS)
 
 
 def _is_ours(

@@ -49,7 +49,6 @@ from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named, loops
 from installer.record.located import located
 from installer.record.other_engines import with_other_engines
-from installer.record.preinstalled import plugin_file
 from installer.record.reloadable import unit_obstacles
 from installer.record.running import in_use, low_level_runtime
 from installer.record.targets import led_elsewhere, missing_above, targets_of, unwritable
@@ -76,7 +75,7 @@ def probe_install(host: Host, options: Options, held: Record, known: Known | Non
         if options.restart_mode is RestartMode.WHEN_IDLE:
             engines = with_creating(host, engines)
         facts = _with_taken_over(_facts(host, options, held, engines), told)
-        facts = _with_plugin(host, options, _with_specifications(host, options, facts))
+        facts = _with_specifications(host, options, facts)
         targets = _targets(options, facts)
         facts = _with_node(host, options, _with_targets(host, facts, targets))
         overruled = found.overruled if facts.gpus is None else ()
@@ -140,7 +139,6 @@ def _targets(options: Options, facts: Facts) -> set[PurePosixPath]:
     changed = facts.engines if facts.gpus is None else ()
     targets = {path for engine in changed for path in targets_of(engine)}
     targets |= {options.cdi.path} if options.cdi is not None else set()
-    targets |= {facts.plugin.path} if facts.plugin is not None and facts.plugin.path else set()
     return targets | ({facts.gpus.path} if facts.gpus is not None else set())
 
 
@@ -163,13 +161,6 @@ def _with_specifications(host: Host, options: Options, facts: Facts) -> Facts:
     now = host.read(SPECIFICATION)
     found = gpu_specification(host, options, facts.engines, facts.held, now)
     return replace(facts, contents={**facts.contents, SPECIFICATION: now}, gpus=found)
-
-
-def _with_plugin(host: Host, options: Options, facts: Facts) -> Facts:
-    """Return the facts with where an engine is to start a way to our NRI plugin, if it is."""
-    found = plugin_file(host, options, facts)
-    read = {found.path: host.read(found.path)} if found is not None and found.path else {}
-    return replace(facts, contents={**facts.contents, **read}, plugin=found)
 
 
 def _with_cdi(host: Host, options: Options, cdi: Cdi, facts: Facts) -> Facts:

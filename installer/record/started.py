@@ -62,13 +62,6 @@ def started(host: Host, engine: EngineFacts) -> Started | None:
     return Started(words, kept)
 
 
-def command_line(host: Host, engine: EngineFacts) -> tuple[str, ...]:
-    """Return all words by which an engine that runs was started; () where nobody can tell."""
-    process = _process(host, engine)
-    words = _strings(process / "cmdline") if process else ()
-    return words if all(word.isprintable() for word in words) else ()
-
-
 def flags_and_paths(process: Path, row: Engine) -> tuple[Flags, tuple[tuple[PurePosixPath, ...], ...]]:
     """Return what an engine was told of runtimes at its start, and its PATH; ``process`` is one of /proc."""
     how = Started(_strings(process / "cmdline")[1:], _environment(process))

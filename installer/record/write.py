@@ -8,7 +8,6 @@ from installer.decide.inode import Kind
 from installer.decide.rows import ConfigRow
 from installer.decide.steps import WriteConfig
 from installer.host.files import Host
-from installer.host.inodes import make_executable
 
 
 def write_config(host: Host, step: WriteConfig) -> None:
@@ -20,7 +19,6 @@ def write_config(host: Host, step: WriteConfig) -> None:
     now = host.read(step.path)
     digest = now and now.digest
     if digest == (step.after and step.after.digest) and (now is None) == (step.after is None):
-        _make_executable(host, step)
         return
     if digest != (step.before and step.before.digest):
         raise ConflictError(
@@ -35,12 +33,6 @@ def write_config(host: Host, step: WriteConfig) -> None:
     if step.link and now is None:
         host.link(step.path, step.link)
     host.replace(step.path, step.after)
-    _make_executable(host, step)
-
-
-def _make_executable(host: Host, step: WriteConfig) -> None:
-    if step.executable and step.after is not None:
-        make_executable(host.local_path(step.path))
 
 
 def linked_since(host: Host, rows: Iterable[ConfigRow]) -> dict[PurePosixPath, str]:

@@ -23,7 +23,7 @@ SHARED = sorted(
 OWN = {flag.name.removeprefix("--") for flag in FLAGS}
 # Only asked for by our own verbs: the mode, an undo while containers run on our runtimes, what monitoring is told, NRI.
 OWN_ALONE = {"mode", "in-use", "metrics-textfile", "metrics-listen", "nfd-features"} | {
-    f"nri-{each}" for each in ("allow", "name", "index", "preinstalled")
+    f"nri-{each}" for each in ("allow", "name", "index")
 }
 
 

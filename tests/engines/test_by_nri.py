@@ -19,7 +19,7 @@ from tests.engines.operator import CDI, COMMON, MOUNTS
 from tests.engines.roots import Roots
 from tests.engines.running import Running, until
 from tests.engines.snapshot import snapshot
-from tests.engines.told import sentence, served
+from tests.engines.told import served
 from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 
@@ -27,8 +27,6 @@ KIND = GPU.partition("=")[0]
 ALLOW = ("--nri-allow", f"default={KIND}")
 WISH = {"nvidia.cdi.k8s.io/container.main": GPU}
 WORDS = (*MODE[:2], "--mode", "nri", *MODE[4:], *ALLOW)
-PROGRAM = "/opt/nri/plugins/10-toolkit-installer"
-OTHERS = "/opt/nri/plugins/20-other"
 PIDFILE = "/run/nvidia/toolkit/toolkit.pid"
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"  # of the module that nodes seem to have loaded
 SPECIFICATION = "/run/cdi/nvidia.com-gpu.json"
@@ -176,77 +174,10 @@ def _restarted_while_asked(node: Node, pod: Pod) -> tuple[float, list[str]]:
     return served_s, made
 
 
-def test_an_engine_that_starts_its_way_to_the_plugin_misses_nobody_at_its_restart(with_nri: Node) -> None:
-    neighbour = with_nri.root / OTHERS.lstrip("/")
-    neighbour.parent.mkdir(parents=True)
-    neighbour.write_text("#!/bin/sh\nexit 0\n")
-    neighbour.chmod(0o755)
-    files, pid = snapshot(with_nri), with_nri.pid_of("containerd")
-
-    with serving(with_nri, *WORDS, "--nri-preinstalled") as process:
-        process.wait_for("waiting for a signal")
-        first = with_nri.pid_of("containerd")
-        said = with_nri.installer("status").stdout
-        pod = with_nri.cri.run_pod(annotations={"nvidia.cdi.k8s.io/pod": GPU})
-        missed = made = 0
-        for turn in range(2, 4):
-            made += len(_restarted_while_asked(with_nri, pod)[1])
-            until(partial(_registered, process, turn), lambda: process.log)
-            missed += json.loads(with_nri.read(STATE))["missed_in_all"]
-        with _second_containerd(with_nri) as second:
-            until(partial(_registered, process, 4), lambda: process.log)
-            seen = _seen(with_nri, WISH)
-        with_nri.cri.remove_pod(pod)
-
-    assert 'failed to start pre-installed NRI plugin \\"toolkit-installer\\"' in second.log
-    assert process.log.count('"event": "registered"') == 4, "of one engine alone"
-    assert (first, pid) == (pid, pid)  # the install itself restarts nothing
-    assert PROGRAM in said
-    assert (missed, made > 2 * SOME) == (0, True)
-    assert seen.split() == ["void", "libcuda.so.550.1", "device"]
-    assert snapshot(with_nri) == files
-    neighbour.unlink()
-    neighbour.parent.rmdir()
-    neighbour.parent.parent.rmdir()
-
-
-@contextmanager
-def _second_containerd(node: Node) -> Iterator[Running]:
-    """Have another containerd of the same plugin directory, which starts while the first one is down."""
-    for name in ("run", "etc", "var/lib"):
-        (node.root / name / "second").mkdir()
-    node.write(
-        "/etc/second/config.toml",
-        """version = 3
-root = "/var/lib/second"
-state = "/run/second"
-[grpc]
-  address = "/run/second/containerd.sock"
-[plugins."io.containerd.nri.v1.nri"]
-  socket_path = "/run/second/nri.sock"
-""",
-    )
-    node.run(["systemctl", "stop", "containerd"])
-    second = node.start(["containerd", "--config", "/etc/second/config.toml"])
-    second.wait_for("containerd successfully booted", ENGINE_WAITS_S)
-    node.restart("containerd")
-    node.cri.wait()
-    try:
-        yield second
-    finally:
-        second.terminate()
-        second.wait(20)
-        node.run(["rm", "-rf", "/run/second", "/etc/second", "/var/lib/second"])
-
-
-def _registered(process: Running, times: int) -> bool:
-    return process.log.count('"event": "registered"') >= times
-
-
 def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting(with_nri: Node) -> None:
     with_nri.write(LIBRARY, "")
     files = snapshot(with_nri)
-    process = with_nri.start_installer("run", *WORDS, "--nri-preinstalled")
+    process = with_nri.start_installer("run", *WORDS)
     process.wait_for('"event": "registered"')
     process.wait_for("waiting for a signal")
     well = doctor(with_nri)[1]
@@ -260,7 +191,6 @@ def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting
     with_nri.cri.remove_pod(pod)
     assert made
     assert served_s < ENGINE_WAITS_S  # for a plugin that never answers
-    assert "pre-installed NRI plugin" in with_nri.journal("containerd")
     (with_nri.root / SPECIFICATION.lstrip("/")).unlink()
     wrong, status = bad(doctor(with_nri)[1]), with_nri.installer("status")
     ready = with_nri.installer("status", "--ready")
@@ -275,22 +205,6 @@ def test_what_a_killed_pod_leaves_keeps_no_engine_and_no_container_from_starting
     assert done.returncode == 0, done.stderr
     assert snapshot(with_nri) == files
     (with_nri.root / LIBRARY.lstrip("/")).unlink()
-
-
-def test_a_program_of_another_owner_is_left_and_nothing_else_is_changed(with_nri: Node) -> None:
-    theirs = with_nri.root / PROGRAM.lstrip("/")
-    theirs.parent.mkdir(parents=True)
-    theirs.write_text("theirs\n")
-    files = snapshot(with_nri)
-
-    done = with_nri.installer("run", *WORDS, "--nri-preinstalled")
-
-    assert done.returncode == 1
-    assert f"cannot let the engine start {PROGRAM} (somebody else has put" in sentence(done.stderr)
-    assert snapshot(with_nri) == files
-    theirs.unlink()
-    theirs.parent.rmdir()
-    theirs.parent.parent.rmdir()
 
 
 def test_the_operators_pod_with_its_switch_serves_its_operands_and_gives_back(with_nri: Node) -> None:

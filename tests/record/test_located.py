@@ -1,6 +1,7 @@
 """Where an engine of the ledger listens by now."""
 
 import os
+import socket
 import time
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
@@ -194,3 +195,25 @@ def test_what_the_process_of_its_unit_listens_on_is_asked(
         located(node.host, facts(), STOPPED, ROW, Options())
 
     assert (ASKED in node.asked) == asked
+
+
+def test_the_nri_socket_of_its_unit_is_never_asked(tmp_path: Path) -> None:
+    (tmp_path / "proc/61/fd").mkdir(parents=True)
+    (tmp_path / "proc/61/net").mkdir()
+    (tmp_path / "proc/61/fd/3").symlink_to("socket:[99]")
+    (tmp_path / "proc/61/net/unix").write_text(
+        "Num\n0000: 00000002 00000000 00010000 0001 01 99 /run/nri/nri.sock\n"
+    )
+    (tmp_path / "run/nri").mkdir(parents=True)
+    directory = os.open(tmp_path / "run/nri", os.O_PATH)
+    with live(tmp_path) as node, socket.socket(socket.AF_UNIX) as server:
+        node.unit.active, node.unit.main_pid = "active", 61
+        server.bind(f"/proc/self/fd/{directory}/nri.sock")
+        server.listen()
+        server.settimeout(0)
+
+        located(node.host, facts(), STOPPED, ROW, Options())
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    os.close(directory)

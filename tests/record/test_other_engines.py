@@ -1,6 +1,7 @@
 """Engines beside ours: which processes are such, and what they name of the toolkit."""
 
 import os
+import socket
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -177,3 +178,25 @@ def test_an_engine_reads_the_files_that_it_sees(root: Path, *, of_host: bool) ->
     assert found(root) == [("other.service", (USUAL,))]
     # What is judged is the host's file of that name.
     assert found(root, read=True) == ([] if of_host else [("other.service", (USUAL,))])
+
+
+@pytest.mark.parametrize("name", ["run/nri/nri.sock", "run/containerd/containerd.sock"])
+def test_no_engine_beside_ours_is_spoken_to(root: Path, name: str) -> None:
+    process(root, "dockerd")
+    (root / name).parent.mkdir(parents=True)
+    (root / "proc/50/fd").mkdir()
+    (root / "proc/50/fd/5").symlink_to("socket:[77]")
+    here = root / name
+    put(root, "proc/50/net/unix", f"Num\n0000: 00000002 00000000 00010000 0001 01 77 {here}\n")
+    directory = os.open(here.parent, os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/fd/{directory}/{here.name}")
+        server.listen()
+        server.settimeout(0)
+
+        others = found(root)
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    os.close(directory)
+    assert others == []

@@ -31,8 +31,8 @@ WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
 RUNC_TYPE: Final = "io.containerd.runc.v2"
 RUNTIMES: Final = "runtimes"
 # What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
-UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 NRI: Final = "io.containerd.nri.v1.nri"
+UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
 FLAGS: Final = CommandLine(
     config=("--config", "-c"),
@@ -85,8 +85,7 @@ def effect_of(dump: Tree) -> Effect:
     twice = bool(untrusted.get("runtime_type")) and UNTRUSTED in runtimes
     if untrusted.get("runtime_type"):
         runtimes[UNTRUSTED] = untrusted
-    started = table(plugins, (NRI,), PRINTED).get("plugin_path")
-    cdi, grpc = cri.get(CDI), table(dump, ("grpc",), PRINTED)
+    cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
     places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
     return Effect(
         {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
@@ -97,7 +96,7 @@ def effect_of(dump: Tree) -> Effect:
         # engine-facts.md#containerd-untrusted
         broken=f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}" if twice else "",
         places={name: said for name, said in places.items() if isinstance(said, str)},
-        nri_plugins=PurePosixPath(started) if isinstance(started, str) and started[:1] == "/" else None,
+        nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
     )
 
 

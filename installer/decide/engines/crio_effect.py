@@ -38,6 +38,7 @@ def effect(tree: Tree) -> Effect:
     places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
     places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
     hook_dirs, cdi_dirs = runtime.get("hooks_dir"), runtime.get("cdi_spec_dirs")
+    nri = table(storage, ("nri",), SOURCE)
     return Effect(
         handlers,
         text(runtime, "default_runtime", SOURCE),
@@ -49,6 +50,7 @@ def effect(tree: Tree) -> Effect:
         if isinstance(hook_dirs, list)
         else (PurePosixPath(HOOK_DIR),),
         places={name: said for name, said in places.items() if said},
+        nri=nri.get("enable_nri") is not False and not nri.get("nri_disable_connections") if nri else None,
     )
 
 

@@ -13,9 +13,6 @@ from installer.decide.errors import InstallerError, Option, Remedy, UsageError
 from installer.decide.pattern import pattern
 
 DEFAULT_SOCKET: Final = PurePosixPath("/var/run/nri/nri.sock")
-# Named pipes, as the plugin sees them, for an engine that has started the program in nri/relay.py.
-HEARS: Final = "in"
-SAYS: Final = "out"
 # As NVIDIA's plugin reads them: the first that is there counts, alone.
 FOR_CONTAINER: Final = "nvidia.cdi.k8s.io/container."
 FOR_POD: Final = ("nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io")
@@ -94,15 +91,13 @@ class Missed:
 class Nri:
     """What the plugin is asked for: where the engine listens, who we are, and who gets what.
 
-    ``beside`` says that ``run`` has it run beside itself, ``preinstalled`` that the engine starts a program
-    of ours that leads to it, before it serves.
+    ``beside`` says that ``run`` has it run beside itself.
     """
 
     socket: PurePosixPath = DEFAULT_SOCKET
     identity: Identity = field(default_factory=Identity)
     allowed: tuple[Allowed, ...] = ()
     beside: bool = False
-    preinstalled: bool = False
 
     def refuse_idle(self) -> None:
         """Return where somebody may ask for something.
@@ -121,11 +116,6 @@ class Nri:
     def lock(self) -> PurePosixPath:
         """Beside the socket: two plugins that could ask the same engine see the same directory."""
         return self.socket.with_name("toolkit-installer.pid")
-
-    @property
-    def pipes(self) -> PurePosixPath:
-        """Beside it, where the program that the engine has started meets the plugin."""
-        return self.socket.with_name("toolkit-installer")
 
     @property
     def state(self) -> PurePosixPath:

@@ -155,10 +155,9 @@ def _not_found_there(engine: EngineFacts, options: Options) -> Iterator[Installe
         )
 
 
-def low_level(chosen: Iterable[Choice], facts: Facts, options: Options) -> tuple[str, ...]:
-    """Return what all engines can start, paths before words; ours is not for ours, whatever its name."""
-    words = dict.fromkeys(word for choice in chosen for word in choice.decision.low_level)
-    words = {word: None for word in words if not facts.leads_into(word, options.layout)}
+def low_level(words: Iterable[str], facts: Facts, options: Options) -> tuple[str, ...]:
+    """Return which of ``words`` ours may wrap, paths before words; not ours, whatever its name."""
+    words = [word for word in dict.fromkeys(words) if not facts.leads_into(word, options.layout)]
     return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
 
 
