@@ -5,11 +5,9 @@ import posixpath
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote
 
 from installer.decide.data import dataclass, replace
 from installer.decide.effect import Effect, Handler
@@ -17,7 +15,7 @@ from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
 from installer.decide.engines.containerd_effect import said_of
 from installer.decide.engines.crio_effect import effect as crio_effect
 from installer.decide.errors import InstallerError
-from installer.host import http, unary
+from installer.host import grpc, http
 from installer.host.cri_errors import CriDisabledError, CriFailedError, NotAnsweringError
 from installer.host.sockets import connectable
 
@@ -34,6 +32,7 @@ _CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
 _FIXED = {1: 8, 5: 4}  # bytes in protobuf's wire types of a fixed size
+_MAX_VARINT_BITS = 70  # ten bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,43 +107,24 @@ class Calls:
 
 @contextmanager
 def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
-    """Hold a connection for calls that change something; each may raise as ``status`` does."""
+    """Give calls that change something for the block; each may raise as ``status`` does."""
     with _connected(socket_path, timeout_s) as engine:
-        yield Calls(partial(engine.cri, once=True), engine.left_s)
+        yield Calls(engine.cri, engine.left_s)
 
 
 class _Engine:
-    """One connection with one deadline for all calls on it."""
+    """One socket with one deadline for all calls on it."""
 
-    def __init__(self, path: str, held: ExitStack, socket_path: Path, timeout_s: float) -> None:
-        self._path, self._held, self._channel = path, held, None
-        self._socket_path = socket_path
-        self._timeout_s = timeout_s
+    def __init__(self, path: str, socket_path: Path, timeout_s: float) -> None:
+        self._path, self._socket_path, self._timeout_s = path, socket_path, timeout_s
         self._deadline = time.monotonic() + timeout_s
-
-    def _connection(self) -> Any:
-        """Return the channel of grpcio, which is made when it is needed first."""
-        if self._channel is None:
-            import grpc
-
-            options = (
-                ("grpc.default_authority", "localhost"),  # else the quoted path, which Go's HTTP/2 refuses
-                ("grpc.use_local_subchannel_pool", 1),  # else an earlier back-off would hold it
-                ("grpc.max_receive_message_length", unary.MAX_ANSWER_BYTES),
-            )
-            channel = grpc.insecure_channel(f"unix:{quote(self._path)}", options=options)
-            self._channel = self._held.enter_context(channel)
-        return self._channel
 
     def left_s(self) -> float:
         return max(self._deadline - time.monotonic(), 0.001)
 
-    def cri(self, method: str, request: bytes = b"", *, once: bool = False) -> bytes:
-        """Return the answer of a method; what changes something is sent ``once`` only."""
-        resource = f"{_RUNTIME_SERVICE}/{method}"
-        answer = None if once else unary.ask(self._path, resource, request, timeout_s=self.left_s())
-        if answer is None:
-            answer = self._ask(resource, request)
+    def cri(self, method: str, request: bytes = b"") -> bytes:
+        """Return the answer of a method."""
+        answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
         if answer is None:
             raise _without_cri(self._socket_path, self.cri_plugins())
         return answer
@@ -161,35 +141,36 @@ class _Engine:
                 plugins[f"{plugin[1].decode()}.{plugin[2].decode()}"] = error.decode()
         return {name: plugins[name] for name in _CRI_PARTS if name in plugins}
 
-    def _ask(self, path: str, request: bytes) -> bytes | None:
+    def _ask(self, method: str, request: bytes) -> bytes | None:
         """Return the answer as raw protobuf; None if the engine does not know this call."""
-        import grpc
-
         try:
-            answer: bytes = self._connection().unary_unary(path)(request, timeout=self.left_s())
-        except grpc.RpcError as error:
-            code, words = error.code(), error.details()
-            if code is grpc.StatusCode.UNIMPLEMENTED:
+            return grpc.call(self._path, method, request, timeout_s=self.left_s())
+        except TimeoutError as error:
+            raise self._not_answering(f"no answer within {self._timeout_s:g} s") from error
+        except OSError as error:
+            raise self._not_answering(str(error)) from error
+        except grpc.StatusError as error:
+            if error.code == "UNIMPLEMENTED":
                 return None
-            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                words = f"no answer within {self._timeout_s:g} s"
-            if code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-                raise NotAnsweringError(
-                    f"reach the engine on {self._socket_path} ({words})",
-                    remedy="check that it runs and that this is its socket",
-                ) from error
+            if error.code in {"DEADLINE_EXCEEDED", "UNAVAILABLE"}:
+                raise self._not_answering(error.words) from error
             raise InstallerError(
-                f"ask the engine on {self._socket_path} ({code.name}: {words})",
+                f"ask the engine on {self._socket_path} ({error})",
                 remedy="see the engine's log",
                 code="engine-not-answering",
             ) from error
-        return answer
+
+    def _not_answering(self, reason: str) -> NotAnsweringError:
+        return NotAnsweringError(
+            f"reach the engine on {self._socket_path} ({reason})",
+            remedy="check that it runs and that this is its socket",
+        )
 
 
 @contextmanager
 def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
-    with connectable(socket_path) as path, ExitStack() as held:
-        yield _Engine(path, held, socket_path, timeout_s)
+    with connectable(socket_path) as path:
+        yield _Engine(path, socket_path, timeout_s)
 
 
 @contextmanager
@@ -276,8 +257,14 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
     def varint() -> int:
         nonlocal position
-        value, position = unary.varint(message, position)
-        return value
+        value = shift = 0
+        while shift < _MAX_VARINT_BITS:  # without an end it would grow for hours
+            byte = message[position]
+            value |= (byte & 0x7F) << shift
+            shift, position = shift + 7, position + 1
+            if not byte & 0x80:
+                return value
+        raise ValueError("protobuf number too long")
 
     while position < len(message):
         key = varint()

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Final
 
 from installer.decide.errors import InstallerError, PendingError
-from installer.host.programs import LateError, Ran, run_in_time
+from installer.host.programs import ENVIRONMENT, LateError, Ran, run_in_time
 from installer.host.systemd import NoBusError, UnitState
 from installer.host.unit_start import MASKED, REFUSING, UnitStart
 
 # Of systemctl 252 and 257: there is no systemd, or it cannot be reached either.
 UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
+# Where it takes a root for a chroot it ignores "restart" and ends well.
+REAL: Final = {"SYSTEMD_IGNORE_CHROOT": "1"}
 NEEDED: Final = ("LoadState", "ActiveState", "SubState", "MainPID", "CanReload")
 MORE: Final = ("Job", "InvocationID", "Result")  # not of every unit
 LISTEN: Final = "Listen"  # of a socket, a line for each place: "/run/docker.sock (Stream)"
@@ -106,7 +108,7 @@ def _systemctl(root: Path, words: list[str], timeout_s: float) -> Ran:
 
 def _run(root: Path, words: list[str], timeout_s: float) -> Ran:
     try:
-        done = run_in_time(root, words, timeout_s=timeout_s)
+        done = run_in_time(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
     except LateError as error:
         raise PendingError(
             f"run {' '.join(words)} within {timeout_s:g} s (systemd still works on it, or hangs)",

@@ -6,20 +6,37 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, PendingError
-from installer.host.dbus import LOGIND, MALFORMED, MANAGER, ROOT, Bus
 from installer.host.unit_start import MASKED, UnitStart
+
+if TYPE_CHECKING:
+    from installer.host.dbus import Bus
 
 T = TypeVar("T")
 
+SYSTEMD: Final = "org.freedesktop.systemd1"
+LOGIND: Final = "org.freedesktop.login1"
+ROOT: Final = "/org/freedesktop/systemd1"
+MANAGER: Final = f"{SYSTEMD}.Manager"
+CONNECT_S: Final = 5.0
+# What the bus says of a service that is not there; of one that has gone, as systemd at a daemon-reexec.
+ABSENT: Final = frozenset(
+    f"org.freedesktop.DBus.Error.{name}" for name in ("NameHasNoOwner", "ServiceUnknown")
+)
+GONE: Final = "org.freedesktop.DBus.Error.NoReply"
+
 
 class NoBusError(InstallerError):
-    """None of the sockets leads to systemd."""
+    """No bus leads to systemd; nothing was done."""
 
     usual = "systemd-unreachable"
+
+
+class _AwayError(Exception):
+    """systemd is not to be had over this socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +66,7 @@ def unit_state(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
         NoBusError: no bus can be reached.
         InstallerError: systemd refuses or does not answer in time.
     """
-
-    def state(bus: Bus) -> UnitState:
-        return state_of(bus, unit)
-
-    return ask(buses, state, purpose=f"look at {unit}", timeout_s=timeout_s)
+    return ask(buses, lambda on: state_of(on, unit), purpose=f"look at {unit}", timeout_s=timeout_s)
 
 
 def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitStart:
@@ -64,8 +77,8 @@ def unit_start(buses: Sequence[Path], unit: str, *, timeout_s: float) -> UnitSta
         InstallerError: the unit is unknown, systemd refuses or does not answer in time.
     """
 
-    def start(bus: Bus) -> UnitStart:
-        said = bus.properties(_path_of(unit))
+    def start(on: "Bus") -> UnitStart:
+        said = on.properties(SYSTEMD, path_of(unit))
         masked = said["LoadState"] == MASKED
         return UnitStart(masked=True) if masked else UnitStart.of(_loaded(said, f"look at {unit}"))
 
@@ -82,8 +95,8 @@ def service_properties(
         InstallerError: systemd refuses or does not answer in time.
     """
 
-    def properties(bus: Bus) -> dict[str, Any]:
-        said = properties_of(bus, unit, f"look at {unit}")
+    def properties(on: "Bus") -> dict[str, Any]:
+        said = properties_of(on, unit, f"look at {unit}")
         return {name: said[name] for name in names}
 
     return ask(buses, properties, purpose=f"look at {unit}", timeout_s=timeout_s)
@@ -97,8 +110,8 @@ def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
         InstallerError: systemd refuses or does not answer in time.
     """
 
-    def state(bus: Bus) -> str:
-        return str(bus.get(ROOT, MANAGER, "SystemState"))
+    def state(on: "Bus") -> str:
+        return str(on.get(SYSTEMD, ROOT, f"{MANAGER}.SystemState"))
 
     return ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
 
@@ -113,9 +126,8 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
         InstallerError: no logind runs, or it does not answer in time.
     """
 
-    def prepared(bus: Bus) -> bool:
-        bus.turn_to(LOGIND)
-        return bool(bus.get("/org/freedesktop/login1", f"{LOGIND}.Manager", "PreparingForShutdown"))
+    def prepared(on: "Bus") -> bool:
+        return bool(on.get(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager.PreparingForShutdown"))
 
     shared = [path for path in buses if path.name != "private"]  # systemd's own socket leads to nobody else
     return ask(shared, prepared, purpose="ask logind for a shutdown", timeout_s=timeout_s)
@@ -133,7 +145,7 @@ def busy_s(process: Path) -> float:
     return 0.0
 
 
-def _path_of(unit: str) -> str:
+def path_of(unit: str) -> str:
     """Return the object that is a unit, as systemd makes its path; whoever asks for it has it loaded."""
     escaped = re.sub(
         r"\A\d|[^a-zA-Z0-9]", lambda found: f"_{ord(found[0]):02x}", os.fsencode(unit).decode("latin-1")
@@ -141,9 +153,9 @@ def _path_of(unit: str) -> str:
     return f"{ROOT}/unit/{escaped}"
 
 
-def properties_of(bus: Bus, unit: str, purpose: str) -> dict[str, Any]:
+def properties_of(bus: "Bus", unit: str, purpose: str) -> dict[str, Any]:
     """Return the properties of a unit that has a file."""
-    return _loaded(bus.properties(_path_of(unit)), purpose)
+    return _loaded(bus.properties(SYSTEMD, path_of(unit)), purpose)
 
 
 def _loaded(said: dict[str, Any], purpose: str) -> dict[str, Any]:
@@ -154,9 +166,9 @@ def _loaded(said: dict[str, Any], purpose: str) -> dict[str, Any]:
     return said
 
 
-def state_of(bus: Bus, unit: str) -> UnitState:
+def state_of(bus: "Bus", unit: str) -> UnitState:
     """Return the state of a unit over a connection that is there."""
-    return state_in(bus.properties(_path_of(unit)))
+    return state_in(bus.properties(SYSTEMD, path_of(unit)))
 
 
 def state_in(said: Mapping[str, Any]) -> UnitState:
@@ -176,67 +188,86 @@ def state_in(said: Mapping[str, Any]) -> UnitState:
 
 def ask(
     buses: Sequence[Path],
-    question: Callable[[Bus], T],
+    question: Callable[["Bus"], T],
     *,
     purpose: str,
     timeout_s: float,
     check: Callable[[], None] = lambda: None,
 ) -> T:
-    """Put the question to the first bus that can be reached; every failure becomes an InstallerError."""
+    """Put the question to the first bus that leads to systemd; every failure becomes an InstallerError."""
+    failures: list[str] = []
+    deadline = time.monotonic() + timeout_s
+    for bus in buses:
+        try:
+            with _connected(bus, deadline, check) as connection, _told(purpose, timeout_s):
+                return question(connection)
+        except _AwayError as error:
+            failures.append(f"{bus}: {error}")
+    raise NoBusError(
+        f"reach systemd ({', '.join(failures) or 'no socket to try'})",
+        remedy="mount the node's /run/dbus into the container (the directory, not the socket)",
+    )
+
+
+def _connected(bus: Path, deadline: float, check: Callable[[], None]) -> "Bus":
     from jeepney import DBusErrorResponse  # type: ignore[import-untyped]  # ships no types
 
-    deadline = time.monotonic() + timeout_s
-    with _connected(buses, deadline, check) as bus:
-        try:
-            return question(bus)
-        except DBusErrorResponse as error:
-            words = " ".join(str(part) for part in error.data) or error.name
-            raise InstallerError(
-                f"{purpose} ({words})", remedy="check the unit on the node", code="unit-failed"
-            ) from error
-        except TimeoutError as error:
-            raise PendingError(
-                f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
-                remedy="see systemctl list-jobs on the node",
-            ) from error
-        except OSError as error:
-            raise InstallerError(
-                f"{purpose} (lost the connection to systemd: {error})",
-                remedy="try again",
-                code="systemd-unreachable",
-            ) from error
-        except MALFORMED as error:
-            raise InstallerError(
-                f"{purpose} (what answers is not systemd)",
-                remedy="check the node's system bus",
-                code="systemd-unreachable",
-            ) from error
+    from installer.host.dbus import MALFORMED, Bus
+
+    try:
+        # One that hangs leaves time for the next.
+        share_s = min(CONNECT_S, (deadline - time.monotonic()) / 2)
+        connection = Bus(bus, deadline=time.monotonic() + share_s, check=check)
+    except DBusErrorResponse as error:
+        raise _AwayError(_words(error)) from error
+    except OSError as error:
+        raise _AwayError(str(error)) from error
+    except MALFORMED as error:
+        raise _AwayError("what answers is not systemd") from error
+    connection.deadline = deadline
+    return connection
 
 
 @contextmanager
-def _connected(buses: Sequence[Path], deadline: float, check: Callable[[], None]) -> Iterator[Bus]:
+def _told(purpose: str, timeout_s: float) -> Iterator[None]:
+    """Let whatever goes wrong on a connection be an InstallerError."""
     from jeepney import DBusErrorResponse
 
-    failures, remedy = [], "mount the node's /run/dbus into the container (the directory, not the socket)"
-    for index, path in enumerate(buses):
-        # A bus that hangs leaves time for the next one.
-        share_s = (deadline - time.monotonic()) / (len(buses) - index)
-        try:
-            bus = Bus(path, timeout_s=share_s, check=check)
-        except OSError as error:
-            failures.append(f"{path}: {error}")
-            if isinstance(error, TimeoutError):  # anybody can keep the system bus full
-                remedy = (
-                    "mount the node's /run/systemd too, where root alone reaches systemd, or end who fills it"
-                )
-            continue
-        except (DBusErrorResponse, *MALFORMED):
-            failures.append(f"{path}: what answers is not systemd")
-            continue
-        bus.deadline = deadline
-        try:
-            yield bus
-        finally:
-            bus.close()
-        return
-    raise NoBusError(f"reach systemd ({', '.join(failures) or 'no socket to try'})", remedy=remedy)
+    from installer.host.dbus import MALFORMED
+
+    try:
+        yield
+    except DBusErrorResponse as error:
+        if error.name in ABSENT:
+            raise _AwayError(_words(error)) from error
+        if error.name == GONE:
+            raise _lost(purpose, _words(error)) from error
+        raise InstallerError(
+            f"{purpose} ({_words(error)})", remedy="check the unit on the node", code="unit-failed"
+        ) from error
+    except TimeoutError as error:
+        raise PendingError(
+            f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
+            remedy="see systemctl list-jobs on the node",
+        ) from error
+    except OSError as error:
+        raise _lost(purpose, str(error)) from error
+    except MALFORMED as error:
+        raise InstallerError(
+            f"{purpose} (what answers is not systemd)",
+            remedy="check the node's system bus",
+            code="systemd-unreachable",
+        ) from error
+
+
+def _words(error: Any) -> str:
+    """Return what an error says that came over the bus."""
+    return " ".join(str(part) for part in error.data) or str(error.name)
+
+
+def _lost(purpose: str, reason: str) -> InstallerError:
+    return InstallerError(
+        f"{purpose} (lost the connection to systemd: {reason})",
+        remedy="try again",
+        code="systemd-unreachable",
+    )

@@ -30,8 +30,12 @@ T = TypeVar("T")
 
 
 def buses(host: Host) -> tuple[Path, ...]:
-    """Return where systemd may be reached, under the host's root."""
-    return tuple(host.local_path(path) for path in SYSTEM_BUSES)
+    """Return where systemd may be reached, under the host's root.
+
+    The bus first, where a connection outlives a daemon-reexec. systemd's own socket is there without a bus,
+    and at a shutdown, which ends the bus before us.
+    """
+    return tuple(host.local_path(path) for path in reversed(SYSTEM_BUSES))
 
 
 def state(host: Host, unit: str) -> UnitState:

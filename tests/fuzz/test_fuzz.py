@@ -41,7 +41,7 @@ from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
-from installer.host import cri, dockerd, kubernetes, systemd, unary, witness
+from installer.host import cri, dockerd, kubernetes, systemd, witness
 from installer.host.boot import boot_id
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
@@ -473,10 +473,12 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             _crio_config,
         ),
         "D-Bus": (b"0", _systemd(directory / "bus")),
-        "CRI by hand": (
-            b"\0\0\0\x04\0\0\0\0\0" + b"\0\0\x08\0\0\0\0\0\x01" + b"\0\0\0\0\x03abc" + b"\0\0\0\x01\x05\0\0\0\x01",
+        "gRPC": (
+            b"\0\0\0\x04\0\0\0\0\0" + b"\0\0\x01\x01\x04\0\0\0\x01\x88"
+            + b"\0\0\x0a\0\0\0\0\0\x01" + b"\0\0\0\0\x05\x0a\x03\x0a\x01a"
+            + b"\0\0\x0f\x01\x05\0\0\0\x01" + b"\0\x0bgrpc-status\x010",
             _socket(
-                directory / "hand", lambda path: unary.ask(str(path), "/x/Y", b"", timeout_s=ASK_S),
+                directory / "hand", lambda path: cri.sandboxes(path, timeout_s=ASK_S),
                 lambda content: serving(directory / "hand", answer(content)),
             ),
         ),
@@ -501,7 +503,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "CRI by hand", "an answer that is compared", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
+    "gRPC", "an answer that is compared", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 OWNER, STRANGER, BUS = ":1.0", ":1.99", "org.freedesktop.DBus"
-SYSTEMD, LOGIND, LOGINDS = "org.freedesktop.systemd1", "org.freedesktop.login1", ":1.2"
+LOGIND, LOGINDS = "org.freedesktop.login1", ":1.2"
 
 
 @contextmanager
@@ -167,12 +167,12 @@ class FakeUnit:
 
 @dataclass
 class FakeSystemd:
-    """Stands in for systemd, behind a bus or on its own socket: counts starts, and tells only who subscribed.
+    """Stands in for systemd, behind a bus or on its own socket: counts starts.
 
     Like the real one it unloads a unit at rest, so ResetFailedUnit does not know it. Behind a bus each message
     comes with the sender that dbus-daemon writes into it (seen with 1.14.10); ``strangers`` are signals that a
     local user sends us alone, between a question and its answer. ``changed`` are properties that are more, or not
-    as they should be, and ``tells`` says whether the end of a job is told at all. ``prepared`` is what logind says of a
+    as they should be. ``prepared`` is what logind says of a
     shutdown, None where it does not run.
     """
 
@@ -183,7 +183,6 @@ class FakeSystemd:
     calls: list[str] = field(default_factory=list)
     strangers: Callable[[str], Iterable[Any]] = lambda _: ()
     changed: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    tells: bool = True
     prepared: bool | None = None
 
     START_LIMIT = 5
@@ -193,7 +192,6 @@ class FakeSystemd:
 
         if not self._authenticate(connection):
             return
-        listening: set[str] = set()
         parser = Parser()
         while content := connection.recv(65536):
             for request in parser.feed(content):
@@ -201,23 +199,20 @@ class FakeSystemd:
                 self.calls.append(member)
                 if member == self.silent_on:
                     continue
-                listening.add(member)
                 for stranger in self.strangers(member):
                     stranger.header.fields[HeaderFields.sender] = STRANGER
                     connection.sendall(stranger.serialise(serial=1))
                 asked = request.header.fields.get(HeaderFields.destination)
                 sender = LOGINDS if asked == LOGIND else OWNER
-                sender = BUS if member in {"Hello", "AddMatch", "GetNameOwner"} else sender
-                for serial, message in enumerate(
-                    self._answers(request, member, listening), len(self.calls) * 10
-                ):
+                sender = BUS if member == "Hello" else sender
+                for serial, message in enumerate(self._answers(request, member), len(self.calls) * 10):
                     if self.behind_bus:
                         message.header.fields[HeaderFields.sender] = sender
                     connection.sendall(message.serialise(serial=serial))
 
     def _authenticate(self, connection: socket.socket) -> bool:
         greeting = b""
-        while not greeting.endswith(b"BEGIN\r\n"):
+        while greeting.count(b"\r\n") < 1:
             if not (part := connection.recv(65536)):
                 return False
             greeting += part
@@ -228,19 +223,19 @@ class FakeSystemd:
             connection.sendall(b"REJECTED EXTERNAL\r\n")
             return False
         connection.sendall(b"OK 0123456789abcdef\r\n")
+        while not greeting.endswith(b"BEGIN\r\n"):
+            if not (part := connection.recv(7)):
+                return False
+            greeting += part
         return True
 
-    def _answers(self, request: Any, member: str, listening: set[str]) -> Iterator[Any]:
+    def _answers(self, request: Any, member: str) -> Iterator[Any]:
         from jeepney import HeaderFields, new_error, new_method_return
 
         match member, request.body:
             case "Hello", _:
                 assert self.behind_bus, "systemd's own socket knows no Hello"
                 yield new_method_return(request, "s", (":1.7",))
-            case "GetNameOwner", (name,):
-                yield self._owner(request, name)
-            case "AddMatch" | "Subscribe", _:
-                yield new_method_return(request)
             case "GetAll", _ if "_2e" not in (
                 name := request.header.fields[HeaderFields.path].split("/")[-1]
             ):
@@ -255,24 +250,14 @@ class FakeSystemd:
                     self.units[name].starts = 0
                     yield new_method_return(request)
             case "RestartUnit" | "StartUnit", (name, "replace"):
-                yield from self._restart(request, name, listening)
-            case "Get", ("org.freedesktop.systemd1.Job", "State"):
-                said = (
-                    "Unknown object '/org/freedesktop/systemd1/job/7'."  # in systemd's words, once it is done
-                )
-                yield new_error(request, "org.freedesktop.DBus.Error.UnknownObject", "s", (said,))
+                yield from self._restart(request, name)
+            case "Get", (_, "PreparingForShutdown") if self.prepared is None:
+                said = f'Name "{LOGIND}" does not exist'  # in the words of dbus-daemon
+                yield new_error(request, "org.freedesktop.DBus.Error.NameHasNoOwner", "s", (said,))
             case "Get" | "GetAll", (interface, *names):
                 yield self._properties(request, interface, *names)
             case unknown:
                 raise AssertionError(unknown)
-
-    def _owner(self, request: Any, name: str) -> Any:
-        from jeepney import new_error, new_method_return
-
-        if name == LOGIND and self.prepared is None:  # in the words of dbus-daemon
-            said = f"Could not get owner of name '{name}': no such name"
-            return new_error(request, "org.freedesktop.DBus.Error.NameHasNoOwner", "s", (said,))
-        return new_method_return(request, "s", ({LOGIND: LOGINDS, SYSTEMD: OWNER}[name],))
 
     def _properties(self, request: Any, interface: str, *names: str) -> Any:
         from jeepney import HeaderFields, new_method_return
@@ -289,23 +274,15 @@ class FakeSystemd:
         told += ["MainPID", "Result"] if path.endswith("_2eservice") else []
         return new_method_return(request, "a{sv}", ({name: self._property(request, name) for name in told},))
 
-    def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
-        from jeepney import DBusAddress, new_method_return, new_signal
+    def _restart(self, request: Any, name: str) -> Iterator[Any]:
+        from jeepney import new_method_return
 
         unit = self.units[name]
         unit.starts += 1
         unit.main_pid += 1
         result = unit.result if unit.starts < self.START_LIMIT else "failed"
         unit.active, unit.sub = ("active", "running") if result == "done" else ("failed", "failed")
-        manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
-        needed = {"Subscribe", "AddMatch"} if self.behind_bus else set()
-        ended = [
-            new_signal(manager, "JobRemoved", "uoss", (6, "/job/6", "other.service", "failed")),
-            new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", name, result)),
-        ]
-        yield ended[0]
         yield new_method_return(request, "o", ("/job/7",))
-        yield from ended[1:] if needed <= listening and self.tells else ()
 
     def _property(self, request: Any, key: str) -> tuple[str, Any]:
         from jeepney import HeaderFields
@@ -338,7 +315,7 @@ class BusySystemd(FakeSystemd):
 
     begins_late: bool = False
 
-    def _answers(self, request: Any, member: str, listening: set[str]) -> Iterator[Any]:
+    def _answers(self, request: Any, member: str) -> Iterator[Any]:
         from jeepney import new_method_return
 
         match member, request.body:
@@ -350,23 +327,52 @@ class BusySystemd(FakeSystemd):
                 for unit in self.units.values() if self.begins_late else ():
                     unit.active, unit.sub, unit.main_pid = "deactivating", "stop-sigterm", 0
                 yield new_method_return(request)
-            case "Get", ("org.freedesktop.systemd1.Job", "State"):
-                yield new_method_return(request, "v", (("s", "waiting"),))
             case _:
-                yield from super()._answers(request, member, listening)
+                yield from super()._answers(request, member)
 
 
 @dataclass
 class CancelledSystemd(FakeSystemd):
     """Has the job of a restart taken out of its queue by ``systemctl cancel`` before it has begun."""
 
-    def _restart(self, request: Any, name: str, listening: set[str]) -> Iterator[Any]:
-        from jeepney import DBusAddress, new_method_return, new_signal
+    def _restart(self, request: Any, name: str) -> Iterator[Any]:
+        from jeepney import new_method_return
 
-        manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
-        assert {"Subscribe", "AddMatch"} <= listening
+        assert name in self.units
         yield new_method_return(request, "o", ("/job/7",))
-        yield new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", name, "canceled"))
+
+
+@dataclass
+class AwaySystemd(FakeSystemd):
+    """Is not on the bus for some ``turns`` when it is asked ``on``, as while it executes itself anew."""
+
+    on: str = "Get"
+    away: str = "org.freedesktop.DBus.Error.NoReply"
+    turns: int = 3
+
+    def _answers(self, request: Any, member: str) -> Iterator[Any]:
+        from jeepney import new_error
+
+        if member == self.on and self.turns:
+            self.turns -= 1
+            yield new_error(
+                request, self.away, "s", ("Message recipient disconnected from message bus without replying",)
+            )
+            return
+        yield from super()._answers(request, member)
+
+
+@dataclass
+class ReloadingSystemd(FakeSystemd):
+    """Reloads its units."""
+
+    def _answers(self, request: Any, member: str) -> Iterator[Any]:
+        from jeepney import new_method_return
+
+        if member == "ReloadUnit":
+            yield new_method_return(request, "o", ("/job/7",))
+            return
+        yield from super()._answers(request, member)
 
 
 def _path(unit: str) -> str:

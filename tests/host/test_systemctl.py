@@ -43,6 +43,16 @@ def test_a_systemd_that_is_not_there_cannot_be_reached(program: Path) -> None:
         systemctl.state(Path("/"), UNIT, timeout_s=5)
 
 
+def test_a_restart_is_not_ignored_where_systemctl_sees_a_chroot(program: Path, tmp_path: Path) -> None:
+    # As systemctl 252 does it, with its exit code.
+    ignoring = "echo \"Running in chroot, ignoring command '$1'\" >&2; exit 0"
+    _written(program, f'[ "$SYSTEMD_IGNORE_CHROOT" = 1 ] || {{ {ignoring}; }}; echo "$@" >> {tmp_path}/done')
+
+    systemctl.restart(Path("/"), UNIT, timeout_s=5)
+
+    assert (tmp_path / "done").read_text().splitlines() == [f"reset-failed {UNIT}", f"restart {UNIT}"]
+
+
 def test_a_host_without_systemctl_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(programs.ENVIRONMENT, "PATH", str(tmp_path))
 

@@ -1,9 +1,7 @@
-"""One call by hand says what grpcio says, or nothing."""
+"""One call by hand says what the engine says, or nothing."""
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from installer.host import unary
 from tests.host.servers import answer, engine, hang, hang_up, message, serving
-from tests.support.site import PROJECT
 
 METHOD = "/runtime.v1.RuntimeService/Version"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -46,7 +43,7 @@ def test_a_message_of_any_size_comes_whole(tmp_path: Path, size: int) -> None:
     assert asked == [b"\x08\x01"]
 
 
-def test_a_method_that_is_not_there_is_left_to_grpcio(tmp_path: Path) -> None:
+def test_a_method_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
     with engine(tmp_path / "socket", {}) as path:
         assert ask(path) is None
 
@@ -81,7 +78,7 @@ def test_one_whole_message_is_the_answer(tmp_path: Path, said: bytes) -> None:
 
 
 @pytest.mark.parametrize("said", NOT_PLAIN.values(), ids=NOT_PLAIN)
-def test_anything_else_is_left_to_grpcio(tmp_path: Path, said: bytes) -> None:
+def test_anything_else_is_no_answer(tmp_path: Path, said: bytes) -> None:
     with serving(tmp_path / "socket", answer(said)) as path:
         assert ask(path) is None
 
@@ -97,19 +94,3 @@ def test_silence_ends_with_the_deadline(tmp_path: Path, behave: Callable[[socket
 
 def test_nobody_listens(tmp_path: Path) -> None:
     assert ask(tmp_path / "socket") is None
-
-
-def test_an_engine_that_is_well_is_asked_without_grpcio(tmp_path: Path) -> None:
-    version = message((1, "0.1.0"), (2, "containerd"), (3, "1.7.2"), (4, "v1"))
-    code = (
-        "import sys; from pathlib import Path; from installer.host import cri\n"
-        "print(cri.sandboxes(Path(sys.argv[1]), timeout_s=5), 'grpc' in sys.modules)"
-    )
-    with engine(
-        tmp_path / "socket", {"/runtime.v1.RuntimeService/ListPodSandbox": b"", METHOD: version}
-    ) as path:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=PROJECT
-        )
-
-    assert done.stdout == "() False\n"

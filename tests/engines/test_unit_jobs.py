@@ -1,0 +1,238 @@
+"""How a restart over the bus ends with a real systemd, asked from another pid namespace as our pod asks."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.decide.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
+from installer.host.systemd import shutdown_prepared, system_state, unit_start, unit_state
+from installer.host.unit_jobs import reload_unit, restart_unit, start_transient
+from tests.engines.conftest import Boot
+from tests.engines.nodes import Node
+from tests.engines.versions import EngineSet
+
+UNIT = "toolkit-test.service"
+FILE, SLOW = f"/run/systemd/system/{UNIT}", "/run/systemd/system/toolkit-slow.service"
+WELL = "ExecStart=sleep 1000000"
+SLOW_START = f"{WELL}\nExecStartPre=sh -c 'test -e /run/first || exec touch /run/first; sleep 1'"
+SLOW_STOP = f"{WELL}\nExecStop=sh -c 'test -e /run/first && exec rm /run/first; sleep 1'"
+TIMEOUT_S = 30
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie", "sid"])
+def machine(request: pytest.FixtureRequest, booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot a node of each systemd: 252, 257 and the newest."""
+    with booted(next(each for each in engines_today if each.suite == request.param), start=False) as node:
+        yield node
+
+
+@pytest.fixture
+def on(machine: Node) -> Iterator[Node]:
+    yield machine
+    machine.run(["systemctl", "unmask", "--runtime", UNIT], check=False)
+    machine.run(["rm", "-rf", FILE, SLOW, "/run/first"])
+    machine.run(["systemctl", "daemon-reload"])
+    machine.run(["systemctl", "stop", UNIT, Path(SLOW).name], check=False)
+    machine.run(["systemctl", "reset-failed"])
+
+
+def bus(on: Node) -> list[Path]:
+    return [on.root / "run/dbus/system_bus_socket"]
+
+
+def start(on: Node, service: str, *, unit: str = "") -> str:
+    """Start a unit that is such a service; return its invocation."""
+    on.write(FILE, f"[Unit]\n{unit}\n[Service]\n{service}\n")
+    on.run(["systemctl", "daemon-reload"])
+    on.run(["systemctl", "start", UNIT])
+    return on.show(UNIT, "InvocationID")
+
+
+def restart(on: Node) -> None:
+    restart_unit(bus(on), UNIT, timeout_s=TIMEOUT_S)
+
+
+@contextmanager
+def meanwhile(on: Node, *words: str) -> Iterator[None]:
+    """Run a command of the node's a third of a second into the block."""
+    failed: list[BaseException] = []
+
+    def act() -> None:
+        time.sleep(0.3)
+        try:
+            on.run(words)
+        except BaseException as error:  # noqa: BLE001 - told where the test waits for it
+            failed.append(error)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not failed, failed
+
+
+def test_a_restart_that_is_done_has_another_invocation(on: Node) -> None:
+    before = start(on, WELL)
+
+    restart(on)
+
+    after = unit_state(bus(on), UNIT, timeout_s=5)
+    assert (after.active, after.job, after.result) == ("active", 0, "success")
+    assert after.invocation == on.show(UNIT, "InvocationID") != before
+
+
+def test_ten_restarts_hit_no_start_limit(on: Node) -> None:
+    start(on, WELL, unit="StartLimitIntervalSec=1h\nStartLimitBurst=2")
+
+    for _ in range(10):
+        restart(on)
+
+    assert on.show(UNIT, "ActiveState") == "active"
+
+
+FAILS = {
+    "at its first command": ("Type=exec\nExecStart=/not/there", "unit failed/failed, exit-code"),
+    "before": (f"ExecStartPre=false\n{WELL}", "unit failed/failed, exit-code"),
+    "without a word that it is ready": (f"Type=notify\nTimeoutStartSec=1\n{WELL}", "unit failed/failed, timeout"),
+    "and is started again": (f"ExecStartPre=false\nRestart=always\n{WELL}", "unit activating/auto-restart, exit-code"),
+    "for it is killed": ("Type=notify\nExecStart=sh -c 'kill -9 $$$$'", "unit failed/failed, signal"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("service", "words"), FAILS.values(), ids=FAILS)
+def test_a_start_that_fails_is_told_with_its_result(on: Node, service: str, words: str) -> None:
+    start(on, WELL)
+    on.write(FILE, f"[Service]\n{service}\n")
+    on.run(["systemctl", "daemon-reload"])
+
+    with pytest.raises(InstallerError) as failed:
+        restart(on)
+
+    assert failed.value.problem == f"restart {UNIT} ({words})"
+
+
+def test_a_unit_whose_condition_does_not_hold_is_told(on: Node) -> None:
+    start(on, WELL)
+    on.write(FILE, f"[Unit]\nConditionPathExists=/not/there\n[Service]\n{WELL}\n")
+    on.run(["systemctl", "daemon-reload"])
+
+    with pytest.raises(InstallerError, match="unit inactive/dead"):
+        restart(on)
+
+
+def test_a_masked_unit_is_told_and_goes_on(on: Node) -> None:
+    before = start(on, WELL)
+    on.run(["rm", FILE])
+    on.run(["systemctl", "mask", "--runtime", UNIT])
+
+    with pytest.raises(InstallerError, match=rf"restart {UNIT} \(masked\)"):
+        restart(on)
+
+    assert unit_start(bus(on), UNIT, timeout_s=5).masked
+    assert on.show(UNIT, "InvocationID") == before
+
+
+def test_a_unit_that_lets_nobody_stop_it_is_told_in_systemds_words(on: Node) -> None:
+    start(on, WELL, unit="RefuseManualStop=yes")
+    with pytest.raises(InstallerError, match="may be requested by dependency only"):
+        restart(on)
+
+
+REEXECUTED = {"while it starts": SLOW_START, "while it stops": SLOW_STOP}
+
+
+@pytest.mark.parametrize("service", REEXECUTED.values(), ids=REEXECUTED)
+@pytest.mark.parametrize("verb", ["daemon-reexec", "daemon-reload"])
+def test_a_restart_outlives_what_systemd_does_to_itself(on: Node, service: str, verb: str) -> None:
+    before = start(on, service)
+
+    with meanwhile(on, "systemctl", verb):
+        restart(on)
+
+    assert on.show(UNIT, "ActiveState") == "active"
+    assert on.show(UNIT, "InvocationID") != before
+
+
+@pytest.mark.parametrize("service", REEXECUTED.values(), ids=REEXECUTED)
+def test_two_that_restart_a_unit_at_once_both_see_it_run(on: Node, service: str) -> None:
+    before = start(on, service)
+
+    with meanwhile(on, "systemctl", "restart", UNIT):
+        restart(on)
+
+    assert on.show(UNIT, "InvocationID") != before
+    assert on.show(UNIT, "ActiveState") in {"active", "deactivating", "activating"}
+
+
+def test_a_restart_that_somebody_stops_is_told(on: Node) -> None:
+    start(on, SLOW_START)
+
+    with (
+        meanwhile(on, "systemctl", "stop", UNIT),
+        pytest.raises(InstallerError, match=r"unit (inactive|deactivating|failed)/"),
+    ):
+        restart(on)
+
+
+def waiting(on: Node) -> str:
+    """Start a unit whose stop has to wait for that of another, which takes a second and a half."""
+    before = start(on, WELL)
+    on.write(SLOW, f"[Unit]\nAfter={UNIT}\n[Service]\n{WELL}\nExecStop=sleep 1.5\n")
+    on.run(["systemctl", "daemon-reload"])
+    on.run(["systemctl", "start", Path(SLOW).name])
+    on.run(["systemctl", "stop", "--no-block", Path(SLOW).name])
+    return before
+
+
+def test_a_restart_that_is_cancelled_before_it_began_has_not_begun(on: Node) -> None:
+    before = waiting(on)
+
+    with meanwhile(on, "systemctl", "cancel"), pytest.raises(NotBegunError, match="cancelled"):
+        restart(on)
+
+    assert on.show(UNIT, "InvocationID") == before
+
+
+def test_a_restart_that_waits_is_taken_back_when_we_are_stopped(on: Node) -> None:
+    before, stop_at = waiting(on), time.monotonic() + 0.5
+
+    def check() -> None:
+        if time.monotonic() > stop_at:
+            raise StoppedError
+
+    with pytest.raises(StoppedBeforeError):
+        restart_unit(bus(on), UNIT, timeout_s=TIMEOUT_S, check=check)
+
+    time.sleep(2)
+    assert on.show(UNIT, "InvocationID") == before
+    assert UNIT not in on.run(["systemctl", "list-jobs"]).stdout
+
+
+def test_a_reload_that_fails_is_told_though_the_unit_runs_on(on: Node) -> None:
+    start(on, f"{WELL}\nExecReload=test -e /run/first")
+
+    with pytest.raises(InstallerError, match=rf"reload {UNIT} \(unit active/running, exit-code\)"):
+        reload_unit(bus(on), UNIT, timeout_s=TIMEOUT_S)
+    on.write("/run/first", "")
+    reload_unit(bus(on), UNIT, timeout_s=TIMEOUT_S)
+
+
+def test_a_transient_unit_runs_once_by_its_name(on: Node) -> None:
+    name = "toolkit-once.service"
+
+    start_transient(bus(on), name, ["/bin/sh", "-c", "sleep 1; touch /run/first"], timeout_s=5)
+    with pytest.raises(InstallerError, match="already"):
+        start_transient(bus(on), name, ["/bin/true"], timeout_s=5)
+
+    on.wait_for("first", ["ls", "/run"])
+
+
+def test_a_node_that_runs_says_so_and_its_logind_too(on: Node) -> None:
+    assert system_state(bus(on), timeout_s=5) in {"running", "degraded"}
+    assert not shutdown_prepared(bus(on), timeout_s=5)

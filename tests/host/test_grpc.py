@@ -1,0 +1,157 @@
+"""A call of gRPC gives one whole message, or says what the server or the connection did instead."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.host import grpc
+from tests.host.servers import answer, engine, hang, hang_up, message, serving
+
+METHOD = "/runtime.v1.RuntimeService/Version"
+
+
+def frame(kind: int, content: bytes, *, flags: int = 0, stream: int = 1) -> bytes:
+    return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
+
+
+def headers(*fields: tuple[str, str], end: bool = False) -> bytes:
+    """Encode fields as HPACK's literals with a name (RFC 7541, 6.2.2)."""
+    block = b"".join(
+        b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields
+    )
+    return frame(1, block, flags=5 if end else 4)
+
+
+def data(content: bytes, *, flags: int = 0) -> bytes:
+    return frame(0, content, flags=flags)
+
+
+def whole(said: bytes) -> bytes:
+    return b"\x00" + len(said).to_bytes(4) + said
+
+
+SETTINGS = frame(4, b"", stream=0)
+PING = frame(6, b"8 bytes.", stream=0)
+GO_AWAY = frame(7, bytes(8), stream=0)
+RESET = frame(3, bytes(4))
+OK = headers((":status", "200"))
+END = headers(("grpc-status", "0"), end=True)
+ABC = data(whole(b"abc"))
+
+
+def call(path: Path, *, timeout_s: float = 5) -> bytes:
+    return grpc.call(str(path), METHOD, b"", timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 << 10, 64 << 10, (16 << 20) - 20])
+def test_a_message_of_any_size_comes_whole(tmp_path: Path, size: int) -> None:
+    said, asked = message((1, os.urandom(size))), list[bytes]()
+
+    with engine(tmp_path / "socket", {METHOD: said}, asked) as path:
+        found = grpc.call(str(path), METHOD, b"\x08\x01", timeout_s=60)
+
+    assert found == said
+    assert asked == [b"\x08\x01"]
+
+
+def test_a_message_of_more_than_16_mb_is_refused(tmp_path: Path) -> None:
+    with (
+        engine(tmp_path / "socket", {METHOD: bytes(17 << 20)}) as path,
+        pytest.raises(grpc.StatusError, match="RESOURCE_EXHAUSTED: the answer is longer than 16 MB"),
+    ):
+        call(path, timeout_s=60)
+
+
+def test_a_method_that_is_not_there_is_told_by_its_status(tmp_path: Path) -> None:
+    with engine(tmp_path / "socket", {}) as path, pytest.raises(grpc.StatusError) as refused:
+        call(path)
+
+    assert refused.value.code == "UNIMPLEMENTED"
+
+
+PLAIN = {
+    "as a server in Go sends it": SETTINGS + OK + ABC + END,
+    "in parts": SETTINGS + OK + data(whole(b"abc")[:3]) + data(whole(b"abc")[3:]) + END,
+    "padded": SETTINGS + OK + data(b"\x02" + whole(b"abc") + b"..", flags=8) + END,
+    "with pings between": SETTINGS + PING + OK + ABC + PING + END,
+}
+REFUSED = {
+    "without a status": (SETTINGS + OK + data(whole(b"abc"), flags=1), "UNKNOWN: HTTP status 200"),
+    "by HTTP alone": (SETTINGS + headers((":status", "502"), end=True), "UNKNOWN: HTTP status 502"),
+    "in the engine's words, percent-encoded": (
+        SETTINGS
+        + headers(
+            (":status", "200"), ("grpc-status", "9"), ("grpc-message", "no %22na%C3%AFve%22 100%25"), end=True
+        ),
+        'FAILED_PRECONDITION: no "naïve" 100%',
+    ),
+    "after a message": (
+        SETTINGS + OK + ABC + headers(("grpc-status", "14"), ("grpc-message", "later"), end=True),
+        "UNAVAILABLE: later",
+    ),
+    "no message": (SETTINGS + OK + END, "INTERNAL: the answer is not one whole message"),
+    "cut short": (SETTINGS + OK + data(whole(b"abc")[:-1]) + END, "INTERNAL: the answer is not one whole"),
+    "two messages": (SETTINGS + OK + ABC + ABC + END, "INTERNAL: the answer is not one whole message"),
+    "compressed": (
+        SETTINGS + OK + data(b"\x01" + whole(b"abc")[1:]) + END,
+        "INTERNAL: the answer is not one whole",
+    ),
+}
+BROKEN = {
+    "without an end": SETTINGS + OK + ABC,
+    "the server goes away": SETTINGS + GO_AWAY + OK + ABC + END,
+    "taken back": SETTINGS + OK + ABC + RESET,
+    "a frame that is too long": b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+    "more padding than frame": SETTINGS + OK + data(b"\x09" + whole(b"abc"), flags=8) + END,
+    "a status that is no number": SETTINGS + headers((":status", "200"), ("grpc-status", "x"), end=True),
+    "a status that nobody knows": SETTINGS + headers((":status", "200"), ("grpc-status", "99"), end=True),
+    "another language": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "noise": bytes(range(256)) * 40,
+}
+
+
+@pytest.mark.parametrize("said", PLAIN.values(), ids=PLAIN)
+def test_one_whole_message_is_the_answer(tmp_path: Path, said: bytes) -> None:
+    with serving(tmp_path / "socket", answer(said)) as path:
+        assert call(path) == b"abc"
+
+
+@pytest.mark.parametrize(("said", "words"), REFUSED.values(), ids=REFUSED)
+def test_another_status_than_ok_is_told_in_the_servers_words(tmp_path: Path, said: bytes, words: str) -> None:
+    with serving(tmp_path / "socket", answer(said)) as path, pytest.raises(grpc.StatusError) as refused:
+        call(path)
+
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize("said", BROKEN.values(), ids=BROKEN)
+def test_what_is_no_grpc_is_an_error_of_the_connection(tmp_path: Path, said: bytes) -> None:
+    with serving(tmp_path / "socket", answer(said)) as path, pytest.raises(ConnectionError):
+        call(path)
+
+
+def dripping(connection: Any) -> None:
+    connection.sendall(SETTINGS + OK)
+    while True:
+        connection.sendall(PING)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("behave", "error"), [(hang, TimeoutError), (dripping, TimeoutError), (hang_up, ConnectionError)]
+)
+def test_no_server_holds_a_call_past_its_deadline(
+    tmp_path: Path, behave: Callable[[Any], None], error: type[OSError]
+) -> None:
+    with serving(tmp_path / "socket", behave) as path, pytest.raises(error):
+        call(path, timeout_s=0.3)
+
+
+def test_a_socket_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        call(tmp_path / "socket")
