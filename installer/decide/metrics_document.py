@@ -65,7 +65,8 @@ whatever path is asked for. The bare interpreter that waits does so: it hands ou
 a time and a second at most for each, and a stop comes first. Between two of them it looks at what it watches, so who connects and says nothing
 delays others who ask, and no repair by more than a few seconds. While an install or a repair is at work an answer waits for its end. There is no
 TLS and no password: whoever reaches the address, or the socket (mode 0666), can read them. An address that is taken is told in the log, and
-stops nothing; somebody else's socket of that name is refused.
+stops nothing; somebody else's socket of that name is refused, as is a directory where others than root could exchange the
+socket.
 
 A container has to listen on an address of its pod, such as `0.0.0.0:9400`: `components/metrics-listen`, or `--set metricsListen=0.0.0.0:9400`. Where the
 Prometheus Operator runs, `components/pod-monitor`, or `podMonitor=true` besides, has it ask each pod; `instance` is the node's name then. The service of
