@@ -85,6 +85,7 @@ def test_a_container_that_asks_gets_its_gpu_and_the_engine_is_never_changed_or_u
     with Client(partial(answers, with_nri)) as client, serving(with_nri) as process:
         process.wait_for("waiting for a signal")
         asked, plain = _seen(with_nri, WISH), _seen(with_nri, {})
+        until((with_nri.root / "run/nvidia/toolkit/ready").exists, lambda: process.log)
         status, ready = with_nri.installer("status"), with_nri.installer("status", "--ready")
         forbidden = with_nri.cri.run_pod(namespace="kube-system", annotations=WISH)
         with pytest.raises(CriError, match=f"--nri-allow kube-system={KIND}"):
