@@ -96,24 +96,14 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     # Whoever keeps systemd busy makes all that it does as slow as its answers. A pod has no time for that.
     asked_s = time.monotonic() - asked
     timeout_s = max(1.0, patience.start_s + (-asked_s if patience.hurried else TURNS * asked_s))
-    deadline = time.monotonic() + timeout_s
     began, busy = time.time(), Busy(host)
     try:
         try:
-            _restarted(host, unit, timeout_s, patience)
+            _restarted(host, unit, timeout_s, patience, before)
         except PendingError as error:
             if patience.hurried:
                 raise
             _outlast(host, unit, patience, error)
-        except (NotBegunError, StoppedError):
-            raise
-        except InstallerError as error:
-            # A systemd that executes itself anew drops connections and keeps its jobs: ask the unit.
-            now = _settled(host, unit, deadline, patience)
-            if now.active != "active":
-                raise
-            if now.invocation == before.invocation:
-                raise NotBegunError(error.problem, remedy=error.remedy, code=error.code) from error
     except (NoBusError, StoppedError):
         raise
     except (NotBegunError, PendingError) as error:
@@ -134,15 +124,26 @@ def restart(host: Host, unit: str, patience: Patience) -> UnitState:
     return before
 
 
-def _restarted(host: Host, unit: str, timeout_s: float, patience: Patience) -> None:
+def _restarted(host: Host, unit: str, timeout_s: float, patience: Patience, before: UnitState) -> None:
     # What has not begun when our time is over is taken back, but for a pod: its grace has no time for that.
     withdraw_s = 0.0 if patience.hurried else unit_jobs.WITHDRAW_S
-    _either(
-        lambda: unit_jobs.restart_unit(
-            buses(host), unit, timeout_s=timeout_s, check=patience.check, withdraw_s=withdraw_s
-        ),
-        lambda: systemctl.restart(host.local_path(ROOT), unit, timeout_s=timeout_s),
-    )
+    deadline = time.monotonic() + timeout_s
+    try:
+        _either(
+            lambda: unit_jobs.restart_unit(
+                buses(host), unit, timeout_s=timeout_s, check=patience.check, withdraw_s=withdraw_s
+            ),
+            lambda: systemctl.restart(host.local_path(ROOT), unit, timeout_s=timeout_s),
+        )
+    except (NotBegunError, PendingError, StoppedError):
+        raise
+    except InstallerError as error:
+        # A systemd that executes itself anew drops connections and keeps its jobs: ask the unit.
+        now = _settled(host, unit, deadline, patience)
+        if now.active != "active":
+            raise
+        if now.invocation == before.invocation:
+            raise NotBegunError(error.problem, remedy=error.remedy, code=error.code) from error
 
 
 def _outlast(host: Host, unit: str, patience: Patience, slow: PendingError) -> None:
