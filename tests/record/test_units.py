@@ -146,8 +146,8 @@ class ExecutesItselfAnew(FakeSystemd):
         said = "Message recipient disconnected from message bus without replying"
         yield new_error(request, "org.freedesktop.DBus.Error.NoReply", "s", (said,))
 
-    def _answers(self, request: object, member: str, listening: set[str]) -> object:  # type: ignore[override]
-        yield from super()._answers(request, member, listening)
+    def _answers(self, request: object, member: str) -> object:  # type: ignore[override]
+        yield from super()._answers(request, member)
         if member == "GetAll":
             self.units[UNIT].active, self.changed = "active", {}
 
