@@ -1,0 +1,71 @@
+"""CRI-O as its owner uses it: execs and probes all the time, reloads, handlers of his own."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from tests.engines.conftest import Boot
+from tests.engines.crios import DROP_INS, STATE, call, crio_booted, starts
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.snapshot import snapshot
+from tests.engines.versions import EngineSet
+
+ASKED = ("--runtime", "crio", "--toolkit-source", ARTIFACTS)
+RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+OWNERS = f"{DROP_INS}/50-owner.conf"
+HANDLER = f'[crio.runtime.runtimes.gpu]\nruntime_path = "{RUNTIME}"\n'
+SANDBOX = "415635d5fdde8b8339d4"
+
+
+@pytest.fixture(scope="module")
+def crio_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    with crio_booted(booted, engines_today) as node:
+        yield node
+
+
+@pytest.fixture
+def crio(crio_node: Node) -> Iterator[Node]:
+    """Return the node of the fake CRI-O, as it was; a test may leave nothing behind."""
+    files = snapshot(crio_node)
+    yield crio_node
+    crio_node.run(["rm", "-rf", STATE])
+    crio_node.installer("uninstall", check=True)
+    assert snapshot(crio_node) == files
+
+
+@contextmanager
+def exec_in_flight(node: Node) -> Iterator[None]:
+    """Have an exec run during the block: it ends with the engine, as a probe's does at each restart."""
+
+    def run() -> None:
+        try:
+            call(node, "ExecSync")
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    node.wait_for("conmon", ["sh", "-c", "cat /proc/[0-9]*/comm"])
+    try:
+        yield
+    finally:
+        node.run(["pkill", "-x", "conmon"], check=False)
+        thread.join()
+
+
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node, verb: str) -> None:
+    if verb == "uninstall":
+        crio.installer("install", *ASKED, check=True)
+    count = starts(crio)
+
+    with exec_in_flight(crio):
+        done = crio.installer(verb, *(ASKED if verb == "install" else ()))
+
+    assert done.returncode == 0, done.stderr
+    assert starts(crio) == count + 1
