@@ -69,3 +69,21 @@ def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node, verb: str)
 
     assert done.returncode == 0, done.stderr
     assert starts(crio) == count + 1
+
+
+def test_an_undo_that_is_refused_is_told_by_status_until_the_next(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    unit = crio.read("/run/systemd/system/crio.service")
+    crio.write("/run/systemd/system/crio.service", f"[Unit]\nRefuseManualStop=yes\n{unit}")
+    crio.run(["systemctl", "daemon-reload"])
+
+    refused = crio.installer("uninstall")
+    told = crio.installer("status")
+
+    crio.write("/run/systemd/system/crio.service", unit)
+    crio.run(["systemctl", "daemon-reload"])
+    installed = crio.installer("install", *ASKED)
+    assert (refused.returncode, told.returncode) == (4, 1), (refused.stderr, told.stdout)
+    assert "RefuseManualStop=yes" in told.stdout
+    assert installed.returncode == 0, installed.stderr
+    assert crio.installer("status").returncode == 0
