@@ -1,6 +1,7 @@
 """CRI-O as its owner uses it: execs and probes all the time, reloads, handlers of his own."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,7 +9,7 @@ import grpc
 import pytest
 
 from tests.engines.conftest import Boot
-from tests.engines.crios import DROP_INS, STATE, call, crio_booted, starts
+from tests.engines.crios import DROP_INS, OURS, STATE, call, crio_booted, starts
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -87,3 +88,32 @@ def test_an_undo_that_is_refused_is_told_by_status_until_the_next(crio: Node) ->
     assert "RefuseManualStop=yes" in told.stdout
     assert installed.returncode == 0, installed.stderr
     assert crio.installer("status").returncode == 0
+
+
+def reload(node: Node) -> None:
+    node.run(["systemctl", "reload", "crio"])
+    time.sleep(0.2)
+
+
+def test_what_a_reload_makes_crio_forget_changes_nothing(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    count, files = starts(crio), snapshot(crio)
+    reload(crio)
+
+    plan = crio.installer("plan", *ASKED)
+    again = crio.installer("install", *ASKED)
+
+    assert plan.returncode == 0, plan.stdout
+    assert "nothing changed" in again.stderr
+    assert (starts(crio), snapshot(crio)) == (count, files)
+
+
+def test_an_install_after_a_reload_is_as_one_before(crio: Node) -> None:
+    reload(crio)
+    crio.installer("install", *ASKED, check=True)
+    count, text = starts(crio), crio.read(OURS)
+
+    again = crio.installer("install", *ASKED)
+
+    assert "nothing changed" in again.stderr
+    assert (starts(crio), crio.read(OURS)) == (count, text)

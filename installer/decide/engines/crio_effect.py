@@ -14,6 +14,10 @@ RUN_ROOT: Final = "/run/containers/storage"
 DRIVER: Final = "overlay"
 STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")
 SOURCE: Final = PurePosixPath("/config")
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What CRI-O fills into each runtime at its start, ours too: from these keys of crio.runtime, or by itself.
+FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", "monitor_path": "conmon", "monitor_env": "conmon_env"}
+USUAL: Final = ("system.slice", *(f"{place}/conmon" for place in SYSTEM_PATH.split(":")))
 
 
 def effect(tree: Tree) -> Effect:
@@ -31,7 +35,7 @@ def effect(tree: Tree) -> Effect:
     runtimes = table(runtime, ("runtimes",), SOURCE)
     handlers = {}
     for name in runtimes:
-        one = table(runtimes, (name,), SOURCE)
+        one = _said(table(runtimes, (name,), SOURCE), runtime)
         handlers[name] = Handler(text(one, "runtime_path", SOURCE), one)
     run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
@@ -50,6 +54,12 @@ def effect(tree: Tree) -> Effect:
         else (PurePosixPath(HOOK_DIR),),
         places={name: said for name, said in places.items() if said},
     )
+
+
+def _said(one: Tree, runtime: Tree) -> Tree:
+    """Return a runtime less what was filled in, which is not told any more after a reload."""
+    filled = {key: (*USUAL, runtime.get(said)) for key, said in FILLED_IN.items()}
+    return {key: value for key, value in one.items() if value not in filled.get(key, ())}
 
 
 def named(trees: Iterable[Tree]) -> tuple[dict[str, str], str]:
