@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from tests.engines.conftest import Boot
-from tests.engines.crios import DROP_INS, OURS, STATE, call, crio_booted, starts
+from tests.engines.crios import DROP_INS, OURS, STATE, bundle, call, crio_booted, run_pod, starts
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
@@ -117,3 +117,39 @@ def test_an_install_after_a_reload_is_as_one_before(crio: Node) -> None:
 
     assert "nothing changed" in again.stderr
     assert (starts(crio), crio.read(OURS)) == (count, text)
+
+
+def test_the_toolkit_stays_for_a_handler_that_its_owner_has_made_of_it(crio: Node) -> None:
+    crio.installer("install", *ASKED, check=True)
+    crio.write(OWNERS, HANDLER)
+    crio.restart("crio")
+
+    kept = crio.installer("uninstall")
+    there = (crio.root / RUNTIME[1:]).exists()
+    told = crio.installer("status")
+
+    run_pod(crio, "gpu")
+    crio.run(["rm", OWNERS])
+    crio.restart("crio")
+    assert (kept.returncode, told.returncode) == (4, 1), (kept.stderr, told.stdout)
+    assert f"{OWNERS} names {RUNTIME}" in kept.stderr
+    assert there
+    assert crio.installer("uninstall").returncode == 0
+
+
+def test_a_stopped_pod_on_a_handler_of_before_the_install_keeps_what_it_is_removed_by(crio: Node) -> None:
+    crio.write(OWNERS, HANDLER)
+    crio.installer("install", *ASKED, check=True)
+    annotations = (
+        f'{{"io.kubernetes.cri-o.SandboxID": "{SANDBOX}", "io.kubernetes.cri-o.RuntimeHandler": "gpu"}}'
+    )
+    bundle(crio, SANDBOX, annotations)
+
+    kept = crio.installer("uninstall", "--in-use", "keep")
+    there = (crio.root / RUNTIME[1:]).exists()
+
+    crio.run(["rm", "-rf", OWNERS, STATE])
+    crio.restart("crio")
+    assert kept.returncode == 4, kept.stderr
+    assert there
+    assert crio.installer("uninstall").returncode == 0

@@ -1,6 +1,5 @@
 """What CRI-O has in force, from its own words: GET /config on its socket, or its program's ``config``."""
 
-from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -62,16 +61,10 @@ def _said(one: Tree, runtime: Tree) -> Tree:
     return {key: value for key, value in one.items() if value not in filled.get(key, ())}
 
 
-def named(trees: Iterable[Tree]) -> tuple[dict[str, str], str]:
-    """Return the runtimes and the default that files name, given in the order in which CRI-O reads them."""
-    said: dict[str, str] = {}
-    default = ""
-    for tree in trees:
-        runtime = table(tree, ("crio", "runtime"), SOURCE)
-        runtimes = table(runtime, ("runtimes",), SOURCE)
-        said |= {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
-        default = text(runtime, "default_runtime", SOURCE) or default
-    return said, default
+def named(tree: Tree) -> dict[str, str]:
+    """Return the runtimes that a file names, with their programs."""
+    runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
+    return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
 
 
 def _digest(tree: Tree) -> str:
