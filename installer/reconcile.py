@@ -9,7 +9,7 @@ from typing import Final
 from installer import looked
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
-from installer.host import holder
+from installer.host import holder, signals
 from installer.host.files import Host
 from installer.record import seen
 from installer.record.seen import Seen
@@ -55,6 +55,7 @@ def _answer(host: Host, options: Options, pid: int, sent_s: float) -> Seen:
     """Return the first look that was asked for and that began after ``sent_s``, once it is over."""
     told, said = False, False
     while seen.now_s() < sent_s + ANSWER_S:
+        signals.check()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
         found = seen.read(host, options.state_file)
         ours = found is not None and found.asked and found.began_s >= sent_s
         if found is not None and ours and found.over:

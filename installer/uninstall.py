@@ -103,6 +103,8 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
+        for obstacle in plan.obstacles[:1]:
+            ledger.write(replace(ledger.held, left=obstacle.problem))
         refuse_obstacles(plan)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)

@@ -48,6 +48,7 @@ SCHEMA: Final = 1
 GPU: Final = re.compile(r"/dev/nvidia\d+")
 PATIENCE_S: Final = 60.0  # for one container: nobody's grace runs out here, and a node may be busy
 RETRY_S: Final = 0.2
+HOOK: Final = "nvidia-container-runtime-hook"
 CONTAINERS: Final = {Api.DOCKER: docker_containers.container, Api.CRI: cri_pods.container}
 
 
@@ -81,9 +82,15 @@ def proofs(host: Host, options: Options, held: Record) -> Iterator[Proof]:
     trial = Trial(host, options, held, shell_of(host))
     for row in held.engines:
         stopped = is_held(host, ENGINES[row.name], row.socket, row.unit)
-        for name, binary in row.runtimes:
+        for name, binary in asked(options, held, row):
             wanted = Wanted(row.name, name, binary, gpus, there.version)
             yield unproven(wanted, row.unit) if stopped else proof(wanted, trial.observed(row, wanted))
+
+
+def asked(options: Options, held: Record, row: EngineRow) -> tuple[tuple[str, PurePosixPath], ...]:
+    """Return the runtimes to be asked for; with an OCI hook there is none: each container starts the hook."""
+    hooked = any(each.engine == row.name and each.path.suffix == ".json" for each in held.configs)
+    return (("", options.layout.toolkit / HOOK),) if hooked else row.runtimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,14 @@
 """What a container tells is asked again until all of it has arrived."""
 
 import itertools
+from pathlib import PurePosixPath
 
+import pytest
+
+from installer.decide.options import Options
+from installer.decide.rows import ConfigRow, EngineRow, Record
 from installer.decide.verify import END, MARK
-from installer.verify import told
+from installer.verify import asked, told
 
 WHOLE = f"{MARK}\ndevice /dev/nvidia0\n{END}\n"
 
@@ -24,3 +29,20 @@ def test_who_never_tells_all_is_given_up_at_the_deadline() -> None:
 
     assert told(script, timeout_s=0.5) == "something else\n"
     assert 1 < next(asked) < 5
+
+
+@pytest.mark.parametrize(
+    ("config", "asks"),
+    [
+        pytest.param("/etc/crio/crio.conf.d/99-nvidia.toml", ("nvidia",), id="runtimes in a drop-in"),
+        pytest.param("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", ("",), id="an OCI hook"),
+    ],
+)
+def test_with_a_hook_no_runtime_is_asked_for_that_is_not_there(config: str, asks: tuple[str, ...]) -> None:
+    toolkit = Options().layout.toolkit
+    row = EngineRow("crio", PurePosixPath("/s"), "", (("nvidia", toolkit / "nvidia-container-runtime"),))
+    held = Record(configs=(ConfigRow("crio", PurePosixPath(config), None, None, (), ()),))
+
+    found = asked(Options(), held, row)
+
+    assert tuple(name for name, _ in found) == asks

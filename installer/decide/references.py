@@ -1,7 +1,7 @@
 """What names a program of the toolkit: the texts that engines read, flags, and what running engines serve."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -9,7 +9,6 @@ from installer.decide.configs import tree_of
 from installer.decide.data import replace
 from installer.decide.effect import BINARY_NAMES, flat
 from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine
 from installer.decide.errors import InstallerError
 from installer.decide.facts import Facts
 from installer.decide.inode import File
@@ -30,8 +29,6 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine not in ENGINES}
     left |= {row.path for part in parts if part.rows.engines for row in part.in_progress}
-    for engine in ENGINES.values():
-        left |= {*_ignored(engine, facts, texts, layout)}
     for path in sorted(texts.keys() - left):
         named = next(_newly_named(path, texts[path], facts, layout), None)
         if named is not None:
@@ -53,23 +50,6 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
             remedy=f"correct that, stop or restart {other.unit}, then {TRY_AGAIN}",
             code="toolkit-needed",
         )
-
-
-def _ignored(
-    engine: Engine, facts: Facts, texts: Mapping[PurePosixPath, File | None], layout: Layout
-) -> Collection[PurePosixPath]:
-    """Return the files that may go on naming programs of the toolkit when that has gone.
-
-    NVIDIA's installer leaves such a drop-in at its end. CRI-O leaves a runtime out whose program is not
-    there, and starts, unless it is the default (engine-facts.md#crio-absent-program).
-    """
-    if engine.named is None:
-        return ()
-    found = next((each.files for each in facts.engines if each.name == engine.name), ())
-    usual = (path for path in sorted(texts) if engine.drop_in_dir in path.parents or path == engine.config)
-    paths = tuple(path for path in found or usual if path.suffix != ".json")
-    runtimes, default = engine.named(tree_of(texts.get(path), path) for path in paths)
-    return () if facts.goes(runtimes.get(default) or default, layout) else paths
 
 
 def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
@@ -144,7 +124,7 @@ def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
                     yield word
         # CRI-O looks for the program of a runtime without one by the name of that.
         for engine in ENGINES.values():
-            runtimes, _ = engine.named((tree,)) if engine.named else ({}, "")
+            runtimes = engine.named(tree) if engine.named else {}
             yield from (name for name, program in runtimes.items() if not program and "/" not in name)
 
 

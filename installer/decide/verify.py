@@ -48,7 +48,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What has to be seen: ``devices`` and the ``driver``'s version where the node has GPUs."""
+    """What has to be seen of the node's GPUs; ``runtime`` is "" where ``binary`` is a hook of containers."""
 
     engine: str
     runtime: str
@@ -111,7 +111,7 @@ def _problem(
         return f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}"
     if MARK not in observed.said.splitlines():
         return f"the container printed {observed.said[:200]!r}", doctor
-    if observed.started_by != wanted.binary:
+    if wanted.runtime and observed.started_by != wanted.binary:
         by = observed.started_by or "a runtime that is not ours"
         return f"it was started by {by}", f"{title} serves another runtime of that name; {doctor}"
     if not observed.wrapper:

@@ -37,11 +37,12 @@ _MAX_VARINT_BITS = 70  # ten bytes
 
 @dataclass(frozen=True, slots=True)
 class CriStatus:
-    """What the engine (containerd or cri-o) serves; ``version`` is its own."""
+    """What the engine (containerd or cri-o) serves; ``version`` is its own, CRI-O's ``pause_image`` too."""
 
     name: str
     version: str
     serving: Effect
+    pause_image: str = ""
 
 
 def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
@@ -61,16 +62,17 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
     with _understood(socket_path):
         version = dict(fields(about))
         conditions = [dict(fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
-        name = version[2].decode()
+        name, pause_image = version[2].decode(), ""
         if name == "cri-o":
             # As `crio status config` asks, which every version answers: Status has nothing of it, or from
             # 1.33 on an object in Go's own names (cri-o commit dd38a18058).
-            serving = crio_effect(tomllib.loads(_http_get(socket_path, "/config", engine.left_s())))
+            config = tomllib.loads(_http_get(socket_path, "/config", engine.left_s()))
+            serving, pause_image = crio_effect(config), config["crio"].get("image", {}).get("pause_image", "")
         else:
             info = dict(_entry(part) for part in _all(answer, 2))
             serving = _containerd_effect(json.loads(info.get("config", "{}")))
         ready = any(each.get(1) == b"RuntimeReady" and each.get(2) == 1 for each in conditions)
-        return CriStatus(name, version[3].decode(), replace(serving, ready=ready))
+        return CriStatus(name, version[3].decode(), replace(serving, ready=ready), pause_image)
 
 
 def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from installer.host.cri_errors import NotAnsweringError
 
 NODE: Final = 2  # NamespaceMode: a network of its own would need CNI
 CONTAINER: Final = 1
+USER_SPECIFIED: Final = 18  # ImageSpec.user_specified_image
 EXEC_S: Final = 30  # a busy node starts a process within seconds
 RETRY_S: Final = 0.2
 SYSTEMD: Final = "system.slice"
@@ -26,7 +27,7 @@ def container(  # noqa: PLR0913 - a container has many sides
 ) -> Iterator[tuple[str, Exec]]:
     """Run a container on ``handler`` in a pod of a new name; yield its id, and how to run a script in it.
 
-    Its image is that of the pod's own sandbox, which is on the node.
+    Its image is that of the pod's own sandbox, which is on the node (engine-facts.md#crio-sandbox-image).
 
     Raises:
         InstallerError: the engine refuses, or does not answer in time; nothing is left, as far as it lets us.
@@ -36,7 +37,7 @@ def container(  # noqa: PLR0913 - a container has many sides
     with calling(socket, timeout_s) as engine:
         sandbox = _text(engine.call("RunPodSandbox", _bytes(1, pod) + _bytes(2, handler)), 1)
         try:
-            config = _container(_image(engine, sandbox), tools, environment)
+            config = _container(status.pause_image or _image(engine, sandbox), tools, environment)
             request = _bytes(1, sandbox) + _bytes(2, config) + _bytes(3, pod)
             made = _text(engine.call("CreateContainer", request), 1)
             engine.call("StartContainer", _bytes(1, made))
@@ -118,7 +119,8 @@ def _image(engine: Calls, sandbox: str) -> str:
 
 
 def _container(image: str, tools: Tools, environment: Mapping[str, str]) -> bytes:
-    config = _bytes(1, _bytes(1, MARK)) + _bytes(2, _bytes(1, image))
+    # As a kubelet does, the image as its user names it, too: a signature is verified by that name.
+    config = _bytes(1, _bytes(1, MARK)) + _bytes(2, _bytes(1, image) + _bytes(USER_SPECIFIED, image))
     config += b"".join(_bytes(3, word) for word in tools.command(WAITS))
     config += b"".join(_bytes(6, _bytes(1, name) + _bytes(2, value)) for name, value in environment.items())
     for there, inside in tools.files:

@@ -176,23 +176,34 @@ def monitors_in_unit_of(process: Path) -> int:
     """Return how many shims and conmons are in the systemd service of a process, a directory of /proc.
 
     A stop of the service may end them, and with them their containers; those in a scope or a pod it does not.
+    A conmon that CRI-O has started for a call in flight holds no container (engine-facts.md#crio-conmon).
     """
     try:
         service = _service_of(process)
     except OSError:
         service = ""
-    return sum(_is_monitor_in(each, service) for each in process.parent.iterdir()) if service else 0
+    return sum(_is_monitor_in(each, service, process.name) for each in process.parent.iterdir() if service)
 
 
-def _is_monitor_in(process: Path, service: str) -> bool:
+def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
     try:
         return (
             process.name.isdigit()
             and text_of(process / "comm").startswith(_MONITORS)
             and _service_of(process) == service
+            and not _is_of_a_call(process, engine)
         )
     except OSError:  # it ended meanwhile
         return False
+
+
+def _is_of_a_call(process: Path, engine: str) -> bool:
+    """Tell whether a conmon serves an exec, or a container that is not made yet, and not a live container."""
+    if not text_of(process / "comm").startswith("conmon"):
+        return False
+    words = text_of(process / "cmdline").split("\0")
+    parent = text_of(process / "stat").rpartition(")")[2].split()[1]
+    return "-e" in words or parent == engine
 
 
 def _service_of(process: Path) -> str:

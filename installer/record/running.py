@@ -58,9 +58,12 @@ def running_containers(
         usual = ENGINES[row.name].state
         if usual.monitor is Monitor.CONMON:
             engine = next((engine for engine in engines if engine.name == row.name), None)
-            handlers = dict(row.runtimes)
-            if engine and engine.serving and engine.serving.default in handlers and not restarts:
-                handlers[""] = handlers[engine.serving.default]
+            # A pod on a handler of its owner's needs our program, too (engine-facts.md#crio-absent-program).
+            told = engine.serving if engine else None
+            paths = {name: PurePosixPath(path) for name, path in told.binaries.items()} if told else {}
+            handlers = {name: path for name, path in paths.items() if path in binaries} | dict(row.runtimes)
+            if told and told.default in handlers and not restarts:
+                handlers[""] = handlers[told.default]
             state = (engine and engine.state) or row.state or usual.usual
             found += of_crio(host, state, handlers, binaries, leads)
     return tuple(found)

@@ -24,6 +24,12 @@ GOOD = Observed("", f"{MARK}\n", BINARY, wrapper=True, real=True)
             WANTED, replace(GOOD, said="exec format error"), "printed 'exec format", id="no word of it"
         ),
         pytest.param(WANTED, replace(GOOD, started_by=None), "that is not ours", id="another runtime"),
+        pytest.param(
+            replace(WANTED, runtime=""),
+            replace(GOOD, started_by=None),
+            "",
+            id="a hook of the default runtime",
+        ),
         pytest.param(WANTED, replace(GOOD, wrapper=False), "was not started", id="not the wrapper"),
         pytest.param(WANTED, replace(GOOD, real=False), "took no part", id="not NVIDIA's"),
         pytest.param(WANTED, replace(GOOD, left="pod 1"), "not removed: pod 1", id="left behind"),

@@ -19,6 +19,13 @@ CONF = """\
 [crio.runtime]
 default_runtime = "crun"
 """
+RECORDED = {
+    "default.toml": "config.toml",
+    "reloaded.toml": "config-reloaded.toml",
+    "exec.json": "exec-in-flight.json",
+}
+# A conmon that ends when it is told to, or in the end; its name is what it was started by.
+PROGRAMS = {"crun": "#!/bin/sh\n", "runc": "#!/bin/sh\n", "conmon": "#!/bin/sh\nsleep 20\n"}
 # As cri-o's contrib/systemd/crio.service, but for the program; @ gives it the name that a real one has.
 UNIT = f"""\
 [Service]
@@ -36,10 +43,11 @@ def crio_booted(booted: Boot, engines: list[EngineSet]) -> Iterator[Node]:
     """Boot a node with the fake CRI-O and no other engine."""
     with booted(next(each for each in engines if not each.docker), start=False) as node:
         node.write("/run/fake/crio.py", (HERE / "fake_crio.py").read_text())
-        node.write("/run/fake/default.toml", (HERE / "crio/config.toml").read_text())
+        for name, recorded in RECORDED.items():
+            node.write(f"/run/fake/{name}", (HERE / "crio" / recorded).read_text())
         node.write("/etc/crio/crio.conf", CONF)
-        for name in ("crun", "runc"):
-            node.write(f"/usr/libexec/crio/{name}", "#!/bin/sh\n")
+        for name, text in PROGRAMS.items():
+            node.write(f"/usr/libexec/crio/{name}", text)
             node.run(["chmod", "755", f"/usr/libexec/crio/{name}"])
         node.run(["mkdir", "-p", DROP_INS, STATE, "/etc/cdi", "/usr/share/containers/oci/hooks.d"])
         node.write("/run/systemd/system/crio.service", UNIT)

@@ -1,8 +1,9 @@
 """A CRI-O as the unit crio.service of a node: what a real 1.37.0 was seen to say and do, without containers.
 
 It does not start with our runtime where there is /run/fake/die. It reads crio.conf and what is below crio.conf.d as cri-o's pkg/config does, over the config that a real one
-reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has
-(engine-facts.md#crio-reload). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
+reported (tests/engines/crio/config.toml). SIGHUP changes what it says, not which handlers it has, and what it had
+filled in at its start is not said any more (crio/config-reloaded.toml; engine-facts.md#crio-reload). An exec is a
+conmon in its own cgroup that a real one was recorded to start (crio/exec-in-flight.json). On SIGTERM it ends when the calls in flight have returned (cmd/crio/main.go: GracefulStop).
 A container is a directory below the state with ``userdata/pidfile``; StopContainer ends that process.
 """
 
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,7 +28,8 @@ import tomlkit
 SOCKET = Path("/run/crio/crio.sock")
 INNER = "/run/crio/grpc.sock"
 CONFIG, DROP_INS = Path("/etc/crio/crio.conf"), Path("/etc/crio/crio.conf.d")
-DEFAULTS = Path("/run/fake/default.toml")
+DEFAULTS, RELOADED = Path("/run/fake/default.toml"), Path("/run/fake/reloaded.toml")
+EXEC = Path("/run/fake/exec.json")
 FLAG = "--default-runtime"
 PR_SET_NAME = 15
 
@@ -48,9 +51,9 @@ def text(field: int, value: bytes | str) -> bytes:
     return varint(field << 3 | 2) + varint(len(content)) + content
 
 
-def merged() -> dict[str, Any]:
+def merged(base: Path = DEFAULTS) -> dict[str, Any]:
     """Return the config that the files have in force: by key, a runtime as a whole."""
-    config = tomllib.loads(DEFAULTS.read_text())
+    config = tomllib.loads(base.read_text())
     # A root file that is not there is passed over (engine-facts.md#crio-flags), a drop-in is not: of a link
     # to nowhere the read fails, of one to a directory too, for filepath.Walk does not follow it.
     found = sorted(path for path in DROP_INS.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -83,6 +86,10 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
 
     def __init__(self) -> None:
         self.said = merged()
+        for one in self.said["crio"]["runtime"]["runtimes"].values():
+            one.setdefault(
+                "monitor_cgroup", "system.slice"
+            )  # TranslateMonitorFieldsForHandler, at a start alone
         self.deeds = dict(self.said["crio"]["runtime"]["runtimes"])
         if Path("/run/fake/die").exists() and "nvidia" in self.deeds:
             raise ValueError("the fake has had enough")
@@ -93,7 +100,7 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
 
     def hang_up(self) -> None:
         with suppress(ValueError):
-            self.said = merged()
+            self.said = merged(RELOADED)
 
     def Version(self, _: bytes, __: Any) -> bytes:  # noqa: N802 - CRI's name
         return text(1, "0.1.0") + text(2, "cri-o") + text(3, "1.37.0") + text(4, "v1")
@@ -121,6 +128,11 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
                 f"failed to find runtime handler {handler} from runtime list map[{names}]",
             )
         return text(1, "pod")
+
+    def ExecSync(self, _: bytes, __: Any) -> bytes:  # noqa: N802
+        """Have a conmon of its own, which is ended with the service."""
+        ended = subprocess.run(json.loads(EXEC.read_text())["cmdline"].split("\0")[:-1], check=False)
+        return number(3, ended.returncode % 256)
 
     def StopContainer(self, request: bytes, _: Any) -> bytes:  # noqa: N802
         """Take an id (field 1) and, in its last byte, the seconds of grace (field 2)."""

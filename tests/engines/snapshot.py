@@ -14,3 +14,8 @@ def snapshot(node: Node, *, times: bool = False) -> dict[str, str]:
     # What an install leaves for the next one tells of the boot, of mounts and of the engine's process, too.
     passing = ("/dist-packages", "/.config/unchanged")
     return {f"/{path}": what for path, what in found.items() if not any(each in path for each in passing)}
+
+
+def but_the_ledger(files: dict[str, str]) -> dict[str, str]:
+    """Return files without the ledger, which remembers why an undo was refused."""
+    return {path: what for path, what in files.items() if not path.endswith("/.toolkit-installer/ledger")}

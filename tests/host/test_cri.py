@@ -126,7 +126,7 @@ def test_a_real_crio_1_37_is_understood(tmp_path: Path) -> None:
     assert serving_now.cdi_dirs == CDI_DIRS
     assert str(serving_now.state) == "/run/containers/storage/overlay-containers"
     assert [str(path) for path in serving_now.hook_dirs] == ["/usr/share/containers/oci/hooks.d"]
-    assert serving_now.handlers["crun"].table["monitor_cgroup"] == "system.slice"
+    assert serving_now.handlers["crun"].table["runtime_root"] == "/run/crun"
 
 
 @pytest.mark.parametrize("http", [b"HTTP/1.0 404 Not Found\r\n\r\nno", b"", b"HTTP/1.0 200 OK\r\n\r\n]"])

@@ -87,6 +87,15 @@ def test_a_unit_that_systemd_restarts_for_nobody_is_told(host: Host, what: str) 
     assert not reason(host)
 
 
+def monitor(process: Path, *words: str, parent: int = 1) -> None:
+    """Write what /proc has of a conmon."""
+    process.mkdir(parents=True)
+    (process / "cmdline").write_text("".join(f"{word}\0" for word in ("/usr/bin/conmon", *words)))
+    (process / "stat").write_text(f"{process.name} (conmon) S {parent} 18 18 0 -1\n")
+    (process / "comm").write_text("conmon\n")
+    (process / "cgroup").write_text(f"{CGROUP}\n")
+
+
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     """Return a /proc as the kernel has it: an engine, what it started, and who is in another unit."""
@@ -98,8 +107,8 @@ def proc(tmp_path: Path) -> Path:
         14: ("containerd-shim", "0::/kubepods/pod1/shim"),
         15: ("containerd-shim", "0::/system.slice/docker-1.scope/system.slice/containerd.service"),
         16: ("pause", CGROUP),
-        17: ("conmon", CGROUP),
     }
+    monitor(tmp_path / "proc/17", "-c", "feed")
     for pid, (name, cgroup) in seen.items():
         (tmp_path / f"proc/{pid}").mkdir(parents=True)
         (tmp_path / f"proc/{pid}/comm").write_text(f"{name}\n")
@@ -113,6 +122,25 @@ def test_only_monitors_in_the_units_own_cgroup_go_with_it(proc: Path) -> None:
     assert monitors_in_unit_of(proc / "13") == 1
     assert monitors_in_unit_of(proc / "14") == 0
     assert monitors_in_unit_of(proc / "99") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "parent", "counts"),
+    [
+        pytest.param(("-c", "feed", "-n", "app", "-e", "--sync"), 10, False, id="an exec's"),
+        pytest.param(("-c", "feed", "-e"), 1, False, id="an exec's of a conmon without --sync"),
+        pytest.param(("-b", "/run/feed", "-c", "feed"), 10, False, id="of a container that is being made"),
+        pytest.param(("-b", "/run/feed", "-c", "feed"), 1, True, id="a live container's"),
+        pytest.param(("-b", "/run/feed", "-n", "-exec"), 1, True, id="a live container's of such a name"),
+    ],
+)
+def test_a_conmon_that_holds_no_container_is_not_counted(
+    proc: Path, words: tuple[str, ...], parent: int, *, counts: bool
+) -> None:
+    before = monitors_in_unit_of(proc / "10")
+    monitor(proc / "18", *words, parent=parent)
+
+    assert monitors_in_unit_of(proc / "10") - before == counts
 
 
 @pytest.mark.parametrize("mode", ["control-group", "mixed", "process", "none", ""])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from installer.decide.effect import Effect
+from installer.decide.effect import Effect, Handler
 from installer.decide.facts import Container, EngineFacts
 from installer.decide.layout import Layout
 from installer.decide.rows import EngineRow, Record, ToolkitRow
@@ -118,3 +118,27 @@ def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
         assert in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, HELD, (engine,)) == ((), ())
 
     assert bool(questions) is asked
+
+
+@pytest.mark.parametrize(
+    ("binary", "found"),
+    [
+        pytest.param(str(OURS), True, id="that starts our program"),
+        pytest.param("/usr/bin/crun", False, id="that does not"),
+    ],
+)
+def test_a_pod_of_crio_on_a_handler_of_its_owners_needs_what_that_starts(
+    tmp_path: Path, binary: str, *, found: bool
+) -> None:
+    row = EngineRow("crio", SOCKET, "", (("nvidia", OURS),))
+    annotations = {"io.kubernetes.cri-o.SandboxID": ID, "io.kubernetes.cri-o.RuntimeHandler": "gpu"}
+    sandbox = tmp_path / "run/containers/storage/overlay-containers" / ID / "userdata"
+    sandbox.mkdir(parents=True)
+    (sandbox / "config.json").write_text(json.dumps({"annotations": annotations}))
+    engine = EngineFacts(
+        "crio", CONFIG, None, None, (), SOCKET, "", serving=Effect({"gpu": Handler(binary)}, "runc")
+    )
+
+    running, _ = in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, replace(HELD, engines=(row,)), (engine,))
+
+    assert [each.id for each in running] == ([ID] if found else [])

@@ -6,7 +6,7 @@ from typing import Final
 
 from installer.decide.edits import Key, Syntax, Tree, Value, Want
 from installer.decide.effect import Effect, Handler
-from installer.decide.engines.crio_effect import HOOK_DIR, STATE, named
+from installer.decide.engines.crio_effect import HOOK_DIR, STATE, SYSTEM_PATH, named
 from installer.decide.engines.model import (
     ConfigFiles,
     Decision,
@@ -48,7 +48,6 @@ INHERIT: Final = "inherit_default_runtime"
 NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS, INHERIT})
 CONFIG_FLAGS: Final = ("--config", "-c")
 DROP_IN_FLAGS: Final = ("--config-dir", "-d")
-SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:

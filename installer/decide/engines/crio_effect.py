@@ -1,6 +1,5 @@
 """What CRI-O has in force, from its own words: GET /config on its socket, or its program's ``config``."""
 
-from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -14,6 +13,10 @@ RUN_ROOT: Final = "/run/containers/storage"
 DRIVER: Final = "overlay"
 STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")
 SOURCE: Final = PurePosixPath("/config")
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What CRI-O fills into each runtime at its start, ours too: from these keys of crio.runtime, or by itself.
+FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", "monitor_path": "conmon", "monitor_env": "conmon_env"}
+USUAL: Final = ("system.slice", *(f"{place}/conmon" for place in SYSTEM_PATH.split(":")))
 
 
 def effect(tree: Tree) -> Effect:
@@ -31,7 +34,7 @@ def effect(tree: Tree) -> Effect:
     runtimes = table(runtime, ("runtimes",), SOURCE)
     handlers = {}
     for name in runtimes:
-        one = table(runtimes, (name,), SOURCE)
+        one = _said(table(runtimes, (name,), SOURCE), runtime)
         handlers[name] = Handler(text(one, "runtime_path", SOURCE), one)
     run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
@@ -54,16 +57,16 @@ def effect(tree: Tree) -> Effect:
     )
 
 
-def named(trees: Iterable[Tree]) -> tuple[dict[str, str], str]:
-    """Return the runtimes and the default that files name, given in the order in which CRI-O reads them."""
-    said: dict[str, str] = {}
-    default = ""
-    for tree in trees:
-        runtime = table(tree, ("crio", "runtime"), SOURCE)
-        runtimes = table(runtime, ("runtimes",), SOURCE)
-        said |= {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
-        default = text(runtime, "default_runtime", SOURCE) or default
-    return said, default
+def _said(one: Tree, runtime: Tree) -> Tree:
+    """Return a runtime less what was filled in, which is not told any more after a reload."""
+    filled = {key: (*USUAL, runtime.get(said)) for key, said in FILLED_IN.items()}
+    return {key: value for key, value in one.items() if value not in filled.get(key, ())}
+
+
+def named(tree: Tree) -> dict[str, str]:
+    """Return the runtimes that a file names, with their programs."""
+    runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
+    return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
 
 
 def _digest(tree: Tree) -> str:

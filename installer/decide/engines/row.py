@@ -169,8 +169,7 @@ class Engine:
     containers for it. ``reload_misreports`` tells that after a reload it says what its files say, and
     serves what it had (engine-facts.md#crio-reload).
 
-    ``named`` returns the runtimes, with their programs, and the default that files name. It is there for an
-    engine that passes over a runtime whose program is absent, and does not start if that is its default.
+    ``named`` returns the runtimes that a file names, with their programs: "" is looked for by its name.
 
     ``check`` returns how its program is asked what it makes of texts, None where it has no such question.
 
@@ -210,7 +209,7 @@ class Engine:
     uses: str = ""
     reload_misreports: bool = False
     check: Callable[[Question], Check] | None = None
-    named: Callable[[Iterable[Tree]], tuple[Mapping[str, str], str]] | None = None
+    named: Callable[[Tree], Mapping[str, str]] | None = None
     starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
     finishes_calls: bool = False
     pidfile: PurePosixPath | None = None

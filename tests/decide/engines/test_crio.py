@@ -2,10 +2,12 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from installer.decide.edits import Value
+from installer.decide.effect import Effect
 from installer.decide.engines.crio_effect import effect
 from installer.decide.errors import InstallerError
 from tests.decide.engines.configs import NVIDIA, TOOLKIT, at, decided, result
@@ -60,9 +62,52 @@ def test_a_new_entry_inherits(said: str, inherited: dict[str, Value]) -> None:
     }
 
 
+def recorded_config(name: str = "config.toml") -> dict[str, Any]:
+    return tomllib.loads((Path(__file__).parents[2] / "engines/crio" / name).read_text())
+
+
+def test_what_a_reload_has_crio_forget_is_no_difference() -> None:
+    started, reloaded = recorded_config(), recorded_config("config-reloaded.toml")
+
+    entries = [nvidia_of(effect(each)) for each in (started, reloaded)]
+
+    assert started["crio"]["runtime"]["runtimes"] != reloaded["crio"]["runtime"]["runtimes"]
+    assert entries[0] == entries[1]
+    assert effect(started).handlers == effect(reloaded).handlers
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said", "inherited"),
+    [
+        pytest.param("monitor_cgroup", "pod", {"conmon_cgroup": "pod"}, False, id="conmon_cgroup"),
+        pytest.param("monitor_cgroup", "pod", {}, True, id="a cgroup of the runtime's own"),
+        pytest.param("monitor_path", "/opt/conmon", {"conmon": "/opt/conmon"}, False, id="conmon"),
+        pytest.param("monitor_path", "/usr/bin/conmon", {}, False, id="found in the PATH"),
+        pytest.param("monitor_path", "/opt/conmon", {"conmon": ""}, True, id="a path of the runtime's own"),
+        pytest.param("monitor_env", ["A=1"], {"conmon_env": ["A=1"]}, False, id="conmon_env"),
+        pytest.param("monitor_env", ["A=1"], {"conmon_env": []}, True, id="variables of the runtime's own"),
+    ],
+)
+def test_what_crio_fills_in_for_each_runtime_is_not_inherited(
+    key: str, value: Value, said: dict[str, Value], *, inherited: bool
+) -> None:
+    recorded = recorded_config("config-reloaded.toml")
+    recorded["crio"]["runtime"] |= said
+    recorded["crio"]["runtime"]["runtimes"]["crun"][key] = value
+
+    entry = nvidia_of(effect(recorded))
+
+    assert isinstance(entry, dict)
+    assert (entry.get(key) == value) is inherited
+
+
+def nvidia_of(serving: Effect) -> Value:
+    return at(result(decided("crio", {}, serving=serving)), "crio", "runtime", "runtimes", "nvidia")
+
+
 def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
     """The operator names a file that CRI-O does not read, so that the files alone tell nothing."""
-    recorded = tomllib.loads((Path(__file__).parents[2] / "engines/crio/config.toml").read_text())
+    recorded = recorded_config()
     runtimes = recorded["crio"]["runtime"]["runtimes"]
     recorded["crio"]["runtime"]["default_runtime"] = "runc"
     runtimes["runc"]["privileged_without_host_devices"] = True
@@ -75,7 +120,6 @@ def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
         "runtime_root": "/run/runc",
         "privileged_without_host_devices": True,
         "monitor_path": "/usr/libexec/crio/conmon",
-        "monitor_cgroup": "system.slice",
         "container_min_memory": "12MiB",
         "container_create_timeout": 240,
     }
@@ -83,7 +127,7 @@ def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
 
 
 def test_ours_as_the_reported_default_is_not_what_ours_inherit() -> None:
-    recorded = tomllib.loads((Path(__file__).parents[2] / "engines/crio/config.toml").read_text())
+    recorded = recorded_config()
     runtime = recorded["crio"]["runtime"]
     runtime["runtimes"]["nvidia"] = {**runtime["runtimes"]["crun"], "runtime_path": NVIDIA}
     runtime["default_runtime"] = "nvidia"
