@@ -1,6 +1,6 @@
 """One config: what it would be without us, what it should be with us, and the row by which it is undone."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
@@ -43,7 +43,7 @@ class ConfigChange:
 
     ``step`` is None where the file is as wanted, ``row`` where nothing in it is ours;
     ``original`` is the file without us, to be ``saved`` where it is not yet; ``taken_back`` tells that keys
-    we wanted in an earlier run are not wanted any more.
+    we wanted in an earlier run are not wanted any more, ``adds`` that all of them are, with others.
     """
 
     step: WriteConfig | None
@@ -51,6 +51,7 @@ class ConfigChange:
     original: File | None
     taken_back: bool = False
     saved: bool = True
+    adds: bool = False
 
 
 def syntax_of(path: PurePosixPath, text: str, engine: str = "") -> Syntax:
@@ -192,7 +193,12 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         ConfigRow(engine, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
         taken_back=taken_back,
+        adds=row is not None and _values(relocated(row, now)) - _values(without.relied_on) <= _values(total),
     )
+
+
+def _values(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
+    return {(edit.key, edit.after) for edit in edits if edit.after != EMPTY}
 
 
 def untouched(

@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.choice import texts_alone
 from installer.decide.configs import syntax_of, text_of, tree_of
 from installer.decide.edits import Want, apply
 from installer.decide.edits.tree import same
@@ -16,6 +15,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.inode import File
 from installer.decide.plan import entries_for, plan_install
 from installer.decide.rows import Record
+from installer.decide.texts import texts_alone
 from installer.decide.undo import plan_undo
 from installer.decide.undone import value_at
 from tests.decide.golden import Case, Disk, accepted, cases, undo_facts, written
