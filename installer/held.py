@@ -19,9 +19,9 @@ from installer.host.devices import is_read_only
 from installer.host.files import NOEXEC, Host
 from installer.record import own_toolkit
 from installer.record.access import exposed
-from installer.record.in_force import lacking
 from installer.record.ledger import is_lost, ledger_lost
 from installer.record.lost import lost_specification, named_toolkits
+from installer.record.refused import lacking
 from installer.record.room import crowded, mounted
 from installer.record.theirs import is_theirs
 
@@ -29,6 +29,7 @@ REPAIR: Final = "install puts it right"
 NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
 CROWDED: Final = "full: no container could be started, each has its state there; make room"
 READ_ONLY: Final = "read-only: a repair or an uninstall would fail; mount it with -o remount,rw"
+CORRECT: Final = "correct them before its next start"
 IN_FORCE: Final = ", our keys in force"
 THEIRS: Final = (
     "not ours: another installer has put its toolkit there; uninstall leaves it that and the runtimes that "
@@ -130,7 +131,10 @@ def _config_lines(host: Host, layout: Layout, held: Record, *, ignores: bool) ->
     lacks: dict[str, tuple[str, ...]] = {}
     for row in held.configs:
         if row.engine in engines and row.engine not in lacks:
-            lacks[row.engine] = _lacking(host, engines[row.engine], held)
+            fatal, lacks[row.engine] = _lacking(host, engines[row.engine], held)
+            if fatal:
+                state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
+                yield Line(row.engine, state, good=False, later=True)
             for lack in lacks[row.engine]:
                 state = f"drifted: {lack} in its configs: {REPAIR}"
                 yield Line(row.engine, state, good=False, later=ignores)
@@ -140,11 +144,11 @@ def _config_lines(host: Host, layout: Layout, held: Record, *, ignores: bool) ->
         yield replace(line, state=line.state.removesuffix(IN_FORCE)) if told else line
 
 
-def _lacking(host: Host, engine: EngineRow, held: Record) -> tuple[str, ...]:
+def _lacking(host: Host, engine: EngineRow, held: Record) -> tuple[str, tuple[str, ...]]:
     try:
         return lacking(host, engine, [row for row in held.configs if row.engine == engine.name])
     except InstallerError:
-        return ()  # told where the config is
+        return "", ()  # told where the config is
 
 
 def _config_line(host: Host, layout: Layout, row: ConfigRow, *, finished: bool) -> Line:

@@ -1,30 +1,32 @@
 """Which texts an engine is given at an install: with our entries, and all else in force as before."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
 
 from installer.decide import reloading, restarts
 from installer.decide.configs import (
     ConfigChange,
     config_change,
-    syntax_of,
-    text_of,
     untouched,
     withdrawn,
-    without_us,
 )
 from installer.decide.data import dataclass, replace
-from installer.decide.edits import parse
 from installer.decide.effect import Effect, Handler, disturbed
 from installer.decide.engines import ENGINES
-from installer.decide.engines.model import ConfigFiles, Decision, RuntimeEntry
+from installer.decide.engines.model import Decision, RuntimeEntry
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts
-from installer.decide.inode import File
 from installer.decide.options import Options, RestartMode
-from installer.decide.rows import ConfigRow
 from installer.decide.steps import Neighbour, Reload, Step
-from installer.decide.texts import Ask, Texts, in_force
+from installer.decide.texts import (
+    Ask,
+    Texts,
+    config_files,
+    configs_of,
+    digest_of,
+    files_without_us,
+    in_force,
+    present,
+)
 from installer.decide.undone import runtime_of
 
 
@@ -52,6 +54,11 @@ class Choice:
         return any(change.step is not None for change in self.changes)
 
     @property
+    def texts(self) -> Texts:
+        """What is written."""
+        return _written(self.changes)
+
+    @property
     def reloads(self) -> bool:
         """Whether the engine has to read it now."""
         return any(isinstance(step, Reload) for step in self.steps)
@@ -60,57 +67,6 @@ class Choice:
     def names(self) -> frozenset[str]:
         """The names of our runtimes, those of earlier runs too."""
         return _names((*self.reload.present, *self.reload.absent))
-
-
-def texts_alone(engine: EngineFacts, texts: Texts) -> Effect:
-    """Return what texts have in force as far as they tell by themselves: an ``Ask`` that asks nobody."""
-    return ENGINES[engine.name].effect(config_files(engine, texts))
-
-
-def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None) -> ConfigFiles:
-    """Return texts as the engine's functions take them.
-
-    Raises:
-        InstallerError: one of them is not valid.
-    """
-    order = dict.fromkeys((*engine.files, *sorted(texts)))
-    files = {path: file for path in order if (file := texts.get(path)) is not None}
-    said = {path: text_of(file, path) for path, file in files.items()}
-    trees = {
-        path: parse(text, syntax_of(path, text, engine.name), name=str(path)) for path, text in said.items()
-    }
-    return ConfigFiles(
-        engine.config,
-        engine.drop_in,
-        trees,
-        engine.version,
-        engine.hook,
-        before,
-        engine.serving,
-        files,
-        engine.flags,
-        engine.unreadable,
-        engine.dormant,
-        engine.rendered,
-        ENGINES[engine.name].title,
-    )
-
-
-def files_without_us(engine: EngineFacts, facts: Facts) -> dict[PurePosixPath, File | None]:
-    """Return each config of an engine as it would be without us.
-
-    Raises:
-        InstallerError: somebody else wrote since, and the text is not valid any more.
-    """
-    held = (row.path for row in _configs(engine, facts))
-    return {path: without_us(path, facts).file for path in dict.fromkeys((*engine.files, *held))}
-
-
-def _configs(engine: EngineFacts, facts: Facts) -> Iterator[ConfigRow]:
-    """Yield the rows of an engine but for copies of its root file: a revert may need what stands there."""
-    for row in facts.held.configs:
-        if row.engine == engine.name and not ENGINES[engine.name].is_copy(row.path):
-            yield row
 
 
 def choose(
@@ -129,23 +85,25 @@ def choose(
         engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts
     )
     choice = _choice(plain, entries, facts, options)
-    if ENGINES[engine.name].finds or not choice.steps:
+    if ENGINES[engine.name].finds or (not choice.steps and _in_force(plain, entries, facts, ask)):
         return choice  # nothing is written
     before = _before_us(engine, texts, ask)
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
     lived = in_force(engine, facts, now, ask) if now != texts else before
-    refusals = []
+    found, refusals = ask(engine, now), []
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
         way = _way(engine, decision, entries, facts)
+        if way.adds and found.rest_digest and not found.fatal:
+            wrong = [*_unserved(engine, decision, found, entries), *disturbed(before, found, _names(entries))]
+            way = way if wrong or (decision.cdi and not found.cdi) else _as_it_stands(way, facts)
         after = ask(engine, {**now, **way.texts})
         wrong = [*_unserved(engine, way.decision, after, entries), *disturbed(before, after, _names(entries))]
         if not (wrong or lived.broken or lived.undefined):
             wrong += disturbed(lived, after, ours)
         told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
-            found = ask(engine, now)
             heals = now != texts and bool(found.broken or found.undefined)
             return replace(_choice(way, entries, facts, options, after), heals=heals)
         refusals.append(decision.doubt or _refusal(way, wrong))
@@ -190,15 +148,51 @@ class _Way:
 
     @property
     def texts(self) -> Texts:
-        return {change.step.path: change.step.after for change in self.changes if change.step is not None}
+        return _written(self.changes)
+
+    @property
+    def adds(self) -> bool:
+        return all(change.adds for change in self.changes if change.step is not None)
+
+
+def _written(changes: Iterable[ConfigChange]) -> Texts:
+    return {change.step.path: change.step.after for change in changes if change.step is not None}
+
+
+def _in_force(way: "_Way", entries: Iterable[RuntimeEntry], facts: Facts, ask: Ask) -> bool:
+    """Tell whether texts that hold what is wanted still come to it, whatever others have written since."""
+    now = present(way.engine, facts)
+    held = next((row for row in facts.held.engines if row.name == way.engine.name), None)
+    if held is None or held.proven in {"", digest_of(now)} or (found := ask(way.engine, now)).fatal:
+        return True  # what would not start is told for itself: it serves until then
+    return not any(_unserved(way.engine, way.decision, found, entries))
+
+
+def _is_proven(way: "_Way", entries: Iterable[RuntimeEntry], facts: Facts) -> bool:
+    """Tell whether the same was installed in the same place, and nobody has written since."""
+    wanted = tuple((entry.name, entry.binary) for entry in entries)
+    default = next((entry.name for entry in entries if entry.default), "")
+    places = {row.path for row in configs_of(way.engine, facts) if row.written}
+    return places == {files.path for files in way.decision.files} and any(
+        (row.name, row.proven) == (way.engine.name, digest_of(present(way.engine, facts)))
+        and (row.runtimes, row.default) == (wanted, default)
+        for row in facts.held.engines
+    )
+
+
+def _as_it_stands(way: "_Way", facts: Facts) -> "_Way":
+    """Return a way without its writes: the engine has what is wanted in force."""
+    rows = ((change, change.step and facts.held.config(change.step.path)) for change in way.changes)
+    changes = (replace(change, step=None, row=row, saved=False) if row else change for change, row in rows)
+    return replace(way, changes=tuple(changes))
 
 
 def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts) -> _Way:
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
-    if any(row.edits and not row.ours for row in _configs(engine, facts)):
+    if any(row.edits and not row.ours for row in configs_of(engine, facts)):
         decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
-    held = [row for row in _configs(engine, facts) if row.path not in wanted]
+    held = [row for row in configs_of(engine, facts) if row.path not in wanted]
     # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
     changes += [withdrawn(row, facts) for row in held if row.written]
     known = {*wanted, *(row.path for row in held if row.written)}
@@ -206,7 +200,10 @@ def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry
     for path in engine.files:
         if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
             changes.append(found)
-    return _Way(engine, decision, tuple(changes))
+    way = _Way(engine, decision, tuple(changes))
+    # What ours inherit is what it reports, which a reload changes: what nobody changed is no drift.
+    stands = ENGINES[engine.name].reload_misreports and _is_proven(way, entries, facts)
+    return _as_it_stands(way, facts) if stands else way
 
 
 def _names(entries: Iterable[RuntimeEntry]) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """One config: what it would be without us, what it should be with us, and the row by which it is undone."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
@@ -34,6 +34,7 @@ class WithoutUs:
     emptied: tuple[Key, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     unnamed: frozenset[str] = frozenset()
+    relied_on: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class ConfigChange:
 
     ``step`` is None where the file is as wanted, ``row`` where nothing in it is ours;
     ``original`` is the file without us, to be ``saved`` where it is not yet; ``taken_back`` tells that keys
-    we wanted in an earlier run are not wanted any more.
+    we wanted in an earlier run are not wanted any more, ``adds`` that all of them are, with others.
     """
 
     step: WriteConfig | None
@@ -50,6 +51,7 @@ class ConfigChange:
     original: File | None
     taken_back: bool = False
     saved: bool = True
+    adds: bool = False
 
 
 def syntax_of(path: PurePosixPath, text: str, engine: str = "") -> Syntax:
@@ -115,16 +117,20 @@ def without_us(path: PurePosixPath, facts: Facts, kept: Collection[str] = ()) ->
     going = tuple(edit for edit in edits if _goes(edit, row.engine, kept))
     was = text_of(facts.originals.get(path), path)
     found = undone(text_of(now, path), going, row.syntax, name=str(path), original=was)
-    left = tuple(edit for edit in edits if edit not in going or runtime_of(edit.key) in found.taken)
+    stays = {*edits} - {*going} | {*found.relied_on}
+    left = tuple(edit for edit in edits if edit in stays or runtime_of(edit.key) in found.taken)
     empty = row.original is None and not found.text.strip()
     file = None if empty else File(found.text.encode(), now.meta)
-    return WithoutUs(file, found.overruled, left, found.emptied, found.taken, found.unnamed)
+    return WithoutUs(file, found.overruled, left, found.emptied, found.taken, found.unnamed, found.relied_on)
 
 
 def notes_of(path: PurePosixPath, was: WithoutUs) -> Iterator[str]:
     """Yield what the owner of a file should know of the one without us."""
     for edit in was.overruled:
         yield f"left {'.'.join(edit.key)} in {path}: somebody has changed it since"
+    for edit in was.relied_on:
+        if edit.after != EMPTY:
+            yield f"left {'.'.join(edit.key)} in {path}: what others have added there needs it"
     for key in was.emptied:
         yield f"removed {'.'.join(key)} from {path}: it was a setting of our runtime"
     for name, program in was.taken.items():
@@ -159,9 +165,10 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
-    original = without_us(path, facts).file
+    without = without_us(path, facts)
+    original = without.file
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
-    stale = _stale(row, now, total, wanted)
+    stale = tuple(edit for edit in _stale(row, now, total, wanted) if edit not in without.relied_on)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     taken_back = any(edit.after != EMPTY for edit in stale)
     text = text_of(now, path)
@@ -186,7 +193,12 @@ def config_change(engine: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         ConfigRow(engine, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
         taken_back=taken_back,
+        adds=row is not None and _values(relocated(row, now)) - _values(without.relied_on) <= _values(total),
     )
+
+
+def _values(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
+    return {(edit.key, edit.after) for edit in edits if edit.after != EMPTY}
 
 
 def untouched(

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide import restarts
-from installer.decide.choice import Choice, files_without_us, texts_alone
+from installer.decide.choice import Choice
 from installer.decide.configs import without_us
 from installer.decide.data import dataclass, field, replace
 from installer.decide.effect import flat
@@ -25,7 +25,7 @@ from installer.decide.parts.cdi import OWNER
 from installer.decide.reloading import in_progress
 from installer.decide.rows import Record, ToolkitRow
 from installer.decide.steps import Reload, Step, WriteConfig
-from installer.decide.texts import Ask
+from installer.decide.texts import Ask, files_without_us, texts_alone
 from installer.decide.toolkit import FOR_CDI, WHOLE
 from installer.decide.toolkit_config import low_level_words
 

@@ -60,7 +60,8 @@ class EngineRow:
     ``pending`` is what the engine had not taken up when it was last asked, and when it will. ``config`` is
     its root config, None where nothing has to be said there; ``default`` the runtime that was to be its
     default, "" for none; ``version`` that of the engine at the install. ``restart_due`` tells that a restart
-    is still to come by which it reads its configs.
+    is still to come by which it reads its configs. ``proven`` is the digest of all texts that it reads, as
+    the last install left them; 0.2.0 does not tell ("").
     """
 
     name: str
@@ -73,6 +74,7 @@ class EngineRow:
     default: str = ""
     version: tuple[int, ...] | None = None
     restart_due: bool = False
+    proven: str = ""
 
     @property
     def title(self) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePosixPath
 
-from installer.decide.choice import texts_alone
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.model import RuntimeEntry
@@ -18,7 +17,7 @@ from installer.decide.references import references
 from installer.decide.reloading import knowing_texts_of, take_up
 from installer.decide.rows import Record
 from installer.decide.steps import Reload, Step, WriteConfig, inverse
-from installer.decide.texts import Ask
+from installer.decide.texts import Ask, texts_alone
 
 
 def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:

@@ -8,6 +8,8 @@ from installer.decide.edits import ABSENT, Edit, Key, Syntax, Tree, Value, Want,
 from installer.decide.engines.model import is_ours, leaves
 
 RUNTIMES: Final = "runtimes"  # the table of the runtimes, in all engines
+VERSION: Final = ("version",)  # the schema of a TOML text
+BUILT_IN: Final = "runc"
 # What makes a runtime start something, spelled without case and underscores.
 STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
 
@@ -19,7 +21,8 @@ class Undone:
     ``overruled`` are the edits of ours that somebody else has overruled, and ``emptied`` the settings of
     others in a runtime of ours, which went with it. ``taken`` are the runtimes that somebody has taken over,
     with what they start: what we wrote there stays, for they do not start without it. ``unnamed`` are those
-    of them that named our program besides, and do so no more.
+    of them that named our program besides, and do so no more. ``relied_on`` are the edits of ours without
+    which an engine would read otherwise what others have added.
     """
 
     text: str
@@ -27,6 +30,7 @@ class Undone:
     emptied: tuple[Key, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     unnamed: frozenset[str] = frozenset()
+    relied_on: tuple[Edit, ...] = ()
 
 
 def undone(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, original: str = "") -> Undone:
@@ -36,6 +40,9 @@ def undone(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, origi
         InstallerError: a text is not valid.
     """
     found = _without(text, edits, syntax, name)
+    if relied_on := _relied_on(found.text, edits, syntax, name=name, original=original):
+        less = [edit for edit in edits if edit not in relied_on]
+        return replace(undone(text, less, syntax, name=name, original=original), relied_on=relied_on)
     taken = dict(_taken_over(found, edits, syntax, name=name, original=original))
     if not taken:
         return found
@@ -70,6 +77,31 @@ def _without(text: str, going: Sequence[Edit], syntax: Syntax, name: str) -> Und
         tuple(edit for edit in overruled if edit.key not in orphans),
         tuple(key for key, value in orphans.items() if value or key in changed),
     )
+
+
+def _relied_on(
+    left: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, original: str
+) -> tuple[Edit, ...]:
+    """Return the edits of ours that others rely on who have added to a text since: ``left`` is without ours.
+
+    The schema says how an engine reads all of it. A table of runtimes has no built-in one in containerd 1.x.
+    """
+    heads = [edit for edit in edits if syntax is Syntax.TOML and edit.before is None and _is_head(edit.key)]
+    now, was = (parse(each, syntax, name=name) if heads else {} for each in (left, original))
+    return tuple(
+        edit
+        for edit in heads
+        if (there := value_at(now, _above(edit))) and there != value_at(was, _above(edit))
+    )
+
+
+def _is_head(key: Key) -> bool:
+    return key == VERSION or runtime_of(key) == BUILT_IN
+
+
+def _above(edit: Edit) -> Key:
+    """Return the key of the table whose meaning an edit changes as a whole."""
+    return edit.key[: edit.key.index(RUNTIMES) + 1] if RUNTIMES in edit.key else ()
 
 
 def _taken_over(

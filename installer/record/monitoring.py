@@ -26,9 +26,9 @@ from installer.host.events import log
 from installer.host.files import Host
 from installer.record import nri_seen, published
 from installer.record.counts import read_counts, write_counts
-from installer.record.in_force import lacking
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
+from installer.record.refused import lacking
 
 TEXTS: Final[Mapping[str, Callable[[Figures], str] | None]] = {
     published.METRICS: exposition,
@@ -168,7 +168,7 @@ def _and_restarts(counted: Mapping[str, int], ledger: Ledger) -> dict[str, int]:
 
 def _drifted(host: Host, row: EngineRow, held: Record) -> bool:
     try:
-        return bool(lacking(host, row, [each for each in held.configs if each.engine == row.name]))
+        return any(lacking(host, row, [each for each in held.configs if each.engine == row.name]))
     except InstallerError:
         return True
 

@@ -95,6 +95,7 @@ def _engine_out(row: EngineRow) -> dict[str, Any]:
         "default": row.default,
         "version": row.version,
         **({"restart_due": True} if row.restart_due else {}),
+        **({"proven": row.proven} if row.proven else {}),
     }
 
 
@@ -197,6 +198,7 @@ def _engine(row: Mapping[str, Any]) -> EngineRow:
         _text(row.get("default", "")),
         None if row.get("version") is None else tuple(_number(part) for part in _list(row["version"])),
         restart_due=bool(row.get("restart_due", False)),
+        proven=_text(row.get("proven", "")),
     )
 
 

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.decide.choice import texts_alone
 from installer.decide.configs import text_of
 from installer.decide.data import replace
 from installer.decide.effect import Effect
@@ -15,7 +14,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File, Kind
 from installer.decide.steps import Step, WriteConfig
-from installer.decide.texts import Texts
+from installer.decide.texts import Texts, texts_alone
 from installer.host.files import Host
 from installer.host.memory import Held, held_directory, held_texts
 from installer.host.programs import ENVIRONMENT, Ran, run_in

@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.choice import texts_alone
 from installer.decide.edits import Syntax
 from installer.decide.effect import Effect, Flags, Handler, disturbed
 from installer.decide.engines import ENGINES
@@ -19,7 +18,7 @@ from installer.decide.plan import Plan, entries_for, plan_install
 from installer.decide.restarts import not_started_again
 from installer.decide.rows import Record
 from installer.decide.steps import Neighbour, Reload, WriteConfig
-from installer.decide.texts import Texts
+from installer.decide.texts import Texts, texts_alone
 from installer.decide.undo import plan_undo
 from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
 from tests.decide.serving import served

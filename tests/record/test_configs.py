@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.choice import texts_alone
 from installer.decide.configs import tree_of
 from installer.decide.engines import ENGINES
 from installer.decide.facts import EngineFacts
+from installer.decide.texts import texts_alone
 from installer.host.files import Host
 from installer.record.configs import contents_of, with_configs
 

@@ -60,6 +60,7 @@ ENGINES = st.builds(
     TEXTS,
     st.none() | st.lists(st.integers(0, 99), max_size=3).map(tuple),
     restart_due=st.booleans(),
+    proven=TEXTS,
 )
 VERSIONS = DIGESTS | st.sampled_from([STAND_IN, ADOPTED])
 TOOLKITS = st.builds(

@@ -21,7 +21,7 @@ from installer.decide.references import with_named
 from installer.decide.reloading import take_up
 from installer.decide.rows import ConfigRow, EngineRow, Record
 from installer.decide.steps import FindRuntimes, Reload, Step, WriteConfig
-from installer.decide.texts import Ask
+from installer.decide.texts import Ask, digest_of, present
 
 
 def choices(
@@ -61,15 +61,15 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         next((one.name for one in asked if one.default), ""),
         engine.version,
         restart_due=choice.waits,
+        proven=digest_of({**present(engine, facts), **choice.texts}),
     )
     rows = tuple(reloading.rows_for(choice.changes, choice.steps))
-    configs = with_named((config for config, _ in rows), facts, options.layout)
     told = choice.after is not None and choice.after.rest_digest and choice.reloads
     return Part(
         id_of(engine.name),
         choice.steps,
         tuple(reasons.of_install(choice, facts.held)),
-        Record(engines=(row,), configs=tuple(configs)),
+        Record((), None, (row,), tuple(with_named((each for each, _ in rows), facts, options.layout))),
         backups=tuple(original for _, original in rows if original is not None),
         notes=(
             *decision.notes,

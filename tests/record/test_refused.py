@@ -1,14 +1,15 @@
-"""Whether configs still come to what was installed, by their texts alone."""
+"""Whether configs still come to what was installed, where no program of the engine is there to ask."""
 
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
+from installer.decide.inode import File
 from installer.decide.rows import ConfigRow, EngineRow
+from installer.decide.texts import digest_of
 from installer.host.files import Host
-from installer.record.in_force import AT_MOST_BYTES, lacking
+from installer.record.refused import lacking
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -22,7 +23,9 @@ def found(root: Path, text: str, row: EngineRow = ROW) -> tuple[str, ...]:
     (root / "etc/docker").mkdir(parents=True, exist_ok=True)
     (root / "etc/docker/daemon.json").write_text(text)
     rows = [ConfigRow(row.name, CONFIG, None, None, (), ())]
-    return lacking(Host.under(PurePosixPath(root)), row, rows)
+    fatal, lacks = lacking(Host.under(PurePosixPath(root)), row, rows)
+    assert fatal == ""
+    return lacks
 
 
 @pytest.mark.parametrize(
@@ -47,27 +50,40 @@ def found(root: Path, text: str, row: EngineRow = ROW) -> tuple[str, ...]:
             ("the runtime nvidia starts something else",),
             id="not by a path",
         ),
-        pytest.param(" " * AT_MOST_BYTES + "{}", (), id="too long for a probe"),
     ],
 )
 def test_what_a_config_does_not_come_to_any_more(tmp_path: Path, text: str, said: tuple[str, ...]) -> None:
     assert found(tmp_path, text) == said
 
 
-def test_as_long_as_a_probe_reads(tmp_path: Path) -> None:
-    text = "{}" + " " * (AT_MOST_BYTES - 2)
+def test_texts_as_the_last_install_left_them_are_proven_whatever_they_say(tmp_path: Path) -> None:
+    proven = replace(ROW, proven=digest_of({CONFIG: File(b"{}")}))
 
-    assert found(tmp_path, text) != ()
-    assert found(tmp_path, f"{text} ") == ()
+    assert found(tmp_path, "{}", proven) == ()
+    assert found(tmp_path, "{ }", proven) != ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param('{"default-runtime": "gone"}', 'its default-runtime "gone" is not defined', id="gone"),
+        pytest.param("{", "read /etc/docker/daemon.json as JSON", id="not valid"),
+    ],
+)
+def test_a_config_that_the_next_start_would_refuse_is_told_with_the_reason(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_text(text)
+
+    fatal, lacks = lacking(Host.under(PurePosixPath(tmp_path)), ROW, [])
+
+    assert fatal.startswith(reason)
+    assert lacks == ()
 
 
 def test_no_default_is_missed_that_was_not_installed(tmp_path: Path) -> None:
     row = replace(ROW, default="")
 
     assert found(tmp_path, MINE.replace("default-runtime", "x"), row) == ()
-    assert lacking(Host.under(PurePosixPath(tmp_path)), replace(row, config=None), ()) == ()
-
-
-def test_a_config_that_is_not_valid_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InstallerError, match=r"daemon\.json"):
-        found(tmp_path, "{")
+    assert lacking(Host.under(PurePosixPath(tmp_path)), replace(row, config=None), ()) == ("", ())

@@ -1,0 +1,110 @@
+"""An administrator adds to each reviewed config after an install: it stays what it is, and leads back to his text."""
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.configs import syntax_of, text_of, tree_of
+from installer.decide.edits import Want, apply
+from installer.decide.edits.tree import same
+from installer.decide.effect import disturbed
+from installer.decide.engines import ENGINES
+from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
+from installer.decide.errors import InstallerError
+from installer.decide.inode import File
+from installer.decide.plan import entries_for, plan_install
+from installer.decide.rows import Record
+from installer.decide.texts import texts_alone
+from installer.decide.undo import plan_undo
+from installer.decide.undone import value_at
+from tests.decide.golden import Case, Disk, accepted, cases, undo_facts, written
+
+SHIM = "io.containerd.runc.v2"
+CRI = {
+    "a registry": ("registry", "config_path"),
+    "an image": ("sandbox_image",),
+    "a runtime": ("containerd", "runtimes", "mine", "runtime_type"),
+}
+ADDITIONS = {
+    "containerd": {
+        **{
+            f"{name} of {plugin}": Want(("plugins", plugin, *key), SHIM)
+            for plugin in (V2_PLUGIN, V3_PLUGIN)
+            for name, key in CRI.items()
+        },
+        "a level": Want(("debug", "level"), "warn"),
+    },
+    "docker": {"debugging": Want(("debug",), value=True)},
+    "crio": {"metrics": Want(("crio", "metrics", "enable_metrics"), value=True)},
+}
+EDITED = [
+    pytest.param(case, added, id=f"{engine}-{case.path.name}-{name}")
+    for engine, additions in ADDITIONS.items()
+    for case in cases(engine)
+    for name, added in additions.items()
+    # Which of both ids counts depends on the release.
+    if not case.said.get("refused") and (V3_PLUGIN not in added.key or "engine_version" in case.said)
+]
+
+
+def with_addition(disk: Disk, path: PurePosixPath, added: Want) -> Disk:
+    """Return a disk with what somebody adds to a file; he begins one where there is none.
+
+    Raises:
+        InstallerError: the file says something there already.
+    """
+    now = disk.get(path)
+    said = text_of(now, path)
+    text, edits = apply(said, [added], syntax_of(path, said), name=str(path))
+    if not edits or edits[-1].before is not None:
+        raise InstallerError(f"add to {path} (it says so)", remedy="choose another key")
+    return {**disk, path: replace(now, content=text.encode()) if now else File(text.encode())}
+
+
+def install(case: Case, disk: Disk, held: Record, saved: dict[str, File]) -> tuple[Record, Disk]:
+    """Return what is held after an install over a disk, and the disk; ``saved`` are the copies."""
+    plan = accepted(plan_install(case.facts(disk, held, originals(held, saved)), case.options))
+    saved |= {file.digest: file for file in plan.backups}
+    assert plan.final is not None
+    return plan.final, written(disk, plan)
+
+
+def originals(held: Record, saved: dict[str, File]) -> Disk:
+    return {row.path: saved[row.original.digest] if row.original else None for row in held.configs}
+
+
+@pytest.mark.parametrize(("case", "added"), EDITED)
+def test_what_is_added_after_an_install_stays_and_nothing_else(case: Case, added: Want) -> None:
+    saved: dict[str, File] = {}
+    first, after = install(case, case.before, Record(), saved)
+    path = ENGINES[case.engine].config
+    try:
+        edited = with_addition(after, path, added)
+        pure = with_addition(case.before, path, added)
+    except InstallerError:
+        pytest.skip("it has that key, or something else on the way to it")
+
+    second, lived = install(case, edited, first, saved)
+    _, again = install(case, lived, second, saved)
+
+    assert again == lived
+    facts = replace(undo_facts(case, lived, second), originals=originals(second, saved))
+    back = written(lived, plan_undo(facts, case.options))
+    names = {entry.name for entry in entries_for(case.options)}
+    (engine,) = case.facts(edited, first, {}).engines
+    assert [*disturbed(texts_alone(engine, edited), texts_alone(engine, back), names)] == []
+    assert back.keys() == pure.keys()
+    for name, file in back.items():
+        left, wanted = dict(tree_of(file, name)), dict(tree_of(pure[name], name))
+        if "version" in left and "version" not in wanted:
+            assert left.pop("version") == 2  # his additions were written to a file that said so
+        if (
+            "runtimes" in added.key and path == name
+        ):  # as is the built-in one, which a table takes away in 1.x
+            ours, his = (value_at(tree, added.key[:4]) for tree in (left, wanted))
+            assert isinstance(ours, dict)
+            assert isinstance(his, dict)
+            if "runc" not in his and "runc" in ours:
+                assert ours.pop("runc") == {"runtime_type": SHIM}
+        assert same(left, wanted), name
