@@ -4,7 +4,7 @@ import json
 import posixpath
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -56,9 +56,9 @@ def status(socket_path: Path, *, timeout_s: float) -> CriStatus:
         CriFailedError: containerd's CRI plugin did not load.
         InstallerError: the engine refuses, or answers something else.
     """
-    with _connected(socket_path, timeout_s) as engine:
-        about = engine.cri("Version")
-        answer = engine.cri("Status", _VERBOSE)
+    with calling(socket_path, timeout_s) as engine:
+        about = engine.call("Version")
+        answer = engine.call("Status", _VERBOSE)
     with _understood(socket_path):
         version = dict(fields(about))
         conditions = [dict(fields(part)) for overall in _all(answer, 1) for part in _all(overall, 1)]
@@ -81,8 +81,8 @@ def unready_containers(socket_path: Path, *, timeout_s: float) -> tuple[str, ...
     Raises:
         InstallerError: as ``status``.
     """
-    with _connected(socket_path, timeout_s) as engine:
-        answer = engine.cri("ListContainers", _CREATED)
+    with calling(socket_path, timeout_s) as engine:
+        answer = engine.call("ListContainers", _CREATED)
     with _understood(socket_path):
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
@@ -93,45 +93,31 @@ def sandboxes(socket_path: Path, *, timeout_s: float) -> tuple[str, ...]:
     Raises:
         InstallerError: as ``status``.
     """
-    with _connected(socket_path, timeout_s) as engine:
-        answer = engine.cri("ListPodSandbox")
+    with calling(socket_path, timeout_s) as engine:
+        answer = engine.call("ListPodSandbox")
     with _understood(socket_path):
         return tuple(dict(fields(part))[1].decode() for part in _all(answer, 1))
 
 
-@dataclass(frozen=True, slots=True)
 class Calls:
-    """How to call a method of the RuntimeService, in protobuf's bytes; the seconds that are left."""
-
-    call: Callable[[str, bytes], bytes]
-    left_s: Callable[[], float]
-
-
-@contextmanager
-def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
-    """Give calls that change something for the block; each may raise as ``status`` does."""
-    with _connected(socket_path, timeout_s) as engine:
-        yield Calls(engine.cri, engine.left_s)
-
-
-class _Engine:
-    """One socket with one deadline for all calls on it."""
+    """Calls of the RuntimeService in protobuf's bytes, on one socket, with one deadline for all."""
 
     def __init__(self, path: str, socket_path: Path, timeout_s: float) -> None:
         self._path, self._socket_path, self._timeout_s = path, socket_path, timeout_s
         self._deadline = time.monotonic() + timeout_s
 
     def left_s(self) -> float:
+        """Return the seconds that are left."""
         return max(self._deadline - time.monotonic(), 0.001)
 
-    def cri(self, method: str, request: bytes = b"") -> bytes:
-        """Return the answer of a method."""
+    def call(self, method: str, request: bytes = b"") -> bytes:
+        """Return the answer of a method; may raise as ``status`` does."""
         answer = self._ask(f"{_RUNTIME_SERVICE}/{method}", request)
         if answer is None:
-            raise _without_cri(self._socket_path, self.cri_plugins())
+            raise _without_cri(self._socket_path, self._cri_plugins())
         return answer
 
-    def cri_plugins(self) -> dict[str, str] | None:
+    def _cri_plugins(self) -> dict[str, str] | None:
         """Return the plugins that make up CRI with their errors or ""; None if it is not containerd."""
         answer = self._ask(_PLUGINS, b"")
         if answer is None:
@@ -170,9 +156,10 @@ class _Engine:
 
 
 @contextmanager
-def _connected(socket_path: Path, timeout_s: float) -> Iterator[_Engine]:
+def calling(socket_path: Path, timeout_s: float) -> Iterator[Calls]:
+    """Give calls for the block."""
     with connectable(socket_path) as path:
-        yield _Engine(path, socket_path, timeout_s)
+        yield Calls(path, socket_path, timeout_s)
 
 
 @contextmanager
