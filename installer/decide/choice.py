@@ -26,6 +26,7 @@ from installer.decide.texts import (
     files_without_us,
     in_force,
     present,
+    texts_alone,
 )
 from installer.decide.undone import runtime_of
 
@@ -81,13 +82,12 @@ def choose(
     """
     texts = files_without_us(engine, facts)
     files = config_files(engine, texts)
-    plain = _way(
-        engine, next(iter(ENGINES[engine.name].edits(files, entries, options.extras))), entries, facts
-    )
+    plainest = next(iter(ENGINES[engine.name].edits(files, entries, options.extras)))
+    plain = _way(engine, plainest, entries, facts)
     choice = _choice(plain, entries, facts, options)
     if ENGINES[engine.name].finds or (not choice.steps and _in_force(plain, entries, facts, ask)):
         return choice  # nothing is written
-    before = _before_us(engine, texts, ask)
+    before = _before_us(engine, texts, ask, _names(entries))
     ours = _names(entries) | _former(engine, facts)
     now = {path: facts.contents.get(path) for path in texts}
     # What others have put into a file of ours is in force as well, and has to stay so.
@@ -110,9 +110,14 @@ def choose(
     raise refusals[0]  # each engine has one way at least
 
 
-def _before_us(engine: EngineFacts, texts: Texts, ask: Ask) -> Effect:
-    """Return what an engine has in force without us; raise where it refuses that itself."""
+def _before_us(engine: EngineFacts, texts: Texts, ask: Ask, names: frozenset[str]) -> Effect:
+    """Return what an engine has in force without us; raise where it refuses that itself.
+
+    What it refuses for want of a definition that is ours, as a toolkit leaves that was removed, we heal.
+    """
     before = ask(engine, texts)
+    if before.broken and before.undefined in names:
+        before = replace(texts_alone(engine, texts), broken="")
     if before.broken:
         raise InstallerError(
             f"configure {engine.title} in {engine.config} (it refuses the config it has: {before.broken})",

@@ -1,0 +1,63 @@
+"""A default runtime that nobody defines any more is healed by our definition, and comes back at the undo."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from installer.decide.effect import Effect
+from installer.decide.errors import InstallerError
+from installer.decide.facts import EngineFacts
+from installer.decide.inode import File
+from installer.decide.plan import plan_install
+from installer.decide.rows import Record
+from installer.decide.texts import texts_alone
+from installer.decide.undo import plan_undo
+from tests.decide.golden import Case, accepted, cases, undo_facts, written
+
+CONFIG = PurePosixPath("/etc/docker/daemon.json")
+(CASE,) = (each for each in cases("docker") if each.path.name == "docker-com-package-absent")
+
+
+def validated(engine: EngineFacts, texts: Mapping[PurePosixPath, File | None]) -> Effect:
+    """Answer as dockerd --validate of 26.1 does: it refuses a default that is not defined."""
+    found = texts_alone(engine, texts)
+    if found.broken:
+        return Effect({}, "", undefined=found.undefined, broken=f"/usr/bin/dockerd: {found.broken}")
+    return found
+
+
+def with_default(name: str) -> Case:
+    class Removed(Case):
+        @property
+        def before(self) -> dict[PurePosixPath, File | None]:
+            return {CONFIG: File(f'{{\n  "default-runtime": "{name}",\n  "debug": true\n}}\n'.encode())}
+
+    return Removed(CASE.engine, CASE.path, CASE.said)
+
+
+def test_a_default_that_ours_define_is_healed_and_given_back_to_the_byte() -> None:
+    case = with_default("nvidia")
+
+    plan = accepted(plan_install(case.facts(case.before, Record(), {}), case.options, validated))
+
+    after = written(case.before, plan)
+    assert plan.final is not None
+    assert texts_alone(*_read(case, after)).fatal == ""
+    back = plan_undo(replace(undo_facts(case, after, plan.final)), case.options, validated)
+    assert written(after, back) == case.before
+
+
+def test_a_default_that_ours_do_not_define_is_refused() -> None:
+    case = with_default("gone")
+
+    with pytest.raises(InstallerError, match="gone"):
+        accepted(plan_install(case.facts(case.before, Record(), {}), case.options, validated))
+
+
+def _read(
+    case: Case, disk: Mapping[PurePosixPath, File | None]
+) -> tuple[EngineFacts, Mapping[PurePosixPath, File | None]]:
+    (engine,) = case.facts(dict(disk), Record(), {}).engines
+    return engine, disk
