@@ -41,7 +41,7 @@ from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
-from installer.host import cri, dockerd, kubernetes, systemd, unary, witness
+from installer.host import cri, dockerd, kubernetes, systemd, unary
 from installer.host.boot import boot_id
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
@@ -190,13 +190,6 @@ def _probe(root: Path) -> Reader:
         return probes.answer(["status", "--ready"], {b"TOOLKIT_INSTALLER_HOST_ROOT": os.fsencode(root)})
 
     return read
-
-
-def _compared(content: bytes) -> object:
-    """Return what nobody understands as an install does: all of the program looks, then."""
-    with suppress(ValueError, LookupError):
-        return witness.fields(content)
-    return None
 
 
 def _crio_config(content: bytes) -> object:
@@ -480,7 +473,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
                 lambda content: serving(directory / "hand", answer(content)),
             ),
         ),
-        "an answer that is compared": (message((1, 1), (2, message((1, "config"), (2, "{}")))), _compared),
         "a probe": (_published(directory / "probe"), _probe(directory / "probe")),
         "NRI": (_nri_honest(), _nri),
         "NRI's state": (
@@ -501,7 +493,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "CRI by hand", "an answer that is compared", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
+    "CRI by hand", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
 )  # fmt: skip
 
 
