@@ -11,11 +11,6 @@ def main() -> None:
     code = answer(sys.argv[1:])
     if code is not None:
         posix._exit(code)  # noqa: SLF001 - nothing was opened or written that the interpreter would have to end
-    if sys.argv[1:2] == ["install"]:
-        from installer.unchanged import ends
-
-        if ends(sys.argv[1:]):
-            posix._exit(0)  # noqa: SLF001 - as above
     from installer.program import main as program
 
     program()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer import figures, looks, nri, outcome, remembered
+from installer import figures, looks, nri, outcome
 from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
@@ -60,7 +60,6 @@ def install(options: Options) -> Exit:
         figures.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
         outcome.tell_next_step(options, ledger.held)
-        remembered.remember(options, ledger, partial(_planned_anew, options, ledger))
     return Exit.OK
 
 
@@ -168,11 +167,6 @@ def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None =
         plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
         refuse_obstacles(plan)
         return plan
-
-
-def _planned_anew(options: Options, ledger: Ledger, host: Host) -> Plan:
-    """Return what the next install would do, of a host that notes what is looked at."""
-    return _planned(host, options, ledger, known_digests(host, options.layout))
 
 
 def _install(

@@ -54,28 +54,9 @@ class Watched(Host):
         return found
 
     @property
-    def looks(self) -> dict[tuple[str, bool], str]:
-        """The mark of each path for this process, and whether what is in it was listed, too."""
-        return self._marks
-
-    @property
     def settled_ns(self) -> int:
         """From when on, as time.time_ns, a change of anything that was seen gives it another mark."""
         return max((settled_ns(each) for each in self._marks.values()), default=0)
-
-
-def is_lasting(path: str, found: str, began_ns: int) -> bool:
-    """Tell whether any change, from ``began_ns`` on and in this boot, gives what has this mark another one.
-
-    A time in whole seconds may be one that an image was made with: another image, mounted in its place, may
-    have the same numbers and times (SOURCE_DATE_EPOCH). Only a boot exchanges the root, whose directories
-    tell what is on it: files of an overlay have the device of a layer.
-    """
-    changed_ns = _changed_ns(found)
-    of_image = changed_ns is not None and not changed_ns % SECOND_NS
-    if of_image and Path(path).parent.stat().st_dev != Path("/").stat().st_dev:
-        return False
-    return settled_ns(found) < began_ns
 
 
 def settled_ns(found: str) -> int:

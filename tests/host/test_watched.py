@@ -2,8 +2,7 @@ import os
 import time
 from pathlib import Path, PurePosixPath
 
-from installer.host.glance import mark
-from installer.host.watched import SECOND_NS, Watched, is_lasting
+from installer.host.watched import SECOND_NS, Watched
 
 CONFIG = PurePosixPath("/etc/daemon.json")
 
@@ -44,22 +43,3 @@ def test_a_directory_has_two_marks_once_it_is_listed(tmp_path: Path) -> None:
 
     assert len(passed) == 1
     assert len(host.marks[str(tmp_path / "etc")]) == 2
-
-
-def test_a_mark_whose_time_an_image_was_made_with_may_be_that_of_another_image() -> None:
-    # Of a program on an ext4 image with times of SOURCE_DATE_EPOCH; of another such image it was the same.
-    of_image, of_kernel = (f"1798:16:33261:0:10864:170000000000000000{last}" for last in (0, 1))
-    began_ns = 1795400607 * SECOND_NS
-
-    assert not is_lasting("/proc/mounted", of_image, began_ns)
-    assert is_lasting("/proc/mounted", of_kernel, began_ns)
-    assert is_lasting("/of-the-root", of_image, began_ns)
-
-
-def test_what_has_no_time_lasts_and_what_is_young_does_not(tmp_path: Path) -> None:
-    (tmp_path / "young").write_text("")
-    young = str(tmp_path / "young")
-
-    assert is_lasting("/none", "2", began_ns=1)
-    assert is_lasting(str(tmp_path), mark(str(tmp_path)), began_ns=1)
-    assert not is_lasting(young, mark(young), began_ns=(tmp_path / "young").stat().st_ctime_ns + 1)
