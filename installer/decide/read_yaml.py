@@ -8,7 +8,6 @@ import re
 from base64 import b64decode
 from typing import Any, Final
 
-from installer.decide.pattern import pattern
 from installer.decide.yaml_words import (
     FOLDED,
     HEADER,
@@ -27,20 +26,20 @@ from installer.decide.yaml_words import (
 )
 
 _END: Final = "\0"  # which no text has
-_BREAK: Final = pattern(r"\r\n|[\r\x85\u2028\u2029]")
+_BREAK: Final = re.compile(r"\r\n|[\r\x85\u2028\u2029]")
 # U+FFFD stands for what is no UTF-8: one such byte, in a comment too, and engines read nothing of the text.
-_REFUSED: Final = pattern(r"[^\t\n -~\xa0-\ud7ff\ue000-\ufffc\U00010000-\U0010ffff]")
-_DIRECTIVE: Final = pattern(r"%(?:YAML[ \t]+1\.1|TAG[ \t]+[^ \t\n]+[ \t]+[^ \t\n]+)[ \t]*(?:#[^\n]*)?\n")
-_MARK: Final = pattern(r"(?:---|\.\.\.)(?=[ \t\n]|$)")
+_REFUSED: Final = re.compile(r"[^\t\n -~\xa0-\ud7ff\ue000-\ufffc\U00010000-\U0010ffff]")
+_DIRECTIVE: Final = re.compile(r"%(?:YAML[ \t]+1\.1|TAG[ \t]+[^ \t\n]+[ \t]+[^ \t\n]+)[ \t]*(?:#[^\n]*)?\n")
+_MARK: Final = re.compile(r"(?:---|\.\.\.)(?=[ \t\n]|$)")
 # Between two words: where a table or list may begin a tab may not stand.
-_GAP: Final = pattern(r"(?:[ \n]|#[^\n]*)*")
-_GAP_BEHIND: Final = pattern(r"[ \t]*(?:#[^\n]*)?(?:\n(?:[ \n]|#[^\n]*)*)?")
-_GAP_IN_FLOW: Final = pattern(r"(?:[ \t\n]|#[^\n]*)*")
-_PROPERTY: Final = pattern(r"&([\w-]+)|!(<[^> \t\n]*>|[^ \t\n,\[\]{}]*)")
-_ALIAS: Final = pattern(r"\*([\w-]+)")
-_COLON: Final = pattern(r"[ \t]*:(?=[ \t\n]|$)")
+_GAP: Final = re.compile(r"(?:[ \n]|#[^\n]*)*")
+_GAP_BEHIND: Final = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n(?:[ \n]|#[^\n]*)*)?")
+_GAP_IN_FLOW: Final = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_PROPERTY: Final = re.compile(r"&([\w-]+)|!(<[^> \t\n]*>|[^ \t\n,\[\]{}]*)")
+_ALIAS: Final = re.compile(r"\*([\w-]+)")
+_COLON: Final = re.compile(r"[ \t]*:(?=[ \t\n]|$)")
 # Lines that begin with a blank stay lines.
-_FOLDED_LINE: Final = pattern(r"^([^ \t\n].*)\n(\n*)(?=[^ \t\n])", re.MULTILINE)
+_FOLDED_LINE: Final = re.compile(r"^([^ \t\n].*)\n(\n*)(?=[^ \t\n])", re.MULTILINE)
 
 
 def read_yaml(text: str) -> Any:

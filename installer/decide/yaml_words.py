@@ -3,20 +3,18 @@
 import re
 from typing import Any, Final
 
-from installer.decide.pattern import pattern
-
-QUOTED: Final = pattern(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\']|\'\')*)\'', re.DOTALL)
+QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\']|\'\')*)\'', re.DOTALL)
 _FIRST: Final = r"(?:[^ \t\n\-?:,\[\]{}#&*!|>'\"%@`]|[-?:](?=[^ \t\n]))"
-PLAIN: Final = pattern(rf"{_FIRST}(?:[ \t]*(?:[^ \t\n:#]|:(?=[^ \t\n])|(?<=[^ \t\n])#))*")
-PLAIN_ON: Final = pattern(r"(?:[ \t]*(?:[^ \t\n:#]|:(?=[^ \t\n])|(?<=[^ \t\n])#))+")
-PLAIN_IN_FLOW: Final = pattern(
+PLAIN: Final = re.compile(rf"{_FIRST}(?:[ \t]*(?:[^ \t\n:#]|:(?=[^ \t\n])|(?<=[^ \t\n])#))*")
+PLAIN_ON: Final = re.compile(r"(?:[ \t]*(?:[^ \t\n:#]|:(?=[^ \t\n])|(?<=[^ \t\n])#))+")
+PLAIN_IN_FLOW: Final = re.compile(
     r"(?:[^ \t\n\-?:,\[\]{}#&*!|>'\"%@`]|-(?=[^ \t\n,\[\]{}]))"
     r"(?:[ \t\n]*(?:[^ \t\n:#,?\[\]{}]|:(?=[^ \t\n])|(?<=[^ \t\n])#))*"
 )
-NEXT_LINE: Final = pattern(r"[ \t]*\n(?:[ \t]*\n)*( *)(?=[^ \t\n#])")
-HEADER: Final = pattern(r"([|>])(?:([1-9])?([+-]?)|([+-])([1-9]))(?:[ \t]+#[^\n]*|[ \t]*)(?:\n|$)")
-FOLDED: Final = pattern(r"[ \t]*\n[ \t\n]*")
-_ESCAPE: Final = pattern(r"\\(\n[ \t]*|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|.)", re.DOTALL)
+NEXT_LINE: Final = re.compile(r"[ \t]*\n(?:[ \t]*\n)*( *)(?=[^ \t\n#])")
+HEADER: Final = re.compile(r"([|>])(?:([1-9])?([+-]?)|([+-])([1-9]))(?:[ \t]+#[^\n]*|[ \t]*)(?:\n|$)")
+FOLDED: Final = re.compile(r"[ \t]*\n[ \t\n]*")
+_ESCAPE: Final = re.compile(r"\\(\n[ \t]*|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8}|.)", re.DOTALL)
 _ESCAPED: Final = dict(
     zip("0abt\tnvfe \"\\'N_LP", "\0\a\b\t\t\n\v\f\x1b \"\\'\x85\xa0\u2028\u2029", strict=True)
 )
@@ -29,8 +27,8 @@ FLAGS: Final = frozenset(
     for form in (word, word.upper(), word.capitalize())
 )
 # As Go takes them of YAML: `017` is of base 8, and 08, which is none, a fraction of no digits.
-_INTEGER: Final = pattern(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
-_FRACTION: Final = pattern(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
+_INTEGER: Final = re.compile(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
+_FRACTION: Final = re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
 _FIRST_OF_NUMBERS: Final = frozenset("+-.0123456789")
 _UNSIGNED: Final = 32  # bits
 

@@ -7,6 +7,7 @@ where a process of root's holds it.
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from typing import Final, NoReturn
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, LockedError, Option, Remedy
-from installer.decide.pattern import pattern
 from installer.host.files import Host
 from installer.host.glance import MAX_PID_BYTES
 from installer.host.home import open_home
@@ -29,7 +29,7 @@ PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 # A pid of ours or NVIDIA's, or what a crash has left of one.
-_PID = pattern(rb"[0-9\s\0]*")
+_PID = re.compile(rb"[0-9\s\0]*")
 FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})

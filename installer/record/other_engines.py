@@ -1,5 +1,6 @@
 """Engines that run beside those of the ledger, wherever they listen: what they have of the toolkit."""
 
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,6 @@ from installer.decide.facts import EngineFacts, Facts, OtherEngine
 from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.options import Places
-from installer.decide.pattern import pattern
 from installer.decide.references import programs_named
 from installer.host import dockerd
 from installer.host.files import Host
@@ -32,9 +32,9 @@ from installer.record.started import flags_and_paths
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
 NAMES: Final = ("dockerd", "containerd")  # builds by other names: docker-containerd, dockerd-gpu
 # What has such a name and is none: shims, clients, snapshotters, what puts Docker behind CRI.
-NO_ENGINES: Final = pattern(r"shim|\bctr\b|grpc|stress|rootless|^cri-dockerd")
-LOADER: Final = pattern(r"ld[.-].*\.so")
-DESCRIPTOR: Final = pattern(r"/(?:dev|proc/(?:self|thread-self|\d+))/fd/(\d+)|/dev/(stdin)")
+NO_ENGINES: Final = re.compile(r"shim|\bctr\b|grpc|stress|rootless|^cri-dockerd")
+LOADER: Final = re.compile(r"ld[.-].*\.so")
+DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/(?:self|thread-self|\d+))/fd/(\d+)|/dev/(stdin)")
 # The packages of Go that dockerd is made of, before 29 and since.
 DOCKERD_MARKS: Final = (b"docker/docker/daemon", b"moby/moby/v2/daemon")
 ANSWER_S: Final = 1.0  # of several sockets, one that is no API hangs perhaps
