@@ -1,7 +1,7 @@
 """The verbs that change the host: lock, apply, wait, undo."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import PurePosixPath
@@ -125,6 +125,8 @@ def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: W
     work, watch = partial(_work, host, options, ledger), Watch()
     try:
         with internal_errors():
+            if not installed:  # of one that was killed, whose pid may be ours: in a container each is 1
+                ready.remove(host, options.ready_file)
             write_pid(pidfile, options.pid_file)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             if not installed:
@@ -205,10 +207,9 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
 
 
-def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan, marks: Sequence[str]) -> None:
+def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
     if not plan.unproven:
-        asked = (str(options.install_dir), str(options.host_root))
-        ready.publish(host, options.ready_file, ledger.held, asked, marks)
+        ready.publish(host, options.ready_file, ledger.held)
 
 
 def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> looks.Work:

@@ -101,7 +101,7 @@ class Node:
             held=lambda: self.held,
             plan=lambda: self.plan,
             carry_out=self._carry_out,
-            publish=lambda _, __: self.done.append("published"),
+            publish=lambda _: self.done.append("published"),
             withdraw=lambda: self.done.append("withdrawn"),
             withdraw_stale=lambda: self.done.append("stale withdrawn"),
             looked=lambda plan, _: self.told.append(f"looked, {len(plan.steps)} steps"),
