@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from installer import compat_options, compat_words, probes
+from installer import compat_options, compat_words
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
@@ -42,10 +42,9 @@ from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
 from installer.host import cri, dockerd, kubernetes, systemd, unary
-from installer.host.boot import boot_id
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
-from installer.host.glance import is_held_pidfile, mark
+from installer.host.glance import is_held_pidfile
 from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
 from installer.host.lock_table import lock_holder
@@ -169,27 +168,6 @@ def _known(directory: Path) -> Reader:
     (directory / "usr/local/nvidia/toolkit").symlink_to(version)
     path = f"usr/local/nvidia/{version}/.config/digests"
     return _file(directory, path, lambda host: known_digests(host, Layout()).before)
-
-
-def _published(root: Path) -> bytes:
-    """Return readiness that a probe believes."""
-    said = {
-        "boot_id": boot_id(),
-        "pid": os.getpid(),
-        "asked": ["/usr/local/nvidia", str(root)],
-        "seen": [f"{mark('/')} /"],
-    }
-    return json.dumps(said).encode() + b"\n"
-
-
-def _probe(root: Path) -> Reader:
-    (root / "run/nvidia/toolkit").mkdir(parents=True)
-
-    def read(content: bytes) -> object:
-        (root / "run/nvidia/toolkit/ready").write_bytes(content)
-        return probes.answer(["status", "--ready"], {b"TOOLKIT_INSTALLER_HOST_ROOT": os.fsencode(root)})
-
-    return read
 
 
 def _crio_config(content: bytes) -> object:
@@ -401,7 +379,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "ledger": (next(Path("tests/golden/ledgers").rglob("ledger")).read_bytes(), _ledger(directory / "ledger")),
         "ready": (
             b'{"boot_id": "0", "pid": 1, "engines": []}',
-            _file(directory / "ready", "ready", lambda host: is_ready(host, PurePosixPath("/ready"))),
+            _file(directory / "ready", "ready", lambda host: is_ready(host, PurePosixPath("/ready"), PurePosixPath("/pid"))),
         ),
         "os-release": (b'ID=debian\nID_LIKE="suse"\n', _file(directory / "os", "etc/os-release", is_suse)),
         "shim": (
@@ -473,7 +451,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
                 lambda content: serving(directory / "hand", answer(content)),
             ),
         ),
-        "a probe": (_published(directory / "probe"), _probe(directory / "probe")),
         "NRI": (_nri_honest(), _nri),
         "NRI's state": (
             json.dumps({"version": 1, "registered": True, "engine": "x 1", "problem": "", "since": "",
@@ -493,7 +470,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "CRI by hand", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
+    "CRI by hand", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
 )  # fmt: skip
 
 
