@@ -102,6 +102,11 @@ def chosen() -> LogFormat:
     return LogFormat.TEXT if _readable else LogFormat.JSON
 
 
+def is_nvidia() -> bool:
+    """Tell whether options are spelt as NVIDIA's command line has them."""
+    return _spelling is not str
+
+
 def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
     """Choose how events look from here on; ``spoken`` and ``spelling`` give them and options other words."""
     global _readable, _spelling  # noqa: PLW0603 - a process has one stderr

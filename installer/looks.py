@@ -1,7 +1,6 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import Final
 
 from installer import serving
@@ -27,10 +26,11 @@ from installer.decide.steps import describe
 from installer.host import signals
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.waiting import Watch, signature
 from installer.record import refused, seen, watching
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
+from installer.record.watching import Watch
+from installer.watch import fingerprint as signature
 
 KEPT_LOOKS: Final = 16
 LOUD_FAILURES: Final = 2
@@ -256,7 +256,9 @@ def _ended(
         seen.publish(work.host, work.options.state_file, now)
     except InstallerError as error:
         log.warning("look not told", error=error)
-    good, well = _judged(work)
+    from installer.status import judged  # which a first start need not load
+
+    good, well = judged(work.host, work.options)
     # Or what the node never is, where somebody has written since.
     as_found = as_found or (found if good else ELSEWISE)
     due = max(1.0, now.until_s - moment) if now.until_s else again_s(proven)
@@ -264,17 +266,8 @@ def _ended(
     if proven is not None:
         (work.publish if well else lambda _: work.withdraw())(proven)
         told = watching.told(work.host, work.options, work.held())
-        watched = (*watched, *told, *watching.asked(work.host, work.options, work.held(), now))
+        watched = (*watched, *told)
     return Watch(watched, as_found, due, rest_s(looks, moment))
-
-
-def _judged(work: Work) -> tuple[bool, bool]:
-    """Return what ``status`` says: our files are all good, and nothing keeps the node from being ready."""
-    from installer.status import judged
-
-    with suppress(InstallerError):
-        return judged(work.host, work.options)
-    return False, False
 
 
 def _engines(

@@ -18,7 +18,7 @@ def main(words: list[str]) -> int:
         good = any(each[1:5:3] == ["FLOCK", str(pid)] and each[5].endswith(f":{inode}") for each in locks)
         if words == ["--ready"]:
             boot_id = _text("/proc/sys/kernel/random/boot_id").strip()
-            ready = _text(os.path.join(os.path.dirname(pid_file), "ready"))  # noqa: PTH118, PTH120 - what pathlib loads
+            ready = _text(os.path.join(os.path.dirname(pid_file), "ready"))
             good = good and ready.startswith(f'{{"boot_id": "{boot_id}", "pid": {pid}, ')
     except (OSError, ValueError):
         good = False
@@ -28,7 +28,7 @@ def main(words: list[str]) -> int:
 
 
 def _text(path: str) -> str:
-    with open(path, "rb") as file:  # noqa: PTH123 - as above
+    with open(path, "rb") as file:
         return file.read().decode()
 
 

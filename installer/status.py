@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from installer import looked
@@ -170,12 +171,11 @@ def told(host: Host, options: Options) -> tuple[Line, ...]:
 
 
 def judged(host: Host, options: Options) -> tuple[bool, bool]:
-    """Return whether the files of ours are all good, and whether nothing keeps the node from being ready.
-
-    Raises:
-        InstallerError: as ``told``.
-    """
-    files = told(host, options)
-    options = elsewhere(host, options, tell=False)
-    held, seen = _held(host, options.layout), read_seen(host, options.state_file)
-    return all(line.good for line in files), all(map(_is_well, _among(files, host, options, held, seen)))
+    """Return whether the files of ours are all good, and whether nothing keeps the node from being ready."""
+    with suppress(InstallerError):
+        files = told(host, options)
+        options = elsewhere(host, options, tell=False)
+        held, seen = _held(host, options.layout), read_seen(host, options.state_file)
+        lines = _among(files, host, options, held, seen)
+        return all(line.good for line in files), all(map(_is_well, lines))
+    return False, False

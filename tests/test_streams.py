@@ -155,23 +155,6 @@ def _run(command: list[str], stdout: TextIO | None) -> "subprocess.CompletedProc
     )
 
 
-@pytest.mark.parametrize("command", [OURS, COMPAT], ids=["ours", "NVIDIA's words"])
-def test_a_waiter_without_its_program_ends_though_nobody_reads_why(
-    tmp_path: Path, command: list[str]
-) -> None:
-    gone = tmp_path / "gone.py"
-    script = PROJECT / "installer/host/waiter.py"
-    again = [sys.executable, str(gone), *command]
-    code = f"import signal, os; signal.pthread_sigmask(0, {{15}}); os.execv({sys.executable!r}, " + repr(
-        [sys.executable, "-I", "-S", str(script), "1", "15", "0", str(len(again)), *again]
-    )
-    with _full_pipe() as full, subprocess.Popen([sys.executable, "-c", code + ")"], stderr=full) as child:
-        _until_it_writes(child.pid)
-        child.terminate()
-
-        assert _ends(child, 20) == 4
-
-
 def _until_it_writes(pid: int) -> None:
     """Wait until a process has come to rest: its processor time does not grow any more."""
     last, since = "", time.monotonic()

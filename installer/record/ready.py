@@ -9,9 +9,10 @@ from typing import Final
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.decide.rows import Record
-from installer.host.boot import boot_id, own_pid
+from installer.host.boot import boot_id
 from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
+from installer.host.supervision import own_pid
 from installer.record.rows_json import dumps
 from installer.record.texts import told_by_root
 
