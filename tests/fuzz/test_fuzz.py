@@ -50,7 +50,6 @@ from installer.host.limits import memory_limit_bytes
 from installer.host.lock_table import lock_holder
 from installer.host.locks import lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
-from installer.host.waiting import LOCKS, WOKEN_BY, woken
 from installer.record.cmdline import overruling, path_of, state_of, value_of
 from installer.record.hints import is_suse
 from installer.record.known import known_digests
@@ -292,12 +291,6 @@ def _flags(content: bytes) -> object:
     return options_from(values, frozenset())
 
 
-def _woken(content: bytes) -> object:
-    words = [word.replace("\0", "") for word in content.decode(errors="surrogateescape").split(";")]
-    os.environ[WOKEN_BY], os.environ[LOCKS] = (*words, "", "")[:2]
-    return woken()
-
-
 def _nri_honest() -> bytes:
     """Return what an engine sends to its plugin, from the answer to the first words to a container's creation."""
     wish = message((1, "nvidia.cdi.k8s.io/pod"), (2, "a.com/b=c, a.com/b=d"))
@@ -403,7 +396,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             b"--runtime=docker\0--nvidia-runtime-name=x\0RUNTIME_ARGS=--socket /x\0ROOT=/a\0CDI_ENABLED=yes", _compat,
         ),
         "our words": (b"--install-dir=/x\0--config=docker=/a\0--mount=/a=/b\0--restart-mode=none\0--timeout=1", _flags),
-        "environment": (b"15;3,4", _woken),
         "config.toml": (
             b'[nvidia-container-runtime]\nruntimes = ["runc"]\nlog-level = "info"\n',
             lambda content: (
@@ -468,7 +460,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
 
 NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
-    "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
+    "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
     "CRI by hand", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
 )  # fmt: skip
@@ -480,10 +472,8 @@ def test_every_reader_is_tried(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spoilt_input_is_refused_in_a_sentence(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(WOKEN_BY, "")
-    monkeypatch.setenv(LOCKS, "")
     honest, read = readers(tmp_path)[name]
     random = Random(f"{SEED} {name}")  # noqa: S311 - repeatable, not secret
     until = time.monotonic() + FUZZ_S / len(NAMES)

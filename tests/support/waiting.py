@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,14 +13,29 @@ def command_line(pid: int) -> list[str]:
 
 
 def _asleep(pid: int) -> bool:
-    """Tell whether the interpreter has come to its wait: only there it sleeps with its script closed."""
     return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()
 
 
+def acts(pid: int) -> list[str]:
+    """Return what the children of a run do, as its command line says it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = []
+    for child in children:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            words = command_line(int(child))
+            found += [words[at + 1] for at, word in enumerate(words) if word.endswith("/start.py")]
+    return found
+
+
 def until_it_sleeps(pid: int) -> None:
+    """Return when a run waits, and neither installs nor checks."""
     deadline = time.monotonic() + 10
-    while "/waiter." not in "".join(command_line(pid)) or not _asleep(pid):
-        assert time.monotonic() < deadline, command_line(pid)
+    while (
+        "/start.py supervisor" not in " ".join(command_line(pid))
+        or not _asleep(pid)
+        or {"install", "check", "asked", "stop"} & {*acts(pid)}
+    ):
+        assert time.monotonic() < deadline, (command_line(pid), acts(pid))
         time.sleep(0.01)
 
 
