@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -282,4 +283,25 @@ def test_streams_that_were_closed_before_the_start_are_survived(site: Site, clos
         done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=ENVIRONMENT)
 
         assert done.returncode == 0, done.stderr
+    assert site.tree() == before
+
+
+def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of_the_run(site: Site) -> None:
+    before = site.tree()
+    copy = site.root.parent / "copy"
+    with site.running("--on-exit", "keep") as child:
+        shutil.copy(site.root / f"{PIDFILE}.options", copy)
+        # As successor.py is called by the unit of systemd's, while run awaits that it has the ledger.
+        script, start = (str(PROJECT / "installer" / name) for name in ("host/successor.py", "start.py"))
+        again = [sys.executable, start, "undo", str(copy), "", "0"]
+        command = [sys.executable, "-I", "-S", script, str(child.pid), *again]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as unit:
+            child.terminate()
+            assert child.wait(30) == 0
+            assert unit.stderr is not None
+            said = unit.stderr.read()
+
+    assert unit.returncode == 0, said
+    assert "undo complete" in said
+    assert not copy.exists()
     assert site.tree() == before

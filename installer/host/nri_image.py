@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from installer.host.supervision import START
+from installer.host.supervision import BARE, START
 
 # linux/prctl.h, linux/capability.h
 PR_SET_NO_NEW_PRIVS: Final = 38
@@ -23,7 +23,7 @@ def become_plugin(lock: int, words: Sequence[str]) -> None:
     """Become the plugin that ``nri_plugin.main`` makes of ``words``, with its lock; return if that fails."""
     os.set_inheritable(lock, True)  # noqa: FBT003 - its parameters have no names
     _keep_no_capability()
-    command = [sys.executable, "-I", "-S", START, "plugin", *words]
+    command = [*BARE, START, "plugin", *words]
     with suppress(OSError):
         os.execv(sys.executable, command)  # noqa: S606 - no shell is meant to be there
 

@@ -12,6 +12,8 @@ from installer.decide.data import dataclass
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 START: Final = str(PACKAGE / "start.py")
+# An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
+BARE: Final = (sys.executable, "-I", "-S", *("-B",) * sys.flags.dont_write_bytecode)
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 STOPPED, HANDED_OVER = 64, 65  # exit codes of a child alone, as in supervisor.py
 
@@ -77,7 +79,7 @@ def answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> N
 
 def command() -> tuple[str, ...]:
     """Return the beginning of the command of a child: this very interpreter, however it was started."""
-    flags = ("-I",) * sys.flags.isolated + ("-S",) * sys.flags.no_site
+    flags = ("-I",) * sys.flags.isolated + ("-S",) * sys.flags.no_site + BARE[3:]
     return (sys.executable, *flags, START)
 
 
@@ -99,4 +101,4 @@ def become(
         words += [str(path), str(fd)]
     words += [str(options), str(most), kept, " ".join(left), *command()]
     with suppress(OSError):
-        os.execv(sys.executable, [sys.executable, "-I", "-S", START, "supervisor", *words])  # noqa: S606 - no shell is meant to be there
+        os.execv(sys.executable, [*BARE, START, "supervisor", *words])  # noqa: S606 - no shell is meant to be there
