@@ -15,19 +15,17 @@ Covered = Callable[[str, str, int, int], None]
 POINTS = int(os.environ.get("SUPERVISOR_POINTS", "4"))
 # Python loads it before the program: a child of run counts its effects, and strikes at one of them.
 HOOK = """
-import os, signal, sys
+import itertools, os, signal, sys
 act, at, who, log = os.environ["CRASH"].split(",")
 NAMES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.chown"}
 WRITES = os.O_WRONLY | os.O_RDWR
-done = 0
+numbers = itertools.count(1)  # effects of threads are in no order, and each has its own number
 
 def strike(event, arguments):
-    global done
     if event not in NAMES and not (event == "open" and (arguments[2] or 0) & WRITES):
         return
-    done += 1
     os.write(fd, b".")
-    if done == int(at):
+    if next(numbers) == int(at):
         for pid, number in {
             "child": [(os.getpid(), signal.SIGKILL)],
             "parent": [(os.getppid(), signal.SIGKILL)],
