@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.rows import Row
 from benchmarks.start import START, Cost, over
-from installer.host.waiter import QUIET_S
+from installer.supervisor import QUIET_S
 from tests.engines.configs import CONTAINERD
 from tests.engines.conftest import missing, on_the_day
 from tests.engines.cri import Cri, CriError

@@ -1,25 +1,6 @@
-"""The entry point: a probe first, which needs next to nothing; else signals, then the verb."""
+"""The entry point, also as ``python -m installer``."""
 
-import posix
-import sys
-
-from installer.probes import answer
-
-
-def main() -> None:
-    """Run one verb and exit with its code."""
-    code = answer(sys.argv[1:])
-    if code is not None:
-        posix._exit(code)  # noqa: SLF001 - nothing was opened or written that the interpreter would have to end
-    if sys.argv[1:2] == ["install"]:
-        from installer.unchanged import ends
-
-        if ends(sys.argv[1:]):
-            posix._exit(0)  # noqa: SLF001 - as above
-    from installer.program import main as program
-
-    program()
-
+from installer.program import main
 
 if __name__ == "__main__":
     main()

@@ -1,13 +1,13 @@
-"""The verbs that change the host: lock, apply, wait, undo."""
+"""The verbs that install: lock, apply; and what the first and the checking children of ``run`` do."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
 from functools import partial
-from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NoReturn
 
-from installer import figures, looks, nri, outcome, remembered
+from installer import figures, looks, nri, outcome
+from installer import log as logging
+from installer.decide import options_json
 from installer.decide.data import replace
 from installer.decide.errors import (
     Exit,
@@ -17,18 +17,17 @@ from installer.decide.errors import (
     UndoIncompleteError,
     UsageError,
 )
+from installer.decide.inode import File, Meta
 from installer.decide.options import Options, RestartMode
 from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
-from installer.host import signals, systemd, waiting
+from installer.host import signals, supervision
 from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.lock_table import still_named
-from installer.host.locks import LOCK, Lock, inheritable, lock_pidfile, write_pid
-from installer.host.waiting import CHANGED, Watch, Woken
-from installer.record import gpus, next_run, nri_seen, ready, successor
+from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
+from installer.record import gpus, next_run, nri_seen, ready, watching
 from installer.record.access import install_dir_obstacles, refuse_strangers_files
 from installer.record.context import Context
 from installer.record.internal import internal_errors
@@ -36,14 +35,13 @@ from installer.record.known import known_digests, remember
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
-from installer.record.transaction import apply, never_stop, refuse_obstacles
+from installer.record.transaction import apply, refuse_obstacles
 from installer.record.trial import Trials
-from installer.record.units import buses
-from installer.uninstall import UNDO_S, remove_readiness, undo, undoing
+from installer.record.watching import Watch
+from installer.stop import node_stops
+from installer.uninstall import opened_by_run, remove_readiness, undoing
 
-NODE_S: Final = 2.0  # systemd may be kept busy, and a pod has 30 s for all by default
 IDLE_POLL_S: Final = 1.0
-INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 
 
 def install(options: Options) -> Exit:
@@ -60,7 +58,6 @@ def install(options: Options) -> Exit:
         figures.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
         outcome.tell_next_step(options, ledger.held)
-        remembered.remember(options, ledger, partial(_planned_anew, options, ledger))
     return Exit.OK
 
 
@@ -71,88 +68,122 @@ def _refuse_strangers(host: Host, options: Options) -> None:
 
 
 def run(options: Options) -> Exit:
-    """Install, publish readiness, wait for a signal, undo."""
+    """Become the supervisor, which installs, waits, and undoes at a stop.
+
+    Raises:
+        InstallerError: it cannot begin; nothing was changed.
+    """
     host = Host.under(options.host_root, options.mounts)
-    if waiting.succeeds():
-        return _carry_on(host, options)
-    with internal_errors():
-        woken = waiting.woken()
-    # A woken process has installed before its wait: its host is not as before until all is undone.
-    with undoing() if woken else nullcontext():
-        if _run(host, options, woken):
-            successor.await_successor(host, options.layout)
-    return Exit.OK
-
-
-def _run(host: Host, options: Options, woken: Woken | None) -> bool:
-    """Do what ``run`` does; return whether somebody else is to carry the undo on."""
-    home = options.layout.home
-    inherited = still_named(host, woken.fds if woken else (), home, home / LOCK, options.pid_file)
-    check = never_stop if woken else signals.check  # a woken process that undoes ignores a second signal
-    if woken is None:
-        _refuse_strangers(host, options)
-        refuse_strangers_files(host, options)
-        nri.refuse_unusable(host, options)
-    opening = partial(Ledger.open, host, options.layout, inherited, check)
+    _refuse_strangers(host, options)
+    refuse_strangers_files(host, options)
+    nri.refuse_unusable(host, options)
+    opening = partial(Ledger.open, host, options.layout, check=signals.check)
     with (
         opened(partial(next_run.ledger_for_run, host, options, opening)) as ledger,
         figures.failures_told(host, options, ledger),
     ):
-        if woken is None and ledger.held.failed is not None:
+        if ledger.held.failed is not None:
             _planned(host, options, ledger)  # what failed before is refused ahead of the first write
-        (figures.claim if woken is None else figures.claim_again)(host, options, ledger)
+        figures.claim(host, options, ledger)
         ledger.make_directories(options.pid_file.parent)
         for published in (options.ready_file, options.state_file):
             ready.refuse_foreign(host, published)
-        pidfile = lock_pidfile(host, options.pid_file, inherited)
-        _serve(host, options, ledger, pidfile, woken)
-        with undoing():
-            try:
-                return _stop(host, options, ledger)
-            finally:
-                waiting.stop_plugin()  # as long as it runs, a wish for what has gone is refused, not missed
-                if options.serves_nri:
-                    nri_seen.remove(host, options.nri)  # one that hung had to be killed
+        pidfile = lock_pidfile(host, options.pid_file)
+        try:
+            with internal_errors():
+                # Of one that was killed, whose pid may be ours: in a container each is 1.
+                ready.remove(host, options.ready_file)
+                write_pid(pidfile, options.pid_file)
+                ledger.write(replace(ledger.held, pid_file=options.pid_file))
+                _become(host, options, ledger, pidfile)
+        except InstallerError:
+            with undoing():
+                remove_readiness(host, options, ledger)
+            raise
+    return Exit.FAILED
 
 
-def _serve(host: Host, options: Options, ledger: Ledger, pidfile: Lock, woken: Woken | None) -> None:
-    """Install, publish readiness and wait, until a stop is asked for.
+def _become(host: Host, options: Options, ledger: Ledger, pidfile: Lock) -> NoReturn:
+    """Become the supervisor.
+
+    Raises:
+        InstallerError: that cannot be.
+    """
+    text = options_json.dumps(options, nvidia=logging.is_nvidia(), log_format=logging.chosen())
+    host.replace(options.options_file, File(text.encode(), Meta(0o600)))
+    beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
+    kept = ("nri",) * options.serves_nri + ("metrics",) * (options.metrics_listen is not None)
+    supervision.become(
+        [
+            (host.local_path(options.pid_file), pidfile.fd),
+            (host.local_path(options.layout.home / LOCK), ledger.lock.fd),
+        ],
+        host.local_path(options.options_file),
+        most=Exit.FAILED if logging.is_nvidia() else Exit.UNDO_INCOMPLETE,
+        kept=" ".join(kept),
+        left=[str(host.local_path(path)) for path in beside],
+    )
+    raise InstallerError(
+        f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
+    )
+
+
+def first_install(options: Options) -> Exit:
+    """Install and publish readiness, as the first child of ``run``.
 
     Raises:
         InstallerError: the host is as it was before.
-        UndoIncompleteError: it is not, and the ledger is kept.
+        StoppedError: a stop has come; what was begun is left for the undo.
+        UndoIncompleteError: it is not as before, and the ledger is kept.
     """
-    installed, plan = woken is not None, None
-    work, watch = partial(_work, host, options, ledger), Watch()
-    try:
-        with internal_errors():
-            write_pid(pidfile, options.pid_file)
-            ledger.write(replace(ledger.held, pid_file=options.pid_file))
-            if not installed:
+    host, installed = Host.under(options.host_root, options.mounts), False
+    with opened_by_run(host, options, signals.check) as ledger:
+        try:
+            with internal_errors():
                 plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
-                if options.serves_nri:
-                    nri.attend(host, options.nri)
-            figures.listen(host, options, ledger, inherited=woken is not None)
-            if plan is not None:
-                watch = looks.installed(work(), plan)
-            _wait(work, watch, inheritable(ledger.lock, pidfile), woken)
-    except StoppedError:
-        log.info("stop requested")
-    except InstallerError as error:
-        with undoing():
-            remove_readiness(host, options, ledger)
-        if installed:  # and serving: the next run finds it in place, and restarts nothing
-            raise UndoIncompleteError.because(error) from error
-        raise
-
-
-def _carry_on(host: Host, options: Options) -> Exit:
-    """Do the undo of a ``run`` that had to end first."""
-    opening = partial(successor.ledger_of_predecessor, host, options.layout)
-    with undoing(), opened(opening) as ledger, figures.failures_told(host, options, ledger):
-        undo(host, options, ledger)
+                _answer(looks.installed(_work(host, options, ledger), plan))
+                log.info("waiting for a signal")
+        except StoppedError:
+            ledger.stays = True  # what was made for the pidfile is to be removed by the undo
+            raise
+        except InstallerError as error:
+            with undoing():
+                remove_readiness(host, options, ledger)
+            if installed:  # and serving: the next run finds it in place, and restarts nothing
+                raise UndoIncompleteError.because(error) from error
+            raise
     return Exit.OK
+
+
+def check(options: Options, *, asked: bool) -> Exit:
+    """Look at the node, as a child of a ``run`` that waits, and repair what is to be repaired.
+
+    Raises:
+        UndoIncompleteError: it could not look.
+        StoppedError: a stop has come.
+    """
+    host = Host.under(options.host_root, options.mounts)
+    try:
+        with undoing(), opened_by_run(host, options, signals.check) as ledger:
+            figures.claim_again(host, options, ledger)
+            ledger.make_directories(options.pid_file.parent)
+            for published in (options.ready_file, options.state_file):
+                ready.refuse_foreign(host, published)
+            ledger.write(replace(ledger.held, pid_file=options.pid_file))
+            watching.await_stopped(host, options, ledger.held)
+            _answer(looks.look(_work(host, options, ledger, asked=asked), asked=asked))
+    except UndoIncompleteError as error:
+        if isinstance(error.__cause__, StoppedError):
+            raise error.__cause__ from None
+        raise
+    if asked:
+        log.info("waiting for a signal")
+    return Exit.OK
+
+
+def _answer(watch: Watch) -> None:
+    supervision.answer(watch.before, watch.due_s, watch.rest_s, watch.places)
 
 
 def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None = None) -> Plan:
@@ -168,11 +199,6 @@ def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None =
         plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
         refuse_obstacles(plan)
         return plan
-
-
-def _planned_anew(options: Options, ledger: Ledger, host: Host) -> Plan:
-    """Return what the next install would do, of a host that notes what is looked at."""
-    return _planned(host, options, ledger, known_digests(host, options.layout))
 
 
 def _install(
@@ -211,10 +237,9 @@ def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo
         ledger.save(plan.backups)  # a copy that somebody has removed or changed since
 
 
-def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan, marks: Sequence[str]) -> None:
+def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
     if not plan.unproven:
-        asked = (str(options.install_dir), str(options.host_root))
-        ready.publish(host, options.ready_file, ledger.held, asked, marks)
+        ready.publish(host, options.ready_file, ledger.held)
 
 
 def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> looks.Work:
@@ -237,64 +262,5 @@ def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) 
         withdraw_stale=partial(gpus.withdraw_stale, host, options, ledger),
         looked=partial(figures.installed, host, options, ledger),
         failed=partial(figures.failed, host, options, ledger),
-        node_stops=partial(_node_stops, host),
+        node_stops=partial(node_stops, host),
     )
-
-
-def _wait(work: Callable[..., looks.Work], watch: Watch, locks: tuple[int, ...], woken: Woken | None) -> None:
-    """Wait for a stop; on HUP, or when something has changed, look at the node, and repair it.
-
-    The wait itself is another program image, which comes back to here as a process that was ``woken``.
-    """
-    number = woken.number if woken else None
-    while number not in signals.STOP:
-        if number is not None:
-            watch = looks.look(work(asked=number is not CHANGED), asked=number is not CHANGED)
-        if number is not CHANGED:
-            log.info("waiting for a signal")
-        waiting.become_waiter(signals.HANDLED, locks, watch)
-        number = signals.wait()
-    log.info("stop requested")
-
-
-def _stop(host: Host, options: Options, ledger: Ledger) -> bool:
-    """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
-    until_s = time.monotonic() + UNDO_S
-    if _node_stops(host):
-        log.info("everything kept", reason="the node is going down")
-    elif not options.on_exit.undoes:
-        remove_readiness(host, options, ledger)
-        log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
-    elif _replaced(host, options, ledger):
-        log.info("everything kept", reason="the next run takes over")
-    elif successor.handed_over(host, options, ledger.held):
-        remove_readiness(host, options, ledger)
-        return True
-    else:
-        undo(host, options, ledger, within_s=until_s - time.monotonic())
-    return False
-
-
-def _replaced(host: Host, options: Options, ledger: Ledger) -> bool:
-    """Tell whether another ``run`` is about to take our place; without a pidfile it waits for the ledger."""
-    remove_readiness(host, options, ledger)
-    return next_run.await_next_run(host, ledger.lock)
-
-
-def _node_stops(host: Host) -> bool:
-    """Tell whether the node is being shut down, so that what is installed must outlive us.
-
-    A kubelet with a grace for that (shutdownGracePeriod) stops the pods before systemd begins.
-    """
-    with suppress(InstallerError), internal_errors():
-        if systemd.shutdown_prepared(buses(host), timeout_s=NODE_S):
-            return True
-    try:
-        with internal_errors():
-            return systemd.system_state(buses(host), timeout_s=NODE_S) == "stopping"
-    except InstallerError:
-        # The last processes are told to stop when systemd has already given way to its own last program.
-        with suppress(InstallerError):
-            init = host.read(INIT_NAME)
-            return init is not None and init.content.startswith(b"systemd-shutdow")
-        return False

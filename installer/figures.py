@@ -4,9 +4,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from installer.decide.data import replace
-from installer.decide.errors import InstallerError, StoppedError
+from installer.decide.errors import Exit, InstallerError, StoppedError
 from installer.decide.options import Options
 from installer.decide.plan import Plan
+from installer.host import signals, supervision
 from installer.host.files import Host
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger
@@ -79,17 +80,15 @@ def failures_told(host: Host, options: Options, ledger: Ledger) -> Iterator[None
         raise
 
 
-def listen(host: Host, options: Options, ledger: Ledger, *, inherited: bool) -> None:
-    """Let the waiter answer who asks for metrics, on the socket of before an exec if ``inherited``."""
-    where = options.metrics_listen
-    if where is None and not inherited:
-        return
-    from installer.host.listening import listen, listen_no_more
-
-    if where is None or options.layout.answer not in ledger.held.published:
-        listen_no_more()
-        return
+def serve(options: Options) -> Exit:
+    """Answer who asks for metrics, as a child of ``run``, until told to stop."""
+    from installer.host.listening import serve
     from installer.record.monitoring import warned
 
+    assert options.metrics_listen is not None  # noqa: S101 - else nobody has started us
+    host = Host.under(options.host_root, options.mounts)
+    if not supervision.end_with_run():
+        return Exit.OK
     with warned():
-        listen(host, where, options.layout.answer, inherited=inherited)
+        serve(host, options.metrics_listen, options.layout.answer, lambda: not signals.stop_requested())
+    return Exit.OK if signals.stop_requested() else Exit.FAILED

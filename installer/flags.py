@@ -1,5 +1,6 @@
 """Every flag with its environment variable, in one table, and what they come to: ``Options``."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -23,7 +24,6 @@ from installer.decide.options import (
     Places,
     RestartMode,
 )
-from installer.decide.pattern import pattern
 from installer.decide.toolkit_config import ToolkitConfig
 from installer.host.mounts import followed
 
@@ -37,7 +37,7 @@ DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidi
 
 UNIX: Final = "unix:"
 # Names are not looked up: a node has to come up without its name server.
-ADDRESS: Final = pattern(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45})\]):(\d{1,5})")
+ADDRESS: Final = re.compile(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45})\]):(\d{1,5})")
 HIGHEST_PORT: Final = 65535
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,8 +30,6 @@ OUTCOMES: Final = {
     "undo complete": "undo complete: nothing of ours is left on this node",
     "nothing to undo": "nothing to undo: nothing of ours is in {install_dir} on this node",
 }
-
-TIME: Final = '"timestamp": "'
 
 _outcome = ""
 _readable = True
@@ -104,6 +102,11 @@ def chosen() -> LogFormat:
     return LogFormat.TEXT if _readable else LogFormat.JSON
 
 
+def is_nvidia() -> bool:
+    """Tell whether options are spelt as NVIDIA's command line has them."""
+    return _spelling is not str
+
+
 def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelling: Spelling = str) -> None:
     """Choose how events look from here on; ``spoken`` and ``spelling`` give them and options other words."""
     global _readable, _spelling  # noqa: PLW0603 - a process has one stderr
@@ -120,29 +123,10 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
     log.write = told
 
 
-def in_json(tell: Callable[[], None]) -> list[str]:
-    """Return the lines of JSON that ``tell`` would have written, each without the time that ends it."""
-    before, said = log.write, list[str]()
-
-    def note(level: str, event: str, fields: Mapping[str, Any]) -> None:
-        said.append(_line(level, event, _spelt(fields)).rpartition(TIME)[0])
-
-    log.write = note
-    try:
-        tell()
-    finally:
-        log.write = before
-    return said
-
-
 def _in_json(level: str, event: str, fields: dict[str, Any]) -> None:
-    _stderr.msg(_line(level, event, fields))
-
-
-def _line(level: str, event: str, fields: dict[str, Any]) -> str:
     seconds, ns = divmod(time.time_ns(), 10**9)
     now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
-    return line(fields | {"event": event, "level": level, "timestamp": now})
+    _stderr.msg(line(fields | {"event": event, "level": level, "timestamp": now}))
 
 
 def _in_words(level: str, event: str, fields: dict[str, Any]) -> None:

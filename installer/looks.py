@@ -1,6 +1,6 @@
 """A look at the node while ``run`` waits: what differs from the install, what is done about it and told."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
 from installer import serving
@@ -26,10 +26,11 @@ from installer.decide.steps import describe
 from installer.host import signals
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.waiting import Watch, signature
 from installer.record import refused, seen, watching
 from installer.record.internal import internal_errors
 from installer.record.seen import EngineSeen, Seen
+from installer.record.watching import Watch
+from installer.watch import fingerprint as signature
 
 KEPT_LOOKS: Final = 16
 LOUD_FAILURES: Final = 2
@@ -43,9 +44,9 @@ class Work:
     """What a look may do to the node that it looks at.
 
     ``plan`` says what an install would do, and ``carry_out`` does it, ``withdraw_stale`` what cannot wait for
-    it; ``publish`` says that the engines are proven to serve, with the marks of all that ``status`` looks at,
-    ``withdraw`` that they are not; ``node_stops`` tells whether the node is going down. ``looked``, with the
-    engines that refuse their configs, and ``failed`` tell monitoring how a look has ended.
+    it; ``publish`` says that the engines are proven to serve, ``withdraw`` that they are not.
+    ``node_stops`` tells whether the node is going down. ``looked``, with the engines that refuse their
+    configs, and ``failed`` tell monitoring how a look has ended.
     """
 
     host: Host
@@ -53,7 +54,7 @@ class Work:
     held: Callable[[], Record]
     plan: Callable[[], Plan]
     carry_out: Callable[[Plan], None]
-    publish: Callable[[Plan, Sequence[str]], None]
+    publish: Callable[[Plan], None]
     withdraw: Callable[[], None]
     withdraw_stale: Callable[[], None]
     looked: Callable[[Plan, Collection[str]], None]
@@ -242,7 +243,7 @@ def _ended(
     """Tell the look, and return what is watched; ``as_found`` is "" where something was written.
 
     What was written then is what is on the disk, if ``status`` has nothing to say against it. A plan that is
-    ``proven`` is published last: readiness tells probes how all that is told before it stood.
+    ``proven`` is published last, and only where ``status`` would say so: a probe looks no further.
     """
     found_nothing = bool(as_found) and not (now.problem or now.asked or (proven and proven.steps))
     looks = (*now.looks, now.began_s) if found_nothing else now.looks if now.failures else ()
@@ -250,24 +251,22 @@ def _ended(
     now = replace(now, looks=looks[-KEPT_LOOKS:], repairs=recent_repairs(now.repairs, moment), by_cdi=by_cdi)
     now = now.with_generation(proven.unmade if proven else None)
     watched = _places(work, now)
-    marked: Sequence[str] = ()
-    if not as_found or (proven is not None and not proven.unproven):
-        from installer.marks import marks
-
-        found = signature(watched)
-        good, marked = marks(work.options)
-        # Or what the node never is, where somebody has written since.
-        as_found = as_found or (found if good else ELSEWISE)
+    found = signature(watched)
     try:
         seen.publish(work.host, work.options.state_file, now)
     except InstallerError as error:
         log.warning("look not told", error=error)
+    from installer.status import judged  # which a first start need not load
+
+    good, well = judged(work.host, work.options)
+    # Or what the node never is, where somebody has written since.
+    as_found = as_found or (found if good else ELSEWISE)
     due = max(1.0, now.until_s - moment) if now.until_s else again_s(proven)
     watched = (*watched, *watching.processes(now), *rooms)
     if proven is not None:
-        work.publish(proven, marked)
+        (work.publish if well else lambda _: work.withdraw())(proven)
         told = watching.told(work.host, work.options, work.held())
-        watched = (*watched, *told, *watching.asked(work.host, work.options, work.held(), now))
+        watched = (*watched, *told)
     return Watch(watched, as_found, due, rest_s(looks, moment))
 
 

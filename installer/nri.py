@@ -3,40 +3,35 @@
 import sys
 
 from installer import log as logging
-from installer import nri_verb
-from installer.decide.errors import Exit, InstallerError, LockedError
+from installer.decide.errors import Exit, InstallerError
 from installer.decide.inode import Kind
 from installer.decide.nri.wishes import Nri
 from installer.decide.options import Options
-from installer.host import nri_image, waiting
+from installer.host import nri_image, supervision
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.locks import Lock, lock_pidfile, write_pid
-from installer.record.nri_seen import end_left
+from installer.host.locks import lock_pidfile, write_pid
 
 
-def serve(options: Options, log_format: str) -> Exit:
-    """Become the plugin.
+def serve(options: Options, log_format: str, parent: int = 0) -> Exit:
+    """Become the plugin, beside the ``run`` that is the ``parent``, if one is.
 
     Raises:
         InstallerError: another instance serves this engine, or NRI is not there.
     """
-    nri, parent = options.nri, nri_image.parent()
+    nri = options.nri
     nri.refuse_idle()
-    if parent is not None:
-        if not nri_image.ends_with(parent):
-            return Exit.OK  # nobody is left to serve for
-        if parent.ended:
-            log.warning("plugin started again", ended=parent.ended)
     host = Host.under(options.host_root, options.mounts)
     refuse_absent(host, nri)
-    lock = _locked(host, nri)
+    lock = lock_pidfile(host, nri.lock)
     try:
         write_pid(lock, nri.lock)
         places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
-        places.append(str(parent.pid) if parent else "")
+        places.append(str(parent) if parent else "")
         allowed = [str(each) for each in nri.allowed]
-        nri_image.become_plugin([*places, log_format, nri.identity.name, nri.identity.index, *allowed])
+        nri_image.become_plugin(
+            lock.fd, [*places, log_format, nri.identity.name, nri.identity.index, *allowed]
+        )
     finally:
         lock.release()
     raise InstallerError(
@@ -44,18 +39,13 @@ def serve(options: Options, log_format: str) -> Exit:
     )
 
 
-def _locked(host: Host, nri: Nri) -> Lock:
-    """Lock; a plugin that a killed ``run`` has left gives its place up.
-
-    Raises:
-        LockedError: another instance serves this engine.
-    """
-    try:
-        return lock_pidfile(host, nri.lock)
-    except LockedError:
-        if not end_left(host, nri):
-            raise
-        return lock_pidfile(host, nri.lock)
+def serve_beside(options: Options, ended: str) -> Exit:
+    """Become the plugin beside ``run``, which ends with that; ``ended`` is how the one before it has."""
+    if not supervision.end_with_run():
+        return Exit.OK  # nobody is left to serve for
+    if ended != "-":
+        log.warning("plugin started again", ended=nri_image.told(ended))
+    return serve(options, logging.chosen(), supervision.run().pid)
 
 
 def refuse_unusable(host: Host, options: Options) -> None:
@@ -81,14 +71,3 @@ def refuse_absent(host: Host, nri: Nri) -> None:
             remedy="switch NRI on in the engine, and mount that directory, not the socket, where this runs",
             code="nri-unusable",
         )
-
-
-def attend(host: Host, nri: Nri) -> None:
-    """Have the plugin run as a process of its own whenever this one waits."""
-    words = (
-        *("--host-root", "/", "--nri-socket", str(host.local_path(nri.socket))),
-        *("--nri-name", nri.identity.name, "--nri-index", nri.identity.index),
-        *("--log-format", logging.chosen()),
-        *(word for each in nri.allowed for word in ("--nri-allow", str(each))),
-    )
-    waiting.attend_plugin(nri_verb.__file__, words)

@@ -5,31 +5,27 @@ import os
 import sys
 from typing import NoReturn
 
-from installer import garbage
 from installer.decide.errors import Exit, InstallerError, InternalError
 from installer.host import signals
 from installer.host.streams import open_standard_streams
-from installer.host.waiter import WOKEN_BY
 
 
-def main() -> None:
-    """Run one verb and exit with its code."""
-    garbage.keep()
+def main(*, child: bool = False) -> None:
+    """Run one verb, or what a ``child`` of ``run`` is to do, and exit with its code."""
     signals.block()
     finished = open_standard_streams(signals.stop_requested)
-    woken = WOKEN_BY in os.environb
+    # The host of any other child than the one that installs is not as before.
+    later = child and sys.argv[1:2] != ["install"]
+    code: int = Exit.UNDO_INCOMPLETE if later else Exit.FAILED
     try:
-        code = _verb()
+        code = _act() if child else _verb()
     except SystemExit as end:  # argparse: it has printed its help, or what was wrong
         code = int(end.code or Exit.OK)
     except (InstallerError, MemoryError) as error:
-        code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
         _say(error if isinstance(error, InstallerError) else InternalError(error))
     except Exception as error:  # noqa: BLE001 - the verbs tell their own: the program itself is not whole
-        # A woken process has installed before its wait: its host is not as before.
-        code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
         reason = f"toolkit-installer: cannot start the program (internal error: {type(error).__name__})"
-        sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if woken else 'it again'}\n")
+        sys.stderr.write(f"{reason}; install it anew, then run {'uninstall' if later else 'it again'}\n")
     _end(code if finished() else Exit.FAILED)
 
 
@@ -44,13 +40,18 @@ def _verb() -> int:
         # A probe calls this every few seconds: nothing beyond the standard library is loaded.
         from installer.status import main as verb
 
-        garbage.collect()
     else:
         from installer.host.limits import refuse_little_memory
 
         refuse_little_memory()  # the modules of the others may not fit
         from installer.cli import main as verb
     return verb(sys.argv[1:])
+
+
+def _act() -> int:
+    from installer.acts import main as act
+
+    return act(sys.argv[1:])
 
 
 def _say(error: InstallerError) -> None:

@@ -4,7 +4,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from installer import looked
@@ -44,15 +45,13 @@ def main(argv: Sequence[str]) -> int:
         if arguments.alive:
             return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
         options = elsewhere(host, options, tell=False)
-        held = _held(host, options.layout)
-        ready = is_ready(host, options.ready_file)
-        seen = read_seen(host, options.state_file)
+        held, seen = _held(host, options.layout), read_seen(host, options.state_file)
         ignores = seen is not None and seen.current and seen.ignores
         found = held_lines(host, options, held, deep=arguments.deep, ignores=ignores)
-        lines = [*_seen(seen), *(_to_ask(line, seen) for line in found)] if held else [*found]
-        lines += [Line(*each) for each in nri_lines(host, options.nri, held)]
-        why = next((f"{line.what}: {line.state}" for line in lines if not (line.good or line.later)), "")
-        if not (why or ready):
+        files = [_to_ask(line, seen) if held else line for line in found]
+        lines = _among(files, host, options, held, seen)
+        why = next((f"{line.what}: {line.state}" for line in lines if not _is_well(line)), "")
+        if not (why or is_ready(host, options.ready_file, options.pid_file)):
             why = looked.not_proven(host, options.pid_file, held, seen)
     except InstallerError as error:
         sys.stderr.write(f"toolkit-installer: {error}\n")
@@ -71,9 +70,17 @@ def _held(host: Host, layout: Layout) -> Record | None:
     return held and with_put_back(host, still_ours(host, layout, held))
 
 
-def _seen(seen: Seen | None) -> Iterator[Line]:
-    """Yield what ``run`` saw: it knows more than the files tell."""
-    yield from (Line(*each) for each in looked.lines(seen))
+def _among(
+    files: Iterable[Line], host: Host, options: Options, held: Record | None, seen: Seen | None
+) -> list[Line]:
+    """Return the lines of files among what ``run`` and the NRI plugin say: they know more than files."""
+    before = (Line(*each) for each in (looked.lines(seen) if held else ()))
+    return [*before, *files, *(Line(*each) for each in nri_lines(host, options.nri, held))]
+
+
+def _is_well(line: Line) -> bool:
+    """Tell whether a line keeps no node from being ready."""
+    return line.good or line.later
 
 
 def _to_ask(line: Line, seen: Seen | None) -> Line:
@@ -153,12 +160,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def told(host: Host, options: Options) -> tuple[Line, ...]:
-    """Return the lines that ``status`` prints; none where nothing is installed.
+    """Return the lines of what is held; none where nothing is installed.
 
     Raises:
         InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
     """
     options = elsewhere(host, options, tell=False)
-    held = _held(host, options.layout)
     ignores = options.drift is Drift.IGNORE
-    return tuple(held_lines(host, options, held, deep=False, ignores=ignores))
+    return tuple(held_lines(host, options, _held(host, options.layout), deep=False, ignores=ignores))
+
+
+def judged(host: Host, options: Options) -> tuple[bool, bool]:
+    """Return whether the files of ours are all good, and whether nothing keeps the node from being ready."""
+    with suppress(InstallerError):
+        files = told(host, options)
+        options = elsewhere(host, options, tell=False)
+        held, seen = _held(host, options.layout), read_seen(host, options.state_file)
+        lines = _among(files, host, options, held, seen)
+        return all(line.good for line in files), all(map(_is_well, lines))
+    return False, False

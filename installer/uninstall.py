@@ -1,7 +1,7 @@
 """Uninstall, and the undo that a stop of ``run`` is: the ledger tells what there is to undo."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -15,10 +15,11 @@ from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
 from installer.decide.parts.adopted import adoption, left_alone
 from installer.decide.undo import plan_undo
-from installer.host import signals
+from installer.host import signals, supervision
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.locks import remove_pidfile
+from installer.host.lock_table import still_named
+from installer.host.locks import LOCK, remove_pidfile
 from installer.host.trees import remove_staged
 from installer.record import nri_seen, ready, seen
 from installer.record.context import Context
@@ -27,7 +28,7 @@ from installer.record.ledger import Ledger, opened
 from installer.record.lost import elsewhere, lost, recover
 from installer.record.probe import probe_adoption, probe_undo
 from installer.record.running import in_use, running_containers
-from installer.record.transaction import carry_out, never_stop, refuse_obstacles
+from installer.record.transaction import carry_out, refuse_obstacles
 from installer.record.trial import Trials
 
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
@@ -109,7 +110,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         share_s = max(1.0, until_s - time.monotonic()) / max(1, len(plan.engines))
         context = Context(host, options.layout, ledger, min(options.timeout_s, share_s), until_s)
         plugin = nri_seen.of_ledger(options.nri, ledger.held)
-        carry_out(context, plan, never_stop)
+        carry_out(context, plan, signals.check_parent)
         nri_seen.remove(host, plugin)
     if plan.in_use:
         raise UndoIncompleteError(
@@ -132,6 +133,15 @@ def undoing() -> Iterator[None]:
         raise
     except InstallerError as error:
         raise UndoIncompleteError.because(error) from error
+
+
+@contextmanager
+def opened_by_run(host: Host, options: Options, check: Callable[[], None]) -> Iterator[Ledger]:
+    """Open the ledger with the lock that ``run`` holds, where that still has its name."""
+    inherited = still_named(host, supervision.run().lock, options.layout.home / LOCK)
+    opening = partial(Ledger.open, host, options.layout, inherited, check)
+    with opened(opening) as ledger, figures.failures_told(host, options, ledger):
+        yield ledger
 
 
 def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
@@ -161,5 +171,6 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
         ready.remove(host, each.ready_file)
         remove_pidfile(host, each.pid_file)
         seen.remove(host, each.state_file)
-        for published in (each.ready_file, each.state_file):
+        host.remove(each.options_file)
+        for published in (each.ready_file, each.state_file, each.options_file):
             host.sweep(published)

@@ -20,9 +20,10 @@ from installer.decide.mode import SPEC_DIR, mode_of
 from installer.decide.options import Mode
 from installer.decide.rows import CdiRow, Record
 from installer.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
-from installer.host.boot import boot_id, own_pid
+from installer.host.boot import boot_id
 from installer.host.files import Host
 from installer.host.locks import lock_pidfile
+from installer.host.supervision import own_pid
 from installer.looked import lines, not_proven
 from installer.record.seen import EngineSeen, Seen
 from tests.support.cdi_site import CdiSite

@@ -125,7 +125,7 @@ def test_a_ledger_that_is_damaged_during_the_wait_is_no_host_as_before(site: Sit
         assert child.wait(30) == 4
 
 
-@pytest.mark.parametrize("gone", ["cli.py", "."], ids=["a part of it", "all of it"])
+@pytest.mark.parametrize("gone", ["daemon.py", "."], ids=["a part of it", "all of it"])
 def test_a_program_that_is_not_whole_after_the_wait_says_so_and_keeps_all(site: Site, gone: str) -> None:
     before = site.tree()
     program = site.root.parent / "program/installer"

@@ -11,7 +11,7 @@ import pytest
 from installer.decide.engines import ENGINES
 
 PACKAGE = Path(__file__).parent.parent / "installer"
-FLOORS = {"decide": 0, "host": 1, "record": 2}
+FLOORS = {"watch": 0, "decide": 0, "host": 1, "record": 2}
 TOP = 3
 EFFECTS = frozenset({"os", "shutil", "subprocess", "tempfile", "socket", "time", "datetime", "fcntl"})
 

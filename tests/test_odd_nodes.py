@@ -20,7 +20,6 @@ from installer.decide.inode import File, Meta
 from installer.decide.options import Options
 from installer.host import inodes
 from installer.host.files import Host
-from installer.host.waiting import LOCKS, WOKEN_BY
 from installer.record.cmdline import overruling, path_of
 from installer.record.engines import numbers
 from installer.record.hints import without_cri
@@ -206,21 +205,7 @@ def test_words_that_are_no_utf_8_are_no_bug(site: Site, more: list[str], verb: s
     assert done.returncode in {0, 1, 2, 3, 10}
 
 
-@pytest.mark.parametrize("woken", [("x", "1,2"), ("15", ""), ("15", "x,y"), ("99", "1,2")])
-def test_variables_of_the_waiter_that_somebody_else_set_are_refused(
-    site: Site, woken: tuple[str, str]
-) -> None:
-    before = site.tree()
-
-    done = site.call("run", env={WOKEN_BY: woken[0], LOCKS: woken[1]})
-
-    assert done.returncode == 1
-    assert plain(done), done.stderr
-    assert WOKEN_BY in sentence(done)
-    assert site.tree() == before
-
-
-def test_a_waiter_whose_program_is_gone_says_so_and_keeps_everything(site: Site, tmp_path: Path) -> None:
+def test_a_run_whose_program_is_gone_says_so_and_keeps_everything(site: Site, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.mkdir()
     subprocess.run(["cp", "-r", str(PROJECT / "installer"), str(program / "installer")], check=True)

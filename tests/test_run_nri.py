@@ -7,16 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from installer.host import nri_child, nri_left
-from installer.host.glance import halted
-from installer.host.nri_child import NEW, PLUGIN, SEPARATOR, Child
-from tests.support.freezer import frozen
+from installer import supervisor
+from installer.supervisor import Kept, Supervisor
 from tests.support.nri import Engine
 from tests.support.nri import until as told
 from tests.support.site import PROJECT, Site, sentence
@@ -198,36 +196,45 @@ def test_what_cannot_serve_is_refused_before_anything(
     assert site.tree() == before
 
 
-def test_the_pause_before_the_next_start_grows(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    code = f"import time; open({str(log)!r}, 'a').write(f'{{time.monotonic()}}\\n')"
-    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", code)))
-    environment = {PLUGIN: SEPARATOR.join(words)}
-    pauses: list[float] = []
+class Beside(Supervisor):
+    """What keeps a child, as the supervisor does: ``code`` for a plugin."""
 
-    deadline = time.monotonic() + 60
+    def __init__(self, code: str) -> None:
+        self._code, self.pids, self.ended = code, list[int](), list[str]()
+        self.kept = Kept("nri", self, asked=True)
+
+    def start(self, verb: str, *more: str, answer: int = -1) -> int:  # noqa: ARG002 - as one that acts
+        self.ended += more
+        self.pids.append(os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", "-c", self._code], {}))
+        return self.pids[-1]
+
+    def turn(self) -> None:
+        """Do what the supervisor does whenever it wakes."""
+        self.kept.keep(time.monotonic())
+        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if self.kept.pid else (0, 0)
+        if pid:
+            self.kept.note(status, time.monotonic())
+
+
+def test_the_pause_before_the_next_start_grows() -> None:
+    beside, pauses = Beside(""), list[float]()
+
     while len(pauses) < 4:
-        assert time.monotonic() < deadline
-        # Made anew each time, as by a program image that has come into the place of the last one.
-        again = Child(environment).keep()
-        ended = environment[PLUGIN].startswith(b"0 ")
-        if (
-            ended
-            and again is not None
-            and round(again, 1) not in pauses
-            and again >= nri_child.FIRST_S - 0.01
-        ):
-            pauses.append(round(again, 1))
-            time.sleep(again)
-        time.sleep(0.005)
-    Child(environment).stop()
+        ended = len(beside.pids)
+        while beside.kept.ends < ended or not ended:
+            beside.turn()
+            ended = len(beside.pids)
+        pauses.append(round(beside.kept.due - time.monotonic(), 1))
+        while len(beside.pids) == ended:
+            beside.turn()
+            time.sleep(0.005)
+    beside.kept.end()
 
     assert pauses == [0.1, 0.2, 0.4, 0.8]
-    assert len(log.read_text().splitlines()) >= 4
 
 
 def _run_alone(child: "subprocess.Popen[str]", plugin: int) -> None:
-    """Kill ``run``; its plugin is told by the kernel, and ends in good order."""
+    """Kill ``run``; the kernel kills its plugin with it."""
     child.kill()
     child.wait(SOON_S)
     until(lambda: not _runs(plugin), SOON_S)
@@ -245,7 +252,7 @@ def _both(child: "subprocess.Popen[str]", plugin: int) -> None:
 @pytest.mark.parametrize(
     ("kill", "why"),
     [
-        pytest.param(_run_alone, "has ended (the run that had started it was killed)", id="run alone"),
+        pytest.param(_run_alone, "has ended, last seen", id="run alone"),
         pytest.param(_both, "has ended, last seen", id="both at once"),
     ],
 )
@@ -279,85 +286,21 @@ def test_a_plugin_that_should_be_there_and_is_not_is_told_until_somebody_uninsta
     assert site.tree() == before
 
 
-@contextmanager
-def left_stopped(site: Nri, engine: Engine) -> Iterator[int]:
-    """Yield a plugin that was stopped before its ``run`` was killed: it does not hear of that."""
-    with site.served() as child:
-        engine.plugged()
-        told(site.state, '"registered": true')
-        until_it_sleeps(child.pid)
-        plugin = site.plugin()
-        stop(plugin)
-        child.kill()
-        child.wait(SOON_S)
-    try:
-        yield plugin
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(plugin, signal.SIGKILL)
-
-
-def test_the_next_run_ends_a_stopped_plugin_that_a_killed_one_has_left(site: Nri) -> None:
-    with Engine(site.socket) as engine, left_stopped(site, engine) as left:
-        said = site.status()
-        with site.served() as child:
-            plugin = engine.plugged()
-            until(lambda: not _runs(left), SOON_S)
-            assert plugin.create(WISH)["payload"]
-            assert site.plugin() != left
-            assert child.stderr is not None
-            ended = json.loads(next(line for line in child.stderr if "plugin ended" in line))
-
-    assert f"hangs (pid {left}, stopped): containers" in said.stdout
-    assert (
-        "start run again, or uninstall, which ends it: the run that had started it was killed" in said.stdout
-    )
-    assert (ended["pid"], ended["reason"]) == (left, nri_left.WHY)
-
-
-def test_an_uninstall_ends_a_stopped_plugin_that_a_killed_run_has_left(site: Nri) -> None:
+def test_a_plugin_that_is_stopped_ends_with_a_run_that_is_killed(site: Nri) -> None:
     with Engine(site.socket) as engine:
         before = site.tree()
-        with left_stopped(site, engine) as left:
-            undone = site.call("uninstall")
+        with site.served() as child:
+            engine.plugged()
+            told(site.state, '"registered": true')
+            until_it_sleeps(child.pid)
+            plugin = site.plugin()
+            stop(plugin)
+            child.kill()
+            child.wait(SOON_S)
+            until(lambda: not _runs(plugin), SOON_S)
 
-            assert undone.returncode == 0
-            until(lambda: not _runs(left), SOON_S)
-            assert site.tree() == before
-
-
-def test_an_uninstall_without_a_ledger_ends_it_as_well(site: Nri) -> None:
-    with Engine(site.socket) as engine:
-        with left_stopped(site, engine) as left:
-            with no_plugin_is_seen(site):
-                assert site.call("uninstall").returncode == 0
-            assert (_runs(left), site.state.exists()) == (True, True)
-            undone = site.call("uninstall", "--nri-socket", str(site.socket))
-
-            assert "nothing to undo" in undone.stderr
-            assert undone.returncode == 0
-            until(lambda: not _runs(left), SOON_S)
-        assert [each.name for each in site.directory.iterdir()] == ["nri.sock"]
-
-
-@contextmanager
-def no_plugin_is_seen(site: Nri) -> Iterator[None]:
-    """Have the directory of the socket away for a while, as in a pod without that mount."""
-    away = site.directory.rename(site.root / "away")
-    try:
-        yield
-    finally:
-        away.rename(site.directory)
-
-
-def test_an_install_without_the_plugin_ends_one_that_a_killed_run_has_left(site: Nri) -> None:
-    with Engine(site.socket) as engine, left_stopped(site, engine) as left:
-        done = site.call("install")
-
-        assert done.returncode == 0
-        until(lambda: not _runs(left), SOON_S)
-        assert [each.name for each in site.directory.iterdir()] == ["nri.sock"]
-        assert "NRI" not in site.status().stdout
+        until(lambda: site.call("uninstall").returncode == 0, SOON_S)  # a check that was under way ends first
+        assert site.tree() == before
 
 
 def test_a_stop_leaves_nothing_of_a_plugin_that_hangs(site: Nri) -> None:
@@ -407,48 +350,6 @@ def test_a_plugin_that_hangs_is_told_at_once_and_another_takes_its_place(site: N
     assert json.loads(again)["ended"] == "killed, for it hung"
 
 
-@pytest.mark.parametrize("kind", ["v1", "v2"])
-def test_one_whose_cgroup_is_frozen_is_told_and_another_takes_its_place(
-    site: Nri, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """One of cgroup v1 cannot even be killed before the thaw."""
-    monkeypatch.setattr(nri_child, "ASK_S", 0.5)
-    monkeypatch.setattr(nri_child, "ANSWER_S", 0.5)
-    words = ("--host-root", "/", "--nri-socket", str(site.socket), *BESIDE[1:])
-    command = (sys.executable, str(PROJECT / "installer/nri_verb.py"), *words)
-    environment = {PLUGIN: SEPARATOR.join((NEW, *(word.encode() for word in command)))}
-    with Engine(site.socket) as engine:
-        Child(environment).keep()
-        engine.plugged()
-        first = site.plugin()
-        said = ""
-        with frozen(kind, first):
-            said = halted(str(site.lock))
-            until(lambda: _kept_until_given_up(environment), SOON_S)
-            monkeypatch.undo()  # the next one may take its time to start
-            until(lambda: _kept_and(environment, engine), SOON_S)
-            second = engine.plugged()
-            given = second.create(WISH)
-            assert site.plugin() != first
-        until(lambda: not _runs(first), SOON_S)
-        Child(environment).stop()
-
-    assert "frozen by its cgroup" in said
-    assert given["payload"]
-    assert not site.lock.exists()
-
-
-def _kept_until_given_up(environment: dict[bytes, bytes]) -> bool:
-    Child(environment).keep()
-    return environment[PLUGIN].startswith(b"0 ")
-
-
-def _kept_and(environment: dict[bytes, bytes], engine: Engine) -> bool:
-    """Keep the plugin running, as the waiter does; tell whether one comes to the engine."""
-    Child(environment).keep()
-    return engine.is_dialled(0.01)
-
-
 STOPPED = "import os, signal, time; os.kill(os.getpid(), signal.SIGSTOP); time.sleep(100)"
 # Its handler is called, and nothing of its own is done any more.
 LOOPS = "import signal; signal.signal(signal.SIGURG, lambda *_: None)\nwhile True: pass"
@@ -466,43 +367,32 @@ LIVES = "import signal, time; signal.signal(signal.SIGURG, lambda *_: None)\nwhi
 def test_one_that_gives_no_sign_of_life_is_ended(
     monkeypatch: pytest.MonkeyPatch, code: str, *, hangs: bool
 ) -> None:
-    monkeypatch.setattr(nri_child, "ASK_S", 0.5)
-    monkeypatch.setattr(nri_child, "ANSWER_S", 0.5)
-    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", code)))
-    environment = {PLUGIN: SEPARATOR.join(words)}
+    monkeypatch.setattr(supervisor, "ASK_S", 0.5)
+    monkeypatch.setattr(supervisor, "ANSWER_S", 0.5)
+    beside, until_s = Beside(code), time.monotonic() + 4
 
-    pids, until_s = set[bytes](), time.monotonic() + 4
-    while time.monotonic() < until_s and len(pids) < 2:
-        Child(environment).keep()  # made anew each time, as above
-        pids.add(environment[PLUGIN].split()[0])
-        pids.discard(b"0")
+    while time.monotonic() < until_s and len(beside.pids) < 2:
+        beside.turn()
         time.sleep(0.01)
-    ended = environment[PLUGIN].split(SEPARATOR)[0].split()[-1]
-    Child(environment).stop()
+    beside.kept.end()
 
-    assert (len(pids), ended) == ((2, b"hung") if hangs else (1, b"-"))
+    assert beside.ended == (["-", "hung"] if hangs else ["-"])
 
 
 def test_one_that_was_held_up_together_with_run_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with ``docker pause``: when both go on, neither has done anything since the question."""
-    monkeypatch.setattr(nri_child, "ASK_S", 0.0)
-    words = (NEW, *(word.encode() for word in (sys.executable, "-I", "-S", "-c", LIVES)))
-    environment = {PLUGIN: SEPARATOR.join(words)}
-    Child(environment).keep()
-    pid = int(environment[PLUGIN].split()[0])
+    monkeypatch.setattr(supervisor, "ASK_S", 0.0)
+    beside = Beside(LIVES)
+    beside.kept.keep(time.monotonic())
+    pid = beside.kept.pid
     until(lambda: _field(pid, "State") == "S", SOON_S)
     stop(pid)
-    Child(environment).keep()  # asks
-    said = environment[PLUGIN].split(b" ")
-    said[4] = str(time.monotonic() - 2 * nri_child.ANSWER_S).encode()
-    environment[PLUGIN] = b" ".join(said)
-
-    again = Child(environment).keep()
+    beside.kept.keep(time.monotonic())  # asks
+    beside.kept.keep(time.monotonic() + 3 * supervisor.ANSWER_S)
     os.kill(pid, signal.SIGCONT)
     until(lambda: _field(pid, "State") == "S", SOON_S)
+    runs = _runs(pid)
+    beside.kept.end()
 
-    assert again is not None
-    assert again > nri_child.ANSWER_S / 2
-    assert environment[PLUGIN].split()[:1] == [str(pid).encode()]
-    assert _runs(pid)
-    Child(environment).stop()
+    assert runs
+    assert beside.pids == [pid]

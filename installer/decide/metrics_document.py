@@ -61,9 +61,8 @@ Do not alert on the age of the file or of `{PREFIX}last_look_timestamp_seconds` 
 ### On request
 
 `--metrics-listen ADDRESS:PORT`, or `unix:/run/toolkit-installer.sock`, has `run` answer while it waits, with the same metrics as OpenMetrics, to
-whatever path is asked for. The bare interpreter that waits does so: it hands out a file beside the ledger, 0.2 MB larger for it, one connection at
-a time and a second at most for each, and a stop comes first. Between two of them it looks at what it watches, so who connects and says nothing
-delays others who ask, and no repair by more than a few seconds. While an install or a repair is at work an answer waits for its end. There is no
+whatever path is asked for. A process beside `run` does so: it hands out a file beside the ledger, one connection at a time and a second at most for each, also
+while an install or a repair is at work (503 before the first install has ended). Who connects and says nothing delays others who ask, and no repair. There is no
 TLS and no password: whoever reaches the address, or the socket (mode 0666), can read them. An address that is taken is told in the log, and
 stops nothing; somebody else's socket of that name is refused, as is a directory where others than root could exchange the
 socket.

@@ -280,6 +280,11 @@ class Options:
         return self.pid_file.with_name("ready")
 
     @property
+    def options_file(self) -> PurePosixPath:
+        """Beside the pidfile: what ``run`` was asked for, for its children."""
+        return self.pid_file.with_name(f"{self.pid_file.name}.options")
+
+    @property
     def state_file(self) -> PurePosixPath:
         """Beside the pidfile: what ``run`` has seen of the node and its engines, for ``status`` to tell."""
         return self.pid_file.with_name(f"{self.pid_file.name}.state")

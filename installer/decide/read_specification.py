@@ -4,11 +4,11 @@ As the library that they share does (tags.cncf.io/container-device-interface): o
 key that nobody knows, or a text that breaks off, and none of its devices is there.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from installer.decide.nri.wishes import DEVICE
-from installer.decide.pattern import pattern
 from installer.decide.read_yaml import FLAGS, Plain, integer, read_yaml
 from installer.decide.specification import MISTAKEN, Version, lowest_version
 
@@ -49,7 +49,7 @@ _SPECIFICATION: Final[Mapping[str, Any]] = {
 _KNOWN: Final = frozenset(
     {(0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0), (0, 8, 0), (1, 0, 0), (1, 1, 0)}
 )
-_VERSION: Final = pattern(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
+_VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
 _BITS: Final = {_NUMBER: 64, _UNSIGNED: 32}
 _RDT: Final = "intelRdt"
 _WITH_RDT: Final = (0, 7, 0)
@@ -76,7 +76,7 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
     Raises:
         InstallerError: it is out of the bounds within which one is read.
     """
-    around = pattern(rf"(?<![\w.-]){kind}(?![\w.-])")
+    around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
     if not around.search(text) and "\\" not in text and "!" not in text:
         return frozenset()

@@ -5,7 +5,6 @@ from base64 import b64decode
 from typing import TYPE_CHECKING, Any, Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +16,8 @@ SIZE: Final = 4 << 20  # characters
 DEPTH: Final = 32
 VALUES: Final = 1 << 18  # with what each alias stands for
 # PyYAML takes these, and engines refuse them.
-_DIRECTIVE: Final = pattern(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*%(?!YAML[ \t]|TAG[ \t])")
-_ESCAPED_SLASH: Final = pattern(r"(?<!\\)(?:\\\\)*\\/")
+_DIRECTIVE: Final = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*%(?!YAML[ \t]|TAG[ \t])")
+_ESCAPED_SLASH: Final = re.compile(r"(?<!\\)(?:\\\\)*\\/")
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 FLAGS: Final = frozenset(
     form
@@ -26,8 +25,8 @@ FLAGS: Final = frozenset(
     for form in (word, word.upper(), word.capitalize())
 )
 # As Go takes them of YAML: `017` is of base 8, and 08, which is none, a fraction of no digits.
-_INTEGER: Final = pattern(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
-_FRACTION: Final = pattern(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
+_INTEGER: Final = re.compile(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
+_FRACTION: Final = re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
 _FIRST_OF_NUMBERS: Final = frozenset("+-.0123456789")
 _UNSIGNED: Final = 32  # bits
 

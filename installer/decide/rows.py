@@ -1,5 +1,6 @@
 """The rows of the ledger: what we hold on this node, and what was there before."""
 
+import re
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -7,10 +8,9 @@ from installer.decide.data import dataclass
 from installer.decide.edits import Edit, Syntax
 from installer.decide.engines import ENGINES
 from installer.decide.inode import File, Meta
-from installer.decide.pattern import pattern
 
 # What the ledger has for one name in a directory of ours: that of a version, or of a saved copy.
-NAME: Final = pattern(r"[A-Za-z0-9_-]+")
+NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The toolkit's config.toml: NVIDIA's document, and what an administrator has made of it since."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -9,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 from installer.decide.data import dataclass
 from installer.decide.edits import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.items import Table
 
-_BARE_KEY: Final = pattern(r"[A-Za-z0-9_-]+")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the toolkit's source holds, by the names we ship."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -8,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.decide.artifacts import search_paths
-from installer.decide.pattern import pattern
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact
 from installer.host.digests import Known
 from installer.host.inodes import translated
@@ -18,8 +18,8 @@ from installer.host.threads import beside
 ASK_S: Final = 2.0
 ASKED: Final = "nvidia-ctk"
 NAMED: Final = "libnvidia-container.so.1"
-_SAYS: Final = pattern(r"\bCLI version v?(\d{1,6}(?:\.\d{1,6}){2})\b")
-_NAMED: Final = pattern(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
+_SAYS: Final = re.compile(r"\bCLI version v?(\d{1,6}(?:\.\d{1,6}){2})\b")
+_NAMED: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 @contextmanager

@@ -1,17 +1,11 @@
 """Which boot this is, and which process: what tells a fresh claim from one left by a reboot."""
 
-import os
 from pathlib import Path
 
 
 def boot_id() -> str:
     """Return the id of this boot (random(4)); it changes with each one."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def own_pid() -> int:
-    """Return the pid of this process, in its own pid namespace."""
-    return os.getpid()
 
 
 def runs(pid: int) -> bool:

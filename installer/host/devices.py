@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.host import waiter
 from installer.host.files import Host
+from installer.watch import lacks_room
 
 KMSG: Final = PurePosixPath("/dev/kmsg")
 RECORD_BYTES: Final = 8192  # the kernel's own limit for one record
@@ -120,7 +120,7 @@ def is_full(host: Host, path: PurePosixPath) -> bool:
         status = os.statvfs(host.local_path(path))
     except OSError:
         return False
-    return waiter.lacks_room(status)
+    return lacks_room(status)
 
 
 def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:

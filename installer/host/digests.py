@@ -13,8 +13,9 @@ from typing import Final
 from installer.host.files import Host
 from installer.host.glance import mark
 from installer.host.threads import beside
-from installer.host.watched import SECOND_NS, TICK_NS
 
+SECOND_NS: Final = 10**9
+TICK_NS: Final = 20 * 10**6  # two of the kernel's slowest ticks: changes within one have the same time
 LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up
 VERSION: Final = "/version"  # behind the mark of a program whose version is known
 

@@ -2,18 +2,18 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
 from installer.host.dockerd import DockerContainer
 from installer.host.files import Host
 
 USUAL: Final = PurePosixPath("/var/lib/docker")
-ID: Final = pattern(r"[0-9a-f]{64}")
-NAME: Final = pattern(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
+ID: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
 MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
 SHORT_ID: Final = 12
 

@@ -1,10 +1,7 @@
-"""What a probe looks at: by the kernel's calls alone, with the modules of a bare interpreter.
-
-Python is started anew for each probe, every few seconds, on each node: what a start loads is what it costs.
-"""
+"""Who holds a pidfile, by the kernel's own table of locks: nobody takes a lock to look."""
 
 import posix
-from _stat import S_ISDIR, S_ISLNK, S_ISREG
+from _stat import S_ISREG
 from time import sleep
 
 PROC = "/proc"
@@ -12,7 +9,6 @@ MAX_PID_BYTES = 64
 # Opened as it stands: no link is followed, no other end of a FIFO waited for.
 OPEN = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
 READ_BYTES = 1 << 16
-HELD = "held"  # in the place of a mark: the path is that of a pidfile whose holder is to run
 # Why a process does not go on: proc(5), and where the kernel holds it, as far as it says that of a sleep.
 HALTED = {
     "T": "stopped",
@@ -179,26 +175,12 @@ def is_roots(pid: int, proc: str = PROC) -> bool:
     return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)
 
 
-def mark(path: str, *, listed: bool = False) -> str:
-    """Return a text that becomes another one as soon as what stands at ``path`` is changed in any way.
-
-    What comes into a directory and goes counts only where it was ``listed``.
-    """
+def mark(path: str) -> str:
+    """Return a text that becomes another one as soon as the file at ``path`` is changed in any way."""
     try:
         status = posix.lstat(path)
     except OSError as error:
         return str(error.errno)
     which = f"{status.st_dev}:{status.st_ino}:{status.st_mode}:{status.st_uid}"
-    if S_ISDIR(status.st_mode) and not listed:
-        return which
     # The time of the last change of an inode is the kernel's: no call sets it to another (inode(7)).
     return f"{which}:{status.st_size}:{status.st_ctime_ns}"
-
-
-def is_plain(path: str) -> bool:
-    """Tell whether an absolute path leads to something that is there, with no link on the way."""
-    ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]
-    try:
-        return path.startswith("/") and not any(S_ISLNK(posix.lstat(path[:end]).st_mode) for end in ends)
-    except OSError:
-        return False

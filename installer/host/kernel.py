@@ -1,15 +1,15 @@
 """What the kernel writes into /proc, as text, whatever bytes other people's names hold; and whom we trust."""
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
-from installer.decide.pattern import pattern
 from installer.host import glance
 
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
 trusted_uids: Final = glance.trusted_uids
-_OCTAL: Final = pattern(rb"\\([0-7]{3})")
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def text_of(path: Path) -> str:

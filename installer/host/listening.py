@@ -1,9 +1,14 @@
-"""A socket on which others ask for metrics, as the program image that waits answers it (answering.py)."""
+"""A socket on which others ask for metrics, and the answer: the text of a file.
+
+One connection at a time, each with a deadline: who asks can hold up nobody but others who ask.
+"""
 
 import errno
 import os
 import socket
 import stat
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -14,41 +19,77 @@ from installer.decide.listen import Listen
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
 from installer.host.sockets import connectable
-from installer.host.waiting import LISTENS
 
 BACKLOG: Final = 16
+LOOK_S: Final = 1.0
+AT_MOST_S: Final = 1.0
+STEP_S: Final = 0.05
+REQUEST_BYTES: Final = 4096
+ANSWER_BYTES: Final = 1 << 20
+END: Final = b"\r\n\r\n"
+TYPE: Final = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 FOR_ALL: Final = 0o666  # to connect is to write; a textfile is for all to read, too
 
 
-def listen(host: Host, where: Listen, answer: PurePosixPath, *, inherited: bool) -> None:
-    """Let the waiter answer on ``where`` with the file ``answer``; one that is ``inherited`` is taken up.
+def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[], bool]) -> None:
+    """Answer who asks on ``where`` with the file ``answer`` as long as it ``goes_on``.
 
     Raises:
         InstallerError: nobody can listen there.
     """
-    fd = _inherited() if inherited else None
-    if fd is not None and where.path is not None and host.kind(where.path, last=False) is Kind.ABSENT:
-        os.close(fd)  # somebody has removed its name: nobody finds it any more
-        fd = None
+    while goes_on():
+        with bind(host, where) as listener:
+            listener.settimeout(LOOK_S)
+            while goes_on() and _has_name(host, where):
+                with suppress(OSError):  # nobody has asked, or whoever has is gone
+                    connection, _ = listener.accept()
+                    with connection:
+                        _answer(connection, host.local_path(answer))
+    if where.path is not None:
+        host.remove(where.path)
+
+
+def _has_name(host: Host, where: Listen) -> bool:
+    """Tell whether others can find us: somebody may have removed the socket."""
+    return where.path is None or host.kind(where.path, last=False) is not Kind.ABSENT
+
+
+def _answer(connection: socket.socket, path: Path) -> None:
+    """Answer one who has connected, in a second at most; nothing is made of a request but that it has come.
+
+    Raises:
+        OSError: he takes too long, or has gone.
+    """
+    until, request, left = time.monotonic() + AT_MOST_S, b"", b""
+    while END not in request and len(request) <= REQUEST_BYTES:
+        connection.settimeout(max(STEP_S, until - time.monotonic()))
+        part = connection.recv(REQUEST_BYTES)
+        if not part or time.monotonic() > until:
+            return
+        request += part
+    if END not in request:
+        return
+    left = _text(request, path)
+    while left and time.monotonic() < until:
+        connection.settimeout(max(STEP_S, until - time.monotonic()))
+        left = left[connection.send(left) :]
+
+
+def _text(request: bytes, path: Path) -> bytes:
+    """Return what is sent; a file that cannot be read is being made, or is gone."""
+    if not request.startswith(b"GET "):
+        return _message(b"405 Method Not Allowed", b"")
     try:
-        fd = _bound(host, where) if fd is None else fd
-    except OSError as error:
-        os.environ.pop(LISTENS, None)
-        raise InstallerError(
-            f"listen on {where} ({(error.strerror or str(error)).lower()})",
-            remedy=Remedy("free it, or choose another address with ", Option("metrics-listen")),
-            code="name-taken",
-        ) from error
-    os.set_inheritable(fd, True)  # noqa: FBT003 - the waiter is an exec away
-    os.environ[LISTENS] = f"{fd}:{host.local_path(answer)}"
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return _message(b"503 Service Unavailable", b"")
+    with os.fdopen(fd, "rb") as file:
+        return _message(b"200 OK", file.read(ANSWER_BYTES))
 
 
-def listen_no_more() -> None:
-    """Let the waiter answer nobody."""
-    fd = _inherited()
-    os.environ.pop(LISTENS, None)
-    if fd is not None:
-        os.close(fd)
+def _message(status: bytes, body: bytes) -> bytes:
+    lines = (b"HTTP/1.1 " + status, b"Content-Type: " + TYPE, b"Content-Length: %d" % len(body))
+    return b"\r\n".join((*lines, b"Connection: close")) + END + body
 
 
 def abandoned(host: Host, path: PurePosixPath) -> bool:
@@ -64,33 +105,41 @@ def abandoned(host: Host, path: PurePosixPath) -> bool:
     return False
 
 
-def _inherited() -> int | None:
-    """Return the socket that this process has listened on before an exec; None where there is none."""
-    word = os.environ.get(LISTENS, "").partition(":")[0]
-    with suppress(OSError, ValueError):
-        if stat.S_ISSOCK(os.fstat(int(word)).st_mode):
-            return int(word)
-    return None
+def bind(host: Host, where: Listen) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        InstallerError: there can be none.
+    """
+    try:
+        return _listener(host, where)
+    except OSError as error:
+        raise InstallerError(
+            f"listen on {where} ({(error.strerror or str(error)).lower()})",
+            remedy=Remedy("free it, or choose another address with ", Option("metrics-listen")),
+            code="name-taken",
+        ) from error
 
 
-def _bound(host: Host, where: Listen) -> int:
+def _listener(host: Host, where: Listen) -> socket.socket:
     if where.path is None:
         family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
-        with socket.socket(family) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((where.address, where.port))
-            listener.listen(BACKLOG)
-            return listener.detach()
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((where.address, where.port))
+        listener.listen(BACKLOG)
+        return listener
     if host.kind(where.path, last=False) is Kind.OTHER:
         host.remove(
             where.path
         )  # of a run that was killed: the ledger knows it, or it would have been refused
     local = host.local_path(where.path, last=False)
-    with socket.socket(socket.AF_UNIX) as listener, connectable(Path(local)) as name:
+    listener = socket.socket(socket.AF_UNIX)
+    with connectable(Path(local)) as name:
         before = os.umask(0o777 & ~FOR_ALL)  # by name somebody else's file could be opened to all
         try:
             listener.bind(name)
         finally:
             os.umask(before)
         listener.listen(BACKLOG)
-        return listener.detach()
+    return listener

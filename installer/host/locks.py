@@ -4,9 +4,9 @@ Whoever may read a file may lock it. So what is locked has mode 0600, and a lock
 where a process of root's holds it.
 """
 
-import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Sequence
@@ -15,7 +15,6 @@ from typing import Final, NoReturn
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError, LockedError, Option, Remedy
-from installer.decide.pattern import pattern
 from installer.host.files import Host
 from installer.host.glance import MAX_PID_BYTES
 from installer.host.home import open_home
@@ -23,48 +22,34 @@ from installer.host.inodes import translated
 from installer.host.kernel import trusted_uids
 from installer.host.lock_table import PROC, has_name, lock_holder, root_holds
 from installer.host.processes import started_of
+from installer.host.supervision import own_pid
 
 LOCK: Final = "lock"
 PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
 # A pid of ours or NVIDIA's, or what a crash has left of one.
-_PID = pattern(rb"[0-9\s\0]*")
+_PID = re.compile(rb"[0-9\s\0]*")
 FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A held lock; it lives as long as its file descriptor, also across an exec.
-
-    ``directory`` is open on the directory of the file, and locked too where that was free: as 0.1.0 does.
-    """
+    """A held lock; it lives as long as a descriptor of it does, in this process or another one."""
 
     fd: int
-    directory: int | None = None
 
     def release(self) -> None:
-        """Let the lock go."""
+        """Let the lock go, unless another process holds it, too."""
         os.close(self.fd)
-        if self.directory is not None:
-            os.close(self.directory)
-
-
-def inheritable(home: Lock, pidfile: Lock) -> tuple[int, ...]:
-    """Return the descriptors of both locks in the order in which 0.1.0 takes up its two."""
-    return (home.fd if home.directory is None else home.directory, pidfile.fd, home.fd)
 
 
 def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = ()) -> Lock | None:
     """Lock the directory at ``path`` by the file ``lock`` in it; None where it has gone meanwhile.
 
-    The directory itself is for everybody to read, and so to lock. 0.1.0 locked it all the same: it is taken
-    where a process of root's is seen to hold that lock. One that is not seen proves nothing: who locks,
-    forks and ends leaves a lock that the kernel's table gives to nobody.
-
-    ``inherited`` are descriptors that held the lock before an exec, where they still are these files.
+    The directory itself is for everybody to read, and so to lock. ``inherited`` are descriptors of the lock
+    that ``run`` holds, where they still are this file.
 
     Raises:
         LockedError: another process holds it.
@@ -72,31 +57,29 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     """
     with translated("lock", path):
         local = host.local_path(path, last=False)
-        directory = _inherited(inherited, local) or open_home(local, path)
+        directory = open_home(local, path)
         if directory is None:
             return None
-        lock = Lock(directory)
         try:
-            _refuse_older(host, directory, local, path)
-            file = _inherited(inherited, local / LOCK) or _lock_file(host, directory)
-            if file is None:  # no room for it: as 0.1.0 did
-                _flock(directory, local, path)
-            else:
-                lock = Lock(file, directory)
-                _flock(file, local / LOCK, path)
-            still = has_name(directory, local) and (file is None or has_name(file, local / LOCK))
+            file = _inherited(inherited, local / LOCK)
+            lock = Lock(_lock_file(host, directory) if file is None else file)
+            try:
+                _flock(lock.fd, local / LOCK, path)
+                still = has_name(directory, local) and has_name(lock.fd, local / LOCK)
+            except BaseException:
+                lock.release()
+                raise
         except FileNotFoundError:  # who held it has just removed it
-            still = False
-        except BaseException:
-            lock.release()
-            raise
-        if not still:
-            lock.release()
             return None
-        return _kept(lock)
+        finally:
+            os.close(directory)
+        if still:
+            return lock
+        lock.release()
+        return None
 
 
-def lock_pidfile(host: Host, path: PurePosixPath, inherited: Sequence[int] = ()) -> Lock:
+def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
     """Lock the pidfile at ``path``, making it where there is none; its content is not touched.
 
     Raises:
@@ -105,13 +88,9 @@ def lock_pidfile(host: Host, path: PurePosixPath, inherited: Sequence[int] = ())
     """
     with translated("lock", path):
         local = host.local_path(path)
-        if (fd := _inherited(inherited, local)) is not None:
-            _flock(fd, local, path)
-            os.fchmod(fd, PRIVATE)  # 0.1.0 made it for everybody to read
-            return _kept(Lock(fd))
         for _ in range(TRIES):
             if (lock := _new_pidfile(host, local, path)) is not None:
-                return _kept(lock)
+                return lock
     raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
 
@@ -124,7 +103,7 @@ def remove_pidfile(host: Host, path: PurePosixPath) -> None:
             return
         os.close(fd)
         holder = lock_holder(local)
-        if holder is None or holder[0] == os.getpid():
+        if holder is None or holder[0] in {os.getpid(), own_pid()}:
             host.remove(path)
 
 
@@ -135,22 +114,13 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _refuse_older(host: Host, directory: int, local: Path, path: PurePosixPath) -> None:
-    """Lock the directory as 0.1.0 does, and raise where 0.1.0 may have done so."""
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        if root_holds(directory, _process_tables(host)):
-            _refuse(local, path, error)
-
-
 def _process_tables(host: Host) -> tuple[Path, ...]:
     """Return our own /proc and the host's: one that is mounted from there shows the host's processes."""
     return tuple({PROC, host.local_path(PurePosixPath(PROC))})
 
 
-def _lock_file(host: Host, directory: int) -> int | None:
-    """Open the file in a directory that is locked, made where there is none; None where the disk is full."""
+def _lock_file(host: Host, directory: int) -> int:
+    """Open the file in a directory, made where there is none, or where somebody else could lock it."""
     try:
         # For reading: that goes on a full disk and on one that is read-only.
         fd = os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
@@ -162,12 +132,7 @@ def _lock_file(host: Host, directory: int) -> int | None:
             os.close(fd)
     except FileNotFoundError:
         pass
-    try:
-        return os.open(LOCK, FLAGS | os.O_CREAT, PRIVATE, dir_fd=directory)
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        return None
+    return os.open(LOCK, FLAGS | os.O_CREAT, PRIVATE, dir_fd=directory)
 
 
 def _inherited(fds: Sequence[int], local: Path) -> int | None:
@@ -180,14 +145,6 @@ def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         _refuse(local, path, error)
-
-
-def _kept(lock: Lock) -> Lock:
-    """Return ``lock`` so that it outlives an exec: `run` waits in another program image."""
-    for fd in (lock.fd, lock.directory):
-        if fd is not None:
-            os.set_inheritable(fd, True)  # noqa: FBT003 - its parameters have no names
-    return lock
 
 
 def _new_pidfile(host: Host, local: Path, path: PurePosixPath) -> Lock | None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal as signals
 import socket
 import struct
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
 from installer.host.kernel import text_of, trusted_uids
 from installer.host.sockets import connectable, held_by
 
@@ -26,8 +26,8 @@ _PROC = Path("/proc")
 _LISTENING = "00010000"  # __SO_ACCEPTCON
 _MONITORS = ("containerd-shim", "conmon")  # what comm has of them
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
-_SERVICE = pattern(r".*/([^/]+\.service)((?:/.*)?)$")
-_CONTAINER = pattern(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
+_SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
+_CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
 
 @dataclass(frozen=True, slots=True)

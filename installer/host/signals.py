@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from installer.decide.errors import StoppedError
+from installer.host import supervision
 
 # QUIT as NVIDIA's installer takes it: it is the stop signal of some images.
 STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
@@ -32,8 +33,8 @@ def unblocked() -> Iterator[None]:
 
 
 def stop_requested() -> bool:
-    """Tell whether a stop is pending."""
-    return bool(signal.sigpending() & STOP)
+    """Tell whether a stop is pending, or nobody is left to have asked for one: a ``run`` was killed."""
+    return bool(signal.sigpending() & STOP) or supervision.is_orphan()
 
 
 def check() -> None:
@@ -46,6 +47,11 @@ def check() -> None:
         raise StoppedError
 
 
-def wait() -> signal.Signals:
-    """Wait for the next of TERM, INT, QUIT and HUP, and take it."""
-    return signal.Signals(signal.sigwait(HANDLED))
+def check_parent() -> None:
+    """Raise where the ``run`` whose child this is was killed; a stop that comes again is ignored.
+
+    Raises:
+        StoppedError: it was.
+    """
+    if supervision.is_orphan():
+        raise StoppedError

@@ -1,27 +1,21 @@
 """The program image that starts our program again beside the container that it ran in, to carry on its undo.
 
-systemd starts it in the mount namespace of that container, as a script with the arguments PID, DIRECTORY
-and the command that is to be executed, with the environment of the process PID of the container.
+systemd starts it in the mount namespace of that container, as a script with the arguments PID and the
+command that is to be executed, with the environment of the process PID of the container.
 """
 
 import os
 import sys
 
-SUCCEEDS = b"_TOOLKIT_INSTALLER_SUCCEEDS"
-# As waiter and waiting.
-OWN = (
-    *(b"_TOOLKIT_INSTALLER_WOKEN_BY", b"_TOOLKIT_INSTALLER_LOCKS"),
-    *(b"_TOOLKIT_INSTALLER_LISTENS", b"_TOOLKIT_INSTALLER_NRI"),
-)
 MS_PRIVATE = 1 << 18  # linux/mount.h
 
 
 def main(arguments: list[str]) -> None:
     """Become the command."""
-    pid, directory, *command = arguments
+    pid, *command = arguments
     with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - nothing is loaded that is not needed
         said = [entry.partition(b"=") for entry in file.read().split(b"\0") if entry]
-    environment = {name: value for name, _, value in said if name not in OWN}
+    environment = {name: value for name, _, value in said}
     if not os.path.exists("/proc/self"):  # noqa: PTH110
         import ctypes
 
@@ -30,8 +24,7 @@ def main(arguments: list[str]) -> None:
         libc.mount(b"none", b"/proc", None, MS_PRIVATE, None)
         if libc.mount(b"proc", b"/proc", b"proc", 0, None):
             sys.exit(f"cannot mount /proc: {os.strerror(ctypes.get_errno())}")
-    os.chdir(directory)
-    os.execve(command[0], command, {**environment, SUCCEEDS: b"1"})  # noqa: S606 - no shell is meant to be there
+    os.execve(command[0], command, environment)  # noqa: S606 - no shell is meant to be there
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from installer.host import signals
-from installer.host.dnotify import notify
-from installer.host.waiter import CHANGED
+from installer.host.dnotify import CHANGED, notify
 
 _AT_ONCE: Final = 64
 

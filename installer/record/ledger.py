@@ -57,7 +57,7 @@ class Ledger:
     def __init__(self, host: Host, layout: Layout, lock: Lock, held: Record) -> None:
         self._host, self._layout, self.lock = host, layout, lock
         self.held = held
-        self.gone = False
+        self.gone, self.stays = False, False  # ``stays`` though it holds nothing: another process goes on
         self.reloaded: list[str] = []  # engines, each time that this process has made one read its configs
 
     @classmethod
@@ -230,7 +230,7 @@ def _release(ledger: Ledger) -> None:
     try:
         with internal_errors():
             # What has its name by now may be the ledger of the next instance.
-            if ledger.held.empty and not ledger.held.published and not ledger.gone:
+            if ledger.held.empty and not (ledger.held.published or ledger.gone or ledger.stays):
                 ledger.remove()
     except InstallerError as error:
         reason = f" after a failure ({failure})" if failure else ""

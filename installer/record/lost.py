@@ -1,5 +1,6 @@
 """What is ours on a node although no ledger in sight says so: engines' configs that name the toolkit."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -17,13 +18,12 @@ from installer.decide.part import Part
 from installer.decide.parts.adopted import adoption, without_nvidias
 from installer.decide.parts.cdi import OWNER
 from installer.decide.parts.toolkit import ADOPTED, VERSIONS
-from installer.decide.pattern import pattern
 from installer.decide.rows import CdiRow, ConfigRow, Record, ToolkitRow
 from installer.host.files import Host
 from installer.record.configs import copies_of
 from installer.record.ledger import Ledger
 
-TOOLKITS: Final = pattern(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
+TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 READ: Final = frozenset({".json", ".toml", ".conf"})  # of what lies there; not config.toml.bak and the like
 
 # By install-dir: the configs that name its toolkit, and whose they are.

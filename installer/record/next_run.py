@@ -14,6 +14,7 @@ from installer.decide.options import Options
 from installer.host.claims import claimed, is_claimed
 from installer.host.events import log
 from installer.host.files import Host
+from installer.host.glance import is_held_pidfile
 from installer.host.locks import Lock
 from installer.host.pods import changed_since, replicas
 from installer.record.ledger import Ledger, read_record
@@ -70,9 +71,12 @@ def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) 
 
 
 def _serves(host: Host, options: Options) -> bool:
-    """Tell whether the holder of the ledger has a pidfile: one that stops removes it first."""
+    """Tell whether the holder of the ledger serves: one that stops removes its pidfile first.
+
+    A pidfile that nobody holds is of a ``run`` that was killed: what it had started ends between two steps.
+    """
     files = {options.pid_file}
     with suppress(InstallerError):
         held = read_record(host, options.layout)
         files |= {held.pid_file} if held and held.pid_file else set()
-    return any(host.exists(path) for path in files)
+    return any(is_held_pidfile(str(host.local_path(path))) for path in files)

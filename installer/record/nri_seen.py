@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.data import replace
@@ -10,14 +10,12 @@ from installer.decide.errors import InstallerError
 from installer.decide.metrics import PluginFigures
 from installer.decide.nri.wishes import Missed, Nri
 from installer.decide.rows import Record
-from installer.host import nri_left
-from installer.host.events import log
 from installer.host.files import Host
 from installer.host.glance import halted, is_held_pidfile
 from installer.host.holder import holder_of
 from installer.host.locks import remove_pidfile
 from installer.host.nri_state import VERSION, State
-from installer.host.waiting import plugin_ends
+from installer.host.supervision import run
 from installer.record.texts import told_by_root
 
 WHAT: Final = "NRI plugin"
@@ -63,7 +61,9 @@ def lines(host: Host, nri: Nri, held: Record | None) -> Iterator[tuple[str, str,
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
     elif halt := halted(str(lock)):
         pid = holder_of(lock)
-        remedy = _remedy(lock, pid)
+        remedy = (
+            "run starts another within two minutes" if beside_run else f"kill -9 {pid}, and start it again"
+        )
         yield WHAT, f"hangs (pid {pid}, {halt}): {WITHOUT}; {remedy}", False, not beside_run
     elif not state.registered:
         since = f" since {state.since}" if state.since else ""
@@ -77,22 +77,13 @@ def lines(host: Host, nri: Nri, held: Record | None) -> Iterator[tuple[str, str,
         yield WHAT, f"{told} ({', '.join(names)}{more}): delete these pods", False, True
 
 
-def _remedy(lock: Path, pid: int | None) -> str:
-    """Return what becomes of a plugin that hangs, or what to do."""
-    if nri_left.left_plugin(lock) is not None:
-        return f"{BESIDE_RUN}, which ends it: the run that had started it was killed"
-    if pid is not None and nri_left.run_of(pid):
-        return "run starts another within two minutes"
-    return f"kill -9 {pid}, and start it again"
-
-
 def figures(host: Host, nri: Nri, held: Record) -> PluginFigures | None:
     """Return what monitoring is told of the plugin beside ``run``; None where there is to be none."""
     if held.nri is None:
         return None
     nri = of_ledger(nri, held)
     state = read(host, nri.state) or State()
-    return PluginFigures(is_registered(host, nri), state.missed_in_all, plugin_ends())
+    return PluginFigures(is_registered(host, nri), state.missed_in_all, run().plugin_ends)
 
 
 def is_registered(host: Host, nri: Nri) -> bool:
@@ -101,18 +92,8 @@ def is_registered(host: Host, nri: Nri) -> bool:
     return state.registered and is_held_pidfile(lock) and not halted(lock)
 
 
-def end_left(host: Host, nri: Nri) -> bool:
-    """End a plugin that nobody attends any more; tell whether there was one."""
-    left = nri_left.end(host.local_path(nri.lock))
-    if left is None:
-        return False
-    log.warning("plugin ended", pid=left.pid, reason=nri_left.WHY if left.gone else nri_left.CANNOT)
-    return True
-
-
 def remove(host: Host, nri: Nri) -> None:
-    """End and remove what a ``run`` that was killed has left; a plugin that is attended does so itself."""
-    end_left(host, nri)
+    """Remove what a ``run`` that was killed has left; a plugin that runs does so itself."""
     if is_held_pidfile(str(host.local_path(nri.lock))):
         return
     with suppress(InstallerError):

@@ -3,6 +3,7 @@
 They are not ours, so none is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
 """
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,6 @@ from installer.decide.facts import EngineFacts, Facts, OtherEngine
 from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.options import Places
-from installer.decide.pattern import pattern
 from installer.decide.references import programs_named
 from installer.host.files import Host
 from installer.host.process_table import PROC, Seen, directory_of, of_root, read_open
@@ -32,9 +32,9 @@ from installer.record.started import flags_and_paths
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
 NAMES: Final = ("dockerd", "containerd")  # builds by other names: docker-containerd, dockerd-gpu
 # What has such a name and is none: shims, clients, snapshotters, what puts Docker behind CRI.
-NO_ENGINES: Final = pattern(r"shim|\bctr\b|grpc|stress|rootless|^cri-dockerd")
-LOADER: Final = pattern(r"ld[.-].*\.so")
-DESCRIPTOR: Final = pattern(r"/(?:dev|proc/(?:self|thread-self|\d+))/fd/(\d+)|/dev/(stdin)")
+NO_ENGINES: Final = re.compile(r"shim|\bctr\b|grpc|stress|rootless|^cri-dockerd")
+LOADER: Final = re.compile(r"ld[.-].*\.so")
+DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/(?:self|thread-self|\d+))/fd/(\d+)|/dev/(stdin)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,32 +3,26 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Final
 
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.decide.rows import Record
-from installer.host.boot import boot_id, own_pid, runs
+from installer.host.boot import boot_id
 from installer.host.files import Host
+from installer.host.glance import is_held_pidfile
+from installer.host.supervision import own_pid
 from installer.record.rows_json import dumps
 from installer.record.texts import told_by_root
 
 OURS: Final = frozenset({"boot_id", "pid", "plan", "engines", "time"})
 
 
-def publish(
-    host: Host,
-    path: PurePosixPath,
-    held: Record,
-    asked: Sequence[str] = (),
-    seen: Sequence[str] = (),
-) -> None:
+def publish(host: Host, path: PurePosixPath, held: Record) -> None:
     """Say that everything in the ledger is in force since now, in this boot, by this process.
 
-    ``seen`` are the marks of what ``status`` looks at, by which a probe for what was ``asked`` knows that all
-    is still as it was (``probes``, which takes the order of these fields, and this text, as they are).
+    ``probe`` compares the beginning of this text: boot and pid stay its first fields.
     """
     text = json.dumps(
         {
@@ -37,8 +31,6 @@ def publish(
             "plan": hashlib.sha256(dumps(held)).hexdigest(),
             "engines": list(held.served),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "asked": [*asked],
-            "seen": [*seen],
         }
     )
     host.replace(path, File(text.encode() + b"\n"))
@@ -68,10 +60,10 @@ def _is_ours(host: Host, path: PurePosixPath) -> bool:
     return host.kind(path, last=False) is Kind.FILE and told_by_root(host, path).keys() >= OURS
 
 
-def is_ready(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether somebody has published readiness in this boot and still runs."""
+def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
+    """Tell whether readiness was published in this boot, by the process that holds the pidfile."""
     said = told_by_root(host, path)
-    try:
-        return said["boot_id"] == boot_id() and runs(said["pid"])
-    except (KeyError, TypeError, ValueError):
+    held = host.read(pid_file) if is_held_pidfile(str(host.local_path(pid_file))) else None
+    if held is None or said.get("boot_id") != boot_id():
         return False
+    return held.content.strip() == str(said.get("pid")).encode()

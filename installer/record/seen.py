@@ -10,8 +10,9 @@ from installer.decide.data import dataclass, field, fields_of, replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File
-from installer.host.boot import boot_id, own_pid, runs
+from installer.host.boot import boot_id, runs
 from installer.host.files import Host
+from installer.host.supervision import own_pid
 from installer.record import ready
 from installer.record.texts import told_by_root
 

@@ -1,5 +1,6 @@
 """How an engine was started, or will be: its program reads a config the same way only if started the same."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -13,7 +14,6 @@ from installer.decide.engines.row import Engine, ReloadMethod
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
-from installer.decide.pattern import pattern
 from installer.host.files import Host
 from installer.host.unit_start import UnitStart
 from installer.record import units
@@ -28,7 +28,7 @@ PATH: Final = tuple(
     for path in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 )
 PROC: Final = PurePosixPath("/proc")
-VARIABLE: Final = pattern(r"\$\{(\w+)\}")
+VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 # What systemd gives to one process alone: sockets, and whom to tell that it is ready.
 OF_ITS_PROCESS: Final = (
     "LISTEN_",

@@ -5,12 +5,13 @@ in the container for CRI-O's restart waits for himself. So systemd is asked for 
 container's mount namespace, and the container ends. Until the unit has the ledger nothing is changed.
 """
 
+import sys
 import time
 from typing import Final
 
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError, LockedError, UndoIncompleteError
-from installer.decide.inode import Kind
+from installer.decide.inode import File, Kind, Meta
 from installer.decide.layout import Layout
 from installer.decide.options import Options, RestartMode
 from installer.decide.rows import Record
@@ -18,7 +19,7 @@ from installer.host.containers import pid_of_own
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import lock_directory
-from installer.host.waiting import SUCCESSOR, command_again
+from installer.host.supervision import PACKAGE, command, run
 from installer.record import units
 from installer.record.ledger import Ledger
 from installer.record.started import PATH
@@ -50,7 +51,7 @@ def handed_over(host: Host, options: Options, held: Record) -> bool:
             remedy=REMEDY,
             code="undo-not-handed-over",
         )
-    words = (str(found[0]), "-t", str(pids[0]), "-m", "--", *command_again(SUCCESSOR))
+    words = (str(found[0]), "-t", str(pids[0]), "-m", "--", *_command(host, options))
     try:
         units.start_transient(host, UNIT, words)
     except InstallerError as error:
@@ -59,6 +60,14 @@ def handed_over(host: Host, options: Options, held: Record) -> bool:
         ) from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
     return True
+
+
+def _command(host: Host, options: Options) -> tuple[str, ...]:
+    """Return the command that undoes as this process would: with its environment, and options of its own."""
+    copy = options.options_file.with_name(f"{options.options_file.name}.undo")
+    host.replace(copy, File(run().options.read_bytes(), Meta(0o600)))
+    again = (*command(), "undo", str(host.local_path(copy)), "", "0")
+    return (sys.executable, "-I", "-S", str(PACKAGE / "host/successor.py"), str(run().pid), *again)
 
 
 def await_successor(host: Host, layout: Layout) -> None:

@@ -1,10 +1,12 @@
 """What is watched while ``run`` waits: all that a plan is made from, as far as that can be seen cheaply."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import Final
 
-from installer.decide.data import replace
+from installer.decide.data import dataclass, replace
 from installer.decide.engines import ENGINES
 from installer.decide.engines.row import Api
 from installer.decide.errors import InstallerError
@@ -13,12 +15,32 @@ from installer.decide.layout import Layout
 from installer.decide.mode import SPECIFICATION
 from installer.decide.options import Options, Places
 from installer.decide.rows import Record
+from installer.host import signals
 from installer.host.files import Host
 from installer.host.mounts import is_mount_point
-from installer.host.waiting import ASK, KEPT, ROOM, THERE, signature
+from installer.host.sockets import has_closed
 from installer.record import gpus, units
 from installer.record.room import state_of, writes_to
-from installer.record.seen import Seen
+from installer.record.seen import Seen, read
+from installer.watch import KEPT, ROOM, THERE
+from installer.watch import fingerprint as signature
+
+STOPS_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is watched until the next check; no ``places`` is nothing.
+
+    A place is a path as this process finds it, or a pattern, as ``watch.fingerprint`` has it. ``before`` is
+    the fingerprint that they had when they were looked at. After ``due_s`` seconds (0 is never) it is time
+    for a check whatever happens, and before ``rest_s`` no change is a reason for one.
+    """
+
+    places: tuple[str, ...] = ()
+    before: str = ""
+    due_s: float = 0.0
+    rest_s: float = 0.0
 
 
 def places(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
@@ -82,23 +104,21 @@ def told(host: Host, options: Options, held: Record) -> tuple[str, ...]:
     return tuple(f"{THERE}{local}" for local in found if local.exists())
 
 
-def asked(host: Host, options: Options, held: Record, seen: Seen) -> tuple[str, ...]:
-    """Return the sockets of the engines that serve, to be asked for a sign of life now and then.
+def await_stopped(host: Host, options: Options, held: Record) -> None:
+    """Return when no Docker of ours is just being stopped, or after a minute.
 
-    dockerd answers that also where its containerd hangs, and so does not start a container. Before its socket
-    stands its process: systemd, which holds the socket, too, starts it again for whoever asks while it stops.
+    It lives on until its containers have ended, and systemd, which holds its socket too, starts it again for
+    whoever asks meanwhile (engine-facts.md#dockerd-stop).
     """
-    serving = {each.name: each for each in seen.engines if each.serves}
-    found = []
-    for name, socket in _named_sockets(options, held):
-        if name in serving and ENGINES[name].api is Api.DOCKER:
-            process = serving[name].process
-            found += [*([f"P{process}"] if process else []), f"D{host.local_path(socket)}"]
-        elif name in serving:
-            found.append(f"C{host.local_path(socket)}")
-    below = (PurePosixPath(each.containerd) for each in serving.values() if each.containerd)
-    found += [f"C{host.local_path(socket)}" for socket in below]
-    return tuple(dict.fromkeys(f"{ASK}{each}" for each in found))
+    before = read(host, options.state_file)
+    processes = {each.name: each.process for each in before.engines if each.serves} if before else {}
+    dockers = [each for each in _named_sockets(options, held) if ENGINES[each[0]].api is Api.DOCKER]
+    until = time.monotonic() + STOPS_S
+    while time.monotonic() < until and any(
+        has_closed(processes.get(name, ""), str(host.local_path(socket))) for name, socket in dockers
+    ):
+        signals.check()
+        time.sleep(1)
 
 
 def process_of(host: Host, engine: EngineFacts) -> str:

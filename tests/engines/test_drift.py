@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.engines.configs import CONTAINERD, DOCKER
+from tests.engines.images import IMAGE
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.running import Running, until
@@ -426,3 +428,19 @@ def test_a_docker_that_its_owner_has_stopped_is_not_started_by_its_socket(docker
         assert node.show("docker.socket", "ActiveState") == "active"
         node.run(["systemctl", "start", "docker.service"])
         until(lambda: ready(node), lambda: why(node))
+
+
+def test_a_docker_that_is_being_stopped_is_not_started_again_by_a_check(docker_node: Node) -> None:
+    node, unit, deaf = docker_node, "docker.service", "trap '' TERM; while true; do sleep 1; done"
+    with running(node) as process:
+        node.run(["docker", "run", "--detach", "--stop-timeout", "4", IMAGE, "/bin/sh", "-c", deaf])
+        node.run(["systemctl", "stop", "--no-block", unit])
+        until(lambda: node.show(unit, "ActiveState") == "deactivating", lambda: process.log)
+        time.sleep(0.5)
+
+        os.kill(process.outer_pid, signal.SIGHUP)
+
+        assert node.show(unit, "ActiveState") == "deactivating"
+        until(lambda: node.show(unit, "ActiveState") != "deactivating", lambda: process.log)
+        time.sleep(1)
+        assert node.show(unit, "ActiveState") == "inactive"

@@ -1,11 +1,9 @@
 """``run`` answers who asks for metrics while it waits, and is none the bigger or slower for it."""
 
-import os
 import shutil
 import signal
 import socket
 import stat
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.host.waiting import LISTENS
-from tests.support.site import LEDGER, PROJECT, Site, sentence, waits
+from tests.support.site import LEDGER, Site, sentence, waits
 from tests.support.waiting import until_it_sleeps
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
@@ -280,19 +277,6 @@ def test_it_waits_within_six_megabytes_and_sleeps_while_nobody_asks(site: Site, 
 
     assert int(next(line for line in lines if line.startswith("Pss:")).split()[1]) < LIMIT_KB
     assert cpu == later
-
-
-def test_a_variable_that_somebody_else_has_set_is_not_heeded(site: Site) -> None:
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT), LISTENS: "0:/etc/shadow"}
-    with subprocess.Popen(site.command("run"), stderr=subprocess.PIPE, text=True, env=environment) as child:
-        try:
-            waits(child)
-            until_it_sleeps(child.pid)
-            heeded = LISTENS.encode() in Path(f"/proc/{child.pid}/environ").read_bytes()
-        finally:
-            child.kill()
-
-    assert not heeded
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 
 from installer.decide.listen import Listen
 from installer.host.files import Host
-from installer.host.listening import listen, listen_no_more
-from installer.host.waiting import LISTENS
+from installer.host.listening import bind
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import Site, sentence
 
@@ -80,14 +79,12 @@ def exchanging(directory: Path, name: str, target: Path) -> Iterator[None]:
 def test_a_link_that_takes_the_place_of_the_socket_opens_no_file_of_roots(
     secret: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(LISTENS, "")
     host, path = Host.under(PurePosixPath("/")), theirs / "x.sock"
     monkeypatch.setattr(host, "kind", lambda *_, **__: None)  # whatever stands there is removed by the test
 
     with exchanging(theirs, path.name, secret):
         for _ in range(TRIES):
-            listen(host, Listen(PurePosixPath(path)), PurePosixPath("/answer"), inherited=False)
-            listen_no_more()
+            bind(host, Listen(PurePosixPath(path))).close()
             while not path.is_symlink():
                 time.sleep(0.0001)
             path.unlink()
@@ -125,13 +122,7 @@ def test_a_directory_where_a_stranger_could_exchange_the_socket_is_refused(
 def test_a_socket_is_for_all_whatever_the_umask_is(tmp_path: Path, mask: int) -> None:
     path, before = tmp_path / "x.sock", os.umask(mask)
     try:
-        listen(
-            Host.under(PurePosixPath("/")),
-            Listen(PurePosixPath(path)),
-            PurePosixPath("/answer"),
-            inherited=False,
-        )
-        listen_no_more()
+        bind(Host.under(PurePosixPath("/")), Listen(PurePosixPath(path))).close()
     finally:
         after = os.umask(before)
 

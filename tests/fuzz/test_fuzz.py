@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from installer import compat_options, compat_words, probes
+from installer import compat_options, compat_words
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
@@ -41,17 +41,15 @@ from installer.decide.toolkit_config import edited_keys, low_level_words
 from installer.decide.undo import plan_undo
 from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
-from installer.host import cri, dockerd, kubernetes, systemd, witness
-from installer.host.boot import boot_id
+from installer.host import cri, dockerd, kubernetes, systemd
 from installer.host.containers import TASKS, of_crio, of_shims
 from installer.host.files import Host
-from installer.host.glance import is_held_pidfile, mark
+from installer.host.glance import is_held_pidfile
 from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
 from installer.host.lock_table import lock_holder
 from installer.host.locks import lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
-from installer.host.waiting import LOCKS, WOKEN_BY, woken
 from installer.record.cmdline import overruling, path_of, state_of, value_of
 from installer.record.hints import is_suse
 from installer.record.known import known_digests
@@ -169,34 +167,6 @@ def _known(directory: Path) -> Reader:
     (directory / "usr/local/nvidia/toolkit").symlink_to(version)
     path = f"usr/local/nvidia/{version}/.config/digests"
     return _file(directory, path, lambda host: known_digests(host, Layout()).before)
-
-
-def _published(root: Path) -> bytes:
-    """Return readiness that a probe believes."""
-    said = {
-        "boot_id": boot_id(),
-        "pid": os.getpid(),
-        "asked": ["/usr/local/nvidia", str(root)],
-        "seen": [f"{mark('/')} /"],
-    }
-    return json.dumps(said).encode() + b"\n"
-
-
-def _probe(root: Path) -> Reader:
-    (root / "run/nvidia/toolkit").mkdir(parents=True)
-
-    def read(content: bytes) -> object:
-        (root / "run/nvidia/toolkit/ready").write_bytes(content)
-        return probes.answer(["status", "--ready"], {b"TOOLKIT_INSTALLER_HOST_ROOT": os.fsencode(root)})
-
-    return read
-
-
-def _compared(content: bytes) -> object:
-    """Return what nobody understands as an install does: all of the program looks, then."""
-    with suppress(ValueError, LookupError):
-        return witness.fields(content)
-    return None
 
 
 def _crio_config(content: bytes) -> object:
@@ -321,12 +291,6 @@ def _flags(content: bytes) -> object:
     return options_from(values, frozenset())
 
 
-def _woken(content: bytes) -> object:
-    words = [word.replace("\0", "") for word in content.decode(errors="surrogateescape").split(";")]
-    os.environ[WOKEN_BY], os.environ[LOCKS] = (*words, "", "")[:2]
-    return woken()
-
-
 def _nri_honest() -> bytes:
     """Return what an engine sends to its plugin, from the answer to the first words to a container's creation."""
     wish = message((1, "nvidia.cdi.k8s.io/pod"), (2, "a.com/b=c, a.com/b=d"))
@@ -408,7 +372,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         "ledger": (next(Path("tests/golden/ledgers").rglob("ledger")).read_bytes(), _ledger(directory / "ledger")),
         "ready": (
             b'{"boot_id": "0", "pid": 1, "engines": []}',
-            _file(directory / "ready", "ready", lambda host: is_ready(host, PurePosixPath("/ready"))),
+            _file(directory / "ready", "ready", lambda host: is_ready(host, PurePosixPath("/ready"), PurePosixPath("/pid"))),
         ),
         "os-release": (b'ID=debian\nID_LIKE="suse"\n', _file(directory / "os", "etc/os-release", is_suse)),
         "shim": (
@@ -432,7 +396,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             b"--runtime=docker\0--nvidia-runtime-name=x\0RUNTIME_ARGS=--socket /x\0ROOT=/a\0CDI_ENABLED=yes", _compat,
         ),
         "our words": (b"--install-dir=/x\0--config=docker=/a\0--mount=/a=/b\0--restart-mode=none\0--timeout=1", _flags),
-        "environment": (b"15;3,4", _woken),
         "config.toml": (
             b'[nvidia-container-runtime]\nruntimes = ["runc"]\nlog-level = "info"\n',
             lambda content: (
@@ -482,8 +445,6 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
                 lambda content: serving(directory / "hand", answer(content)),
             ),
         ),
-        "an answer that is compared": (message((1, 1), (2, message((1, "config"), (2, "{}")))), _compared),
-        "a probe": (_published(directory / "probe"), _probe(directory / "probe")),
         "NRI": (_nri_honest(), _nri),
         "NRI's state": (
             json.dumps({"version": 1, "registered": True, "engine": "x 1", "problem": "", "since": "",
@@ -501,9 +462,9 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
 
 NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
-    "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "environment", "config.toml",
+    "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "gRPC", "an answer that is compared", "a probe", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
+    "gRPC", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
 )  # fmt: skip
 
 
@@ -513,10 +474,8 @@ def test_every_reader_is_tried(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spoilt_input_is_refused_in_a_sentence(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(WOKEN_BY, "")
-    monkeypatch.setenv(LOCKS, "")
     honest, read = readers(tmp_path)[name]
     random = Random(f"{SEED} {name}")  # noqa: S311 - repeatable, not secret
     until = time.monotonic() + FUZZ_S / len(NAMES)

@@ -31,11 +31,10 @@ def host(tmp_path: Path) -> Host:
 def test_a_lock_on_a_directory_that_has_lost_its_name_is_none(host: Host, tmp_path: Path) -> None:
     former = lock_directory(host, HOME)
     assert former is not None
-    assert former.directory is not None
     (tmp_path / "home").rename(tmp_path / "former")
     (tmp_path / "home").mkdir()
 
-    lock = lock_directory(host, HOME, inherited=[former.directory, former.fd])
+    lock = lock_directory(host, HOME, inherited=[former.fd])
 
     assert lock is not None
     assert os.path.samestat(os.fstat(lock.fd), (tmp_path / "home/lock").stat())
@@ -72,14 +71,14 @@ def test_who_meets_an_instance_that_is_just_leaving_is_kept_out_and_told_so(
     held.release()
 
 
-def test_a_lock_is_given_to_one_only_and_outlives_an_exec(host: Host) -> None:
+def test_a_lock_is_given_to_one_only(host: Host) -> None:
     first = lock_directory(host, HOME)
     assert first is not None
 
     with pytest.raises(LockedError, match=f"pid {os.getpid()}, started "):
         lock_directory(host, HOME)
 
-    assert os.get_inheritable(first.fd)
+    assert not os.get_inheritable(first.fd)
     first.release()
     second = lock_directory(host, HOME)
     assert second is not None
@@ -109,11 +108,11 @@ def test_a_longer_text_of_a_stale_pidfile_is_replaced_whole(host: Host, tmp_path
 
 
 @only_as_root
-@pytest.mark.parametrize("older", [True, False], ids=["made by 0.1.0", "made by us"])
+@pytest.mark.parametrize("there", [True, False], ids=["a lock is there", "none is there"])
 def test_a_lock_of_a_neighbours_on_the_directory_keeps_nobody_out(
-    host: Host, tmp_path: Path, *, older: bool
+    host: Host, tmp_path: Path, *, there: bool
 ) -> None:
-    if not older:
+    if there:
         (tmp_path / "home/lock").touch(0o600)
 
     with locking(tmp_path / "home", NOBODY):
@@ -151,7 +150,7 @@ def _orphaned(path: Path) -> Iterator[None]:
 
 
 @only_as_root
-@pytest.mark.parametrize("wide", [None, 0o644], ids=["made by 0.1.0", "lock opened to all"])
+@pytest.mark.parametrize("wide", [None, 0o644], ids=["on the directory", "lock opened to all"])
 def test_a_lock_of_a_neighbours_that_nobody_seems_to_hold_keeps_nobody_out(
     host: Host, tmp_path: Path, wide: int | None
 ) -> None:
@@ -193,36 +192,6 @@ def test_who_has_opened_a_file_of_a_wide_mode_can_lock_nothing_of_ours_later(
         lock.release()
 
         assert not os.path.samestat(os.fstat(opened_before.fileno()), (tmp_path / name).stat())
-
-
-def test_a_running_0_1_0_which_locks_the_directory_keeps_us_out(host: Host, tmp_path: Path) -> None:
-    with locking(tmp_path / "home", os.geteuid()), pytest.raises(LockedError, match=r": pid \d+, started "):
-        lock_directory(host, HOME)
-
-    assert not (tmp_path / "home/lock").exists()
-
-
-def test_0_1_0_is_kept_out_while_we_run(host: Host, tmp_path: Path) -> None:
-    lock = lock_directory(host, HOME)
-    assert lock is not None
-    theirs = os.open(tmp_path / "home", os.O_RDONLY)
-
-    with pytest.raises(BlockingIOError):
-        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    lock.release()
-    os.close(theirs)
-
-
-def test_the_locks_of_0_1_0_are_taken_over_from_an_exec(host: Host, tmp_path: Path) -> None:
-    inherited = os.open(tmp_path / "home", os.O_RDONLY)
-    fcntl.flock(inherited, fcntl.LOCK_EX)
-
-    lock = lock_directory(host, HOME, inherited=[inherited, 999])
-
-    assert lock is not None
-    assert lock.directory == inherited
-    lock.release()
 
 
 @pytest.mark.parametrize("target", ["nowhere", "home"])

@@ -15,7 +15,6 @@ from installer.host.files import Host
 from installer.record.running import handed_over_to, low_level_runtime
 from installer.record.seen import EngineSeen, Seen
 from installer.record.watching import (
-    asked,
     engine_places,
     places,
     process_of,
@@ -127,17 +126,7 @@ def test_what_is_watched(tmp_path: Path, host: Host) -> None:
     assert {path.removeprefix(str(tmp_path)) for path in more} - found == {"/usr/bin/runc"}
 
 
-def test_engines_that_serve_are_asked_in_their_own_words(tmp_path: Path, host: Host) -> None:
-    both = replace(HELD, engines=(DOCKER, CONTAINERD))
-    serving = replace(SERVES, engines=tuple(replace(each, serves=True) for each in SERVES.engines))
-
-    def places_of(seen: Seen) -> list[str]:
-        return [path.replace(str(tmp_path), "") for path in asked(host, Options(), both, seen)]
-
-    assert places_of(SERVES) == ["?P/proc/7", "?D/d.sock"]
-    assert places_of(serving) == ["?P/proc/7", "?D/d.sock", "?C/c.sock"]
-    assert places_of(replace(SERVES, engines=(EngineSeen("docker", serves=True),))) == ["?D/d.sock"]
-    assert asked(host, Options(), Record(), serving) == ()
+def test_the_processes_and_sockets_of_engines_tell_of_a_start(tmp_path: Path, host: Host) -> None:
     assert processes(SERVES) == ("/proc/7",)
     by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
     usual = str(ENGINES["containerd"].socket)

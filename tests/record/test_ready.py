@@ -5,9 +5,10 @@ import pytest
 from installer.decide.errors import InstallerError
 from installer.decide.rows import Record
 from installer.host.files import Host
+from installer.host.locks import lock_pidfile, write_pid
 from installer.record import ready
 
-READY = PurePosixPath("/ready")
+READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")
 
 
 def test_readiness_is_published_and_withdrawn(tmp_path: Path) -> None:
@@ -16,8 +17,14 @@ def test_readiness_is_published_and_withdrawn(tmp_path: Path) -> None:
     ready.refuse_foreign(host, READY)
     ready.publish(host, READY, Record())
     ready.refuse_foreign(host, READY)
-    assert ready.is_ready(host, READY)
+    unheld = ready.is_ready(host, READY, PIDFILE)
+    lock = lock_pidfile(host, PIDFILE)
+    write_pid(lock, PIDFILE)
+    held = ready.is_ready(host, READY, PIDFILE)
     ready.remove(host, READY)
+
+    assert (unheld, held, ready.is_ready(host, READY, PIDFILE)) == (False, True, False)
+    lock.release()
 
     assert not (tmp_path / "ready").exists()
 
@@ -35,7 +42,7 @@ def test_what_somebody_else_calls_ready_stays_as_it_is(tmp_path: Path, text: str
         ready.refuse_foreign(host, READY)
     ready.remove(host, READY)
 
-    assert not ready.is_ready(host, READY)
+    assert not ready.is_ready(host, READY, PIDFILE)
     assert (tmp_path / "ready").read_text() == text
 
 

@@ -17,7 +17,7 @@ def as_in_the_image(directory: Path) -> Path:
     (directory / "bin").mkdir()
     (directory / "bin/python3").symlink_to(Path(sys.executable).resolve())
     text = (PROJECT / "images/start").read_text().replace("/opt/toolkit-installer", str(directory))
-    for name in ("toolkit-installer", "nvidia-toolkit"):
+    for name in ("toolkit-installer", "toolkit-probe", "nvidia-toolkit"):
         (directory / "bin" / name).write_text(text)
         (directory / "bin" / name).chmod(0o755)
     return directory / "bin"

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -20,6 +21,17 @@ def _processes(pid: int) -> dict[int, list[str]]:
         found[int(task.name)] = [fields[0], *fields[11:15], *command_line(pid)]
         for child in (task / "children").read_text().split():
             found |= _processes(int(child))
+    return found
+
+
+def acts(pid: int) -> list[str]:
+    """Return what the children of a run do, as its command line says it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = []
+    for child in children:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            words = command_line(int(child))
+            found += [words[at + 1] for at, word in enumerate(words) if word.endswith("/start.py")]
     return found
 
 

@@ -1,5 +1,6 @@
 """MicroK8s: the template that it makes the config of its containerd of at each start."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -24,7 +25,6 @@ from installer.decide.engines.row import (
     State,
 )
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
 
 DATA: Final = PurePosixPath("/var/snap/microk8s")
 ARGS: Final = DATA / "current/args"
@@ -41,7 +41,7 @@ USUAL: Final = {
 }
 ALWAYS: Final = {"RUNTIME": BUILT_IN}
 SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, its name, after it
-VARIABLE: Final = pattern(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
+VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
 def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:

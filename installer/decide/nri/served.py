@@ -3,13 +3,13 @@
 Both the field in NRI and the engine's own injector are needed (engine-facts.md#nri-cdi).
 """
 
+import re
 from typing import Final
 
 from installer.decide.errors import InstallerError
-from installer.decide.pattern import pattern
 
 Version = tuple[int, int, int]
-_VERSION: Final = pattern(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 # By the name that an engine gives itself in Configure: from a version on, and up to the next that does not.
 INJECTS: Final[dict[str, tuple[tuple[Version, Version | None], ...]]] = {
     "containerd": (((1, 7, 30), (2, 0, 0)), ((2, 1, 0), None)),

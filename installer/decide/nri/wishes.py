@@ -4,13 +4,13 @@ Whoever may make a pod chooses its annotations. So a namespace gets a kind of de
 the node has said so, and everything else is an error: a container never starts without what its pod asks for.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from installer.decide.data import dataclass, field
 from installer.decide.errors import InstallerError, Option, Remedy, UsageError
-from installer.decide.pattern import pattern
 
 DEFAULT_SOCKET: Final = PurePosixPath("/var/run/nri/nri.sock")
 # As NVIDIA's plugin reads them: the first that is there counts, alone.
@@ -21,10 +21,10 @@ GIVEN: Final = "toolkit-installer.nri/devices"
 
 # What the CDI library takes (tags.cncf.io/container-device-interface/pkg/parser).
 _KIND: Final = r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?"
-DEVICE: Final = pattern(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-_ALLOWED: Final = pattern(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
-_NAME: Final = pattern(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
-_INDEX: Final = pattern(r"[0-9]{1,2}")
+DEVICE: Final = re.compile(rf"(?P<kind>{_KIND})=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_ALLOWED: Final = re.compile(rf"(?P<namespace>[a-z0-9]([a-z0-9-]*[a-z0-9])?)=(?P<kind>{_KIND})")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]{1,64}")  # NRI 0.12 takes no other
+_INDEX: Final = re.compile(r"[0-9]{1,2}")
 # Of what a tenant writes so much is told: an annotation has up to 256 KiB.
 _SHOWN: Final = 80
 _NAMED: Final = 10

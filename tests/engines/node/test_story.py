@@ -134,7 +134,7 @@ def test_with_the_policy_keep_an_update_restarts_nothing(node: Node, tell: Calla
 
 def waiter_of(node: Node) -> Path:
     """Return the directory below /proc of the pod's ``run`` while it waits."""
-    (found,) = _called(node, "/waiter.")
+    (found,) = _called(node, "/start.py supervisor")
     return found
 
 

@@ -1,0 +1,104 @@
+"""``run`` and its children: how it becomes the supervisor, and what a child knows of it."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from installer.decide.data import dataclass
+
+PACKAGE: Final = Path(__file__).resolve().parents[1]
+START: Final = str(PACKAGE / "start.py")
+# An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
+BARE: Final = (sys.executable, "-I", "-S", *("-B",) * sys.flags.dont_write_bytecode)
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+STOPPED, HANDED_OVER = 64, 65  # exit codes of a child alone, as in supervisor.py
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The ``run`` whose child this process is, by its ``pid``; the process itself where it is none.
+
+    ``options`` is the file of what it was asked for, ``lock`` the descriptor that is of the ledger's lock,
+    and ``answers`` that of the pipe on which a check answers. ``plugin_ends`` is how often the NRI plugin has
+    ended by itself, or hung.
+    """
+
+    pid: int = 0
+    options: Path = Path()
+    lock: tuple[int, ...] = ()
+    answers: int = -1
+    plugin_ends: int = 0
+
+
+class _Own:
+    run = Run()
+
+
+def run() -> Run:
+    """Return the ``run`` that has started this process; one of pid 0 where none has."""
+    return _Own.run
+
+
+def serve(options: Path, fds: str, plugin_ends: str) -> None:
+    """Take that this process is a child of a ``run``, which has given it these descriptors."""
+    answers, *lock = map(int, (fds or "-1").split())
+    for fd in (answers, *lock) if fds else ():
+        os.set_inheritable(fd, False)  # noqa: FBT003 - its only form
+    _Own.run = Run(os.getppid(), options, tuple(lock), answers, int(plugin_ends))
+
+
+def is_orphan() -> bool:
+    """Tell whether the ``run`` whose child this is has ended."""
+    return bool(_Own.run.pid) and os.getppid() != _Own.run.pid
+
+
+def end_with_run() -> bool:
+    """Let this process be killed when its ``run`` ends, though it be stopped; tell whether that runs."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    return not is_orphan()
+
+
+def own_pid() -> int:
+    """Return the pid of ``run``, in its own pid namespace."""
+    return _Own.run.pid or os.getpid()
+
+
+def answer(before: str, due_s: float, rest_s: float, places: Sequence[str]) -> None:
+    """Tell ``run`` what it is to watch, as ``Watch`` has it."""
+    content = os.fsencode("\0".join((before, str(due_s), str(rest_s), *places)))
+    with suppress(OSError):  # it has been killed
+        while content:
+            content = content[os.write(_Own.run.answers, content) :]
+
+
+def command() -> tuple[str, ...]:
+    """Return the beginning of the command of a child: this very interpreter, however it was started."""
+    flags = ("-I",) * sys.flags.isolated + ("-S",) * sys.flags.no_site + BARE[3:]
+    return (sys.executable, *flags, START)
+
+
+def become(
+    held: Sequence[tuple[Path, int]], options: Path, most: int, kept: str, left: Sequence[str]
+) -> None:
+    """Become the supervisor; return only where that cannot be started.
+
+    Args:
+        held: path and descriptor of the pidfile, and of the ledger's lock.
+        options: the file of what was asked for.
+        most: the largest exit code.
+        kept: the children of the wait.
+        left: what those may leave.
+    """
+    words: list[str] = []
+    for path, fd in held:
+        os.set_inheritable(fd, True)  # noqa: FBT003 - its only form
+        words += [str(path), str(fd)]
+    words += [str(options), str(most), kept, " ".join(left), *command()]
+    with suppress(OSError):
+        os.execv(sys.executable, [*BARE, START, "supervisor", *words])  # noqa: S606 - no shell is meant to be there

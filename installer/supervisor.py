@@ -1,0 +1,250 @@
+"""``run``, once its options are read and its locks are held: starts what acts as children, and waits.
+
+It never becomes anything else. Install, check and stop hold the ledger's lock with it, and end where it ends;
+NRI plugin and metrics server run during the wait. Its words are those of ``supervision.become``.
+"""
+
+import os
+import signal
+from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
+from select import select
+from time import monotonic, sleep
+
+from installer.watch import fingerprint
+
+STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
+HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
+OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as decide.errors.Exit
+STOPPED, HANDED_OVER, SHARED = (
+    64,
+    65,
+    200,
+)  # of a child alone: it has stopped between two steps; a unit undoes
+COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
+FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
+ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
+SAID = b"cannot start the undo (it has ended with %d), so everything is kept; put it back and run uninstall"
+
+
+class Held:
+    """A lock that counts as long as its file has its name."""
+
+    def __init__(self, path: str, fd: int, flags: int) -> None:
+        self.path, self.fd, self._flags = path, fd, flags
+        os.set_inheritable(fd, False)
+
+    def renewed(self) -> bool:
+        """Take it anew where its name was lost, or leads to another file; tell whether that was done."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
+                return False
+        with suppress(OSError):  # it is gone, or another instance has it
+            fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
+                    flock(fd, LOCK_EX | LOCK_NB)
+                    return bool(os.dup2(fd, self.fd, inheritable=False))
+            finally:
+                os.close(fd)
+        return False
+
+
+class Kept:
+    """A child that runs during the wait, and is started again when it has ended or hangs.
+
+    It is ``asked`` for a sign of life by a signal, which takes it out of its wait: the kernel counts waits.
+    """
+
+    def __init__(self, verb: str, run: "Supervisor", *, asked: bool) -> None:
+        self.verb, self._run, self._asked = verb, run, asked
+        self.pid, self.ends, self.due, self._ended = 0, 0, 0.0, "-"
+        self._began, self._pause_s, self._ask_at, self._waits = 0.0, 0.0, 0.0, ""
+
+    def keep(self, now: float) -> None:
+        """Start it if it is due; end it if it gives no sign of life."""
+        if not self.pid and now >= self.due:
+            self.pid, self._began, self.due = self._run.start(self.verb, self._ended), now, now + LONGEST_S
+            self._ended, self._ask_at, self._waits = "-", now + ASK_S, ""
+        elif self.pid and self._asked and now >= self._ask_at:
+            waits, before, late = _waits(self.pid), self._waits, now - self._ask_at > ANSWER_S
+            # Where this comes late both may have been held up, as by a pause of their container.
+            if waits == before and not late:
+                self._ended = "hung"
+                os.kill(self.pid, signal.SIGKILL)
+            elif not before:
+                os.kill(self.pid, signal.SIGURG)
+            self._waits, self._ask_at = ("", now + ASK_S) if before else (waits, now + ANSWER_S)
+
+    def note(self, status: int, now: float) -> None:
+        """Take that the kernel tells of a stop or an end of it."""
+        if os.WIFSTOPPED(status):
+            self._ask_at = now + STOPS_S if not self._waits else self._ask_at
+            return
+        self._ended = self._ended if self._ended == "hung" else str(status)
+        self.ends += 1
+        pause_s = 0.0 if now - self._began >= STEADY_S else 2 * self._pause_s
+        self._pause_s = min(pause_s or FIRST_S, LONGEST_S)
+        self.pid, self.due = 0, now + self._pause_s
+
+    def end(self) -> None:
+        """End it, and return when it has ended, or cannot."""
+        number, deadline = signal.SIGTERM, monotonic() + END_S
+        while self.pid and monotonic() < deadline + END_S:
+            os.kill(self.pid, number)
+            if os.waitpid(self.pid, os.WNOHANG)[0]:
+                self.pid = 0
+            number = signal.SIGKILL if monotonic() > deadline else number
+            sleep(POLL_S)
+
+
+class Supervisor:
+    """One ``run``."""
+
+    def __init__(self, words: list[str]) -> None:
+        pidfile, pid_fd, lock, lock_fd, options, most, kept, left, *self._command = words
+        self._pidfile = Held(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._lock = Held(lock, int(lock_fd), os.O_RDONLY)
+        # By its descriptor: somebody may remove its name.
+        self._options = f"/proc/{os.getpid()}/fd/{os.open(options, os.O_RDONLY)}"
+        self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
+        self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
+        self._stop_at, self._asked, self._serves, self._acting, self._status = 0.0, False, "metrics", 0, 0
+        self._due, self._rest, self._first, self._changed_at = 0.0, 0.0, 0.0, 0.0
+        self._before, self._last, self._answer, self._places = "", "", b"", list[str]()
+
+    def run(self) -> int:
+        """Install, wait and check until a stop; return the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        code = self._act("install")
+        if code in {OK, STOPPED}:
+            code = (code == OK and self._wait()) or self._stop()
+        self._end("metrics nri")
+        return min(code if OK <= code <= UNDO_INCOMPLETE else UNDO_INCOMPLETE, self._most)
+
+    def _wait(self) -> int:
+        """Wait and check until a stop; return OK, or the code of a check that ends this ``run``."""
+        self._serves, pause_s = "metrics nri", 0.0
+        self._learn()
+        while not self._stop_at:
+            self._turn(min(QUIET_S if self._first else COMPARE_S, self._due - monotonic()))
+            if self._pidfile.renewed():
+                os.write(self._pidfile.fd, b"%d\n" % os.getpid())
+            self._lock.renewed()
+            if self._stop_at or not (self._asked or self._is_due(monotonic())):
+                continue
+            verb, self._asked = "asked" if self._asked else "check", False
+            code = self._act(verb)
+            if code == LOCKED:  # the lock was lost, and another instance has it
+                return LOCKED
+            pause_s = min(2 * pause_s or QUIET_S, CHECK_S) if code else 0.0
+            if code == OK:
+                self._learn()
+            else:
+                _remove(self._ready)
+                self._due, self._before = monotonic() + pause_s, self._last
+        return OK
+
+    def _stop(self) -> int:
+        """Have a child do what a stop asks for; the NRI plugin ends last, so that a late wish is refused."""
+        self._stop_at, self._serves = self._stop_at or monotonic(), ""
+        self._end("metrics")
+        code = self._act("stop", str(self._stop_at))
+        self._end("nri")
+        _remove(*self._left)
+        if code == HANDED_OVER:
+            os.close(self._lock.fd)
+            os.close(self._pidfile.fd)
+            self._lock.fd = -1
+            code = self._act("handover")
+        if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
+            with suppress(OSError):  # the program is not whole, or was killed
+                os.write(2, b"toolkit-installer: %b\n" % (SAID % code))
+        return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
+
+    def _end(self, verbs: str) -> None:
+        for each in (each for each in self._kept if each.verb in verbs):
+            each.end()
+
+    def _learn(self) -> None:
+        """Take what the last check has answered: what to compare with what, and when the next one is due."""
+        self._before, due, rest, *self._places = os.fsdecode(self._answer).split("\0")
+        now = monotonic()
+        self._due, self._rest = now + min(float(due) or CHECK_S, CHECK_S), now + float(rest)
+        self._last, self._first = "", 0.0
+
+    def _is_due(self, now: float) -> bool:
+        """Tell whether it is time for a check, or something has changed and nobody writes any more."""
+        found = fingerprint(self._places)
+        if found != self._last:
+            self._last, self._changed_at = found, now
+        self._first = 0.0 if found == self._before else self._first or now
+        quiet = now - self._changed_at >= QUIET_S or now - self._first >= UNQUIET_S
+        return now >= self._due or bool(self._first and quiet and now >= self._rest)
+
+    def _act(self, verb: str, *more: str) -> int:
+        """Have a child do something, and return its exit code; a stop is told to it."""
+        began, told, answer = monotonic(), verb == "stop", os.memfd_create("answer")
+        self._acting, self._status = self.start(verb, *more, answer=answer), 127 << 8
+        while self._acting:
+            self._turn(COMPARE_S)
+            late = self._stop_at or (verb != "install" and monotonic() > began + HUNG_S)
+            if late and self._acting and not told:
+                told = True
+                os.kill(self._acting, signal.SIGTERM)
+                _remove(self._ready)
+        self._answer = os.pread(answer, os.fstat(answer).st_size, 0)
+        os.close(answer)
+        return os.waitstatus_to_exitcode(self._status)
+
+    def start(self, verb: str, *more: str, answer: int = -1) -> int:
+        """Start a child; one that answers holds the ledger's lock as well."""
+        pid = -1
+        with suppress(OSError):  # no memory, no room for one more process
+            pid = os.fork()
+        if pid:
+            return max(0, pid)
+        try:
+            os.setpgid(0, 0)  # what a terminal sends goes to us alone
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+            fds = [os.dup2(fd, SHARED + fd) for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
+            ends = [str(each.ends) for each in self._kept if each.verb == "nri"] or ["0"]
+            words = [verb, self._options, " ".join(map(str, fds)), *ends, *more]
+            os.execv(self._command[0], [*self._command, *words])  # noqa: S606 - no shell is meant to be there
+        finally:
+            os._exit(127)
+
+    def _turn(self, seconds: float) -> None:
+        """Wait for a signal, or some ``seconds``, and take up whoever has ended: as pid 1 all are ours."""
+        for each in (each for each in self._kept if each.verb in self._serves):
+            each.keep(monotonic())
+            seconds = min(seconds, COMPARE_S if each.pid else each.due - monotonic())
+        told = signal.sigtimedwait(HANDLED, max(0.0, seconds))
+        if told and told.si_signo in STOP:
+            self._stop_at = self._stop_at or monotonic()
+        self._asked |= bool(told and told.si_signo == signal.SIGHUP)
+        pid = 1
+        while pid:
+            pid, status = 0, 0
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            for each in self._kept:
+                if pid and each.pid == pid:
+                    each.note(status, monotonic())
+                    self._due *= each.verb != "nri" or os.WIFSTOPPED(
+                        status
+                    )  # without it the node is not ready
+            if pid and pid == self._acting and not os.WIFSTOPPED(status):
+                self._acting, self._status = 0, status
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _waits(pid: int) -> str:
+    """Return how often a process has gone to wait for something."""
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        return file.read().partition("\nvoluntary_ctxt_switches:")[2].split()[0]

@@ -1,0 +1,95 @@
+"""The fingerprint of what is watched while ``run`` waits: another number as soon as a place is not as it was.
+
+The standard library alone: ``supervisor`` compares it every other second, and a check says what to compare.
+"""
+
+import os
+from stat import S_ISLNK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded to wait
+    from collections.abc import Sequence
+
+MANY = 512  # names in one directory
+PROC = "/proc/"
+# Before a path: one that is to be there; a directory that could not be written to; and one that is to stay
+# mounted as it is, with room in it.
+THERE, ROOM, KEPT = "!", "%", "="
+FEW = 16  # inodes: with 6 no container starts
+LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
+
+
+def fingerprint(places: "Sequence[str]") -> str:
+    """Return a number, as text, that is another one as soon as one of ``places`` is not as it was.
+
+    A place is a path, with / at its end all in a directory, with * all whose names begin so, behind ``THERE``
+    one that is to be there, whatever it is, behind ``ROOM`` a file system that may get writable or space, and
+    behind ``KEPT`` one that may lose either.
+    """
+    found: list[int] = []
+    for place in places:
+        if place[0] in {ROOM, KEPT}:
+            found += _room(place[1:], kept=place[0] == KEPT)
+            continue
+        if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
+            found += [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
+            continue
+        if place[-1] == "*":
+            found += _named(place[:-1])
+            continue
+        if place[-1] != "/":
+            found += _stat(place)
+            continue
+        try:
+            # What begins with a dot is a text that somebody, perhaps we, is about to rename.
+            names = sorted(name for name in os.listdir(place) if name[0] != ".")
+        except OSError:
+            names = []
+        found += _stat(place[:-1])[:3] if len(names) <= MANY else _stat(place[:-1])
+        for name in names[:MANY]:
+            found += _stat(place + name)
+    return str(hash(tuple(found)))  # of numbers alone: the same in each process
+
+
+def _named(beginning: str) -> list[int]:
+    """Return what is said of all names that begin so; a device's times are those of its use."""
+    directory, _, start = beginning.rpartition("/")
+    try:
+        names = sorted(name for name in os.listdir(directory or "/") if name.startswith(start))
+    except OSError:
+        return []
+    return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
+
+
+def _room(path: str, *, kept: bool) -> list[int]:
+    """Return what is said of a file system once it is writable, and whenever its space has doubled.
+
+    Of one that is to be ``kept`` as it is: how it is mounted, and whether there is room in it.
+    """
+    try:
+        said = os.statvfs(path)
+    except OSError:
+        return []
+    if kept:
+        return [said.f_flag, int(lacks_room(said))]
+    return [said.f_flag & os.ST_RDONLY, said.f_bavail.bit_length()]
+
+
+def lacks_room(said: os.statvfs_result) -> bool:
+    """Tell whether a file system has no room for a container of root's; without a limit it has."""
+    little = said.f_blocks and said.f_bfree * said.f_frsize < LITTLE
+    return bool(little or (said.f_files and said.f_ffree < FEW))
+
+
+def _stat(path: str) -> list[int]:
+    try:
+        found = [os.lstat(path)]
+        if S_ISLNK(found[0].st_mode):
+            found.append(os.stat(path))
+    except (OSError, ValueError):
+        return []
+    return [
+        number
+        for at in found
+        for number in (at.st_dev, at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+    ]

@@ -1,0 +1,307 @@
+"""``run`` as a supervisor: small, with its locks, and the parent of all that acts."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.site import DAEMON_JSON, LEDGER, PIDFILE, PROJECT, STATE, Site, waits
+from tests.support.waiting import acts, command_line, until, until_it_sleeps
+
+ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": str(PROJECT)}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def _open_files(pid: int) -> list[Path]:
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            found.append(path.readlink())
+    return found
+
+
+def test_run_waits_in_a_bare_interpreter_and_holds_both_locks_for_its_life(site: Site) -> None:
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+
+        words = command_line(child.pid)
+        below = [path for path in _open_files(child.pid) if path.is_relative_to(site.root)]
+        options = site.root / f"{PIDFILE}.options"
+        mode, told = stat.S_IMODE(options.stat().st_mode), json.loads(options.read_text())["options"]
+        other = site.call("install")
+        elsewhere = site.call("run", "--install-dir", "/opt/other")
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert words[1:3] == ["-I", "-S"]
+    held = {str(path.relative_to(site.root)) for path in below}
+    assert held == {PIDFILE, f"{PIDFILE}.options", "usr/local/nvidia/.toolkit-installer/lock"}
+    assert (mode, told["host_root"]) == (0o600, str(site.root))
+    assert (other.returncode, elsewhere.returncode) == (3, 3)
+
+
+def test_what_was_asked_for_is_read_once(site: Site) -> None:
+    before = site.tree()
+    environment = ENVIRONMENT | {"TOOLKIT_INSTALLER_RUNTIME_NAME": "other"}
+    with subprocess.Popen(site.command("run"), stderr=subprocess.PIPE, text=True, env=environment) as child:
+        waits(child)
+        (site.root / f"{PIDFILE}.options").unlink()  # it has it open
+        (site.root / DAEMON_JSON).write_text("{}\n")
+        child.send_signal(signal.SIGHUP)
+        waits(child)
+        repaired = json.loads((site.root / DAEMON_JSON).read_text())["runtimes"]
+        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert "other" in repaired
+    assert site.tree() == before
+
+
+def test_a_hangup_during_a_check_is_kept(site: Site) -> None:
+    with site.running("--on-exit", "keep") as child:
+        until_it_sleeps(child.pid)
+        child.send_signal(signal.SIGHUP)
+        until(lambda: "asked" in acts(child.pid))
+        child.send_signal(signal.SIGHUP)
+        waits(child)
+        waits(child)
+        child.kill()
+
+
+def test_drift_is_seen_without_a_word_and_repaired(site: Site) -> None:
+    with site.running("--on-exit", "keep") as child:
+        until_it_sleeps(child.pid)
+        (site.root / DAEMON_JSON).write_text("{}\n")
+        until(lambda: "nvidia" in (site.root / DAEMON_JSON).read_text(), 30)
+        child.kill()
+
+
+def test_a_pidfile_that_somebody_removes_is_there_again(site: Site) -> None:
+    with site.running("--on-exit", "keep") as child:
+        until_it_sleeps(child.pid)
+        (site.root / PIDFILE).unlink()
+        until((site.root / PIDFILE).exists)
+        until(lambda: (site.root / PIDFILE).read_text() == f"{child.pid}\n")
+        alive = site.status("--alive").returncode
+        child.kill()
+
+    assert alive == 0
+
+
+def test_a_check_that_is_killed_is_done_again_and_the_run_goes_on(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        child.send_signal(signal.SIGHUP)
+        until(lambda: "asked" in acts(child.pid))
+        kill_act(child.pid, "asked")
+        until(lambda: "check" in acts(child.pid), 20)
+        until_it_sleeps(child.pid)
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        child.terminate()
+        until(lambda: "stop" in acts(child.pid))
+        kill_act(child.pid, "stop")
+        assert child.stderr is not None
+        said = child.stderr.read()
+
+        assert child.wait(30) == 4
+    assert "cannot start the undo (it has ended with -9), so everything is kept" in said
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_a_terminal_interrupts_once_and_everything_is_undone(site: Site) -> None:
+    before = site.tree()
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        site.command("run", "--log-format", "json"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread runs
+    ) as child:
+        os.close(theirs)
+        said = b""
+        while b"waiting for a signal" not in said:
+            said += os.read(ours, 1 << 16)
+        for _ in range(3):
+            os.write(ours, b"\x03")
+            time.sleep(0.05)
+        with suppress(OSError):  # its end
+            while part := os.read(ours, 1 << 16):
+                said += part
+        code = child.wait(30)
+    os.close(ours)
+
+    assert code == 0, said
+    assert said.count(b"undo complete") == 1
+    assert site.tree() == before
+
+
+def test_as_pid_1_it_reaps_whatever_is_left_to_it_and_undoes(site: Site) -> None:
+    before = site.tree()
+    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *site.command("run")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as outer:
+        waits(outer)
+        (inner,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        until_it_sleeps(int(inner))
+        orphan = "(sleep 0.1; true) & true"
+        subprocess.run(["nsenter", "--target", inner, "--pid", "sh", "-c", orphan], check=True)
+        time.sleep(0.5)
+        left = Path(f"/proc/{inner}/task/{inner}/children").read_text().split()
+        os.kill(int(inner), signal.SIGTERM)
+
+        assert outer.wait(30) == 0
+    assert left == []
+    assert site.tree() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_each_signal_that_stops_is_obeyed_once(site: Site, number: signal.Signals) -> None:
+    before = site.tree()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        for _ in range(3):
+            child.send_signal(number)
+        assert child.stderr is not None
+        said = child.stderr.read()
+
+        assert child.wait(30) == 0
+    assert said.count('"stop requested"') == 1
+    assert site.tree() == before
+
+
+def kill_act(pid: int, act: str) -> None:
+    """Kill the child of a run that does something."""
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if act in command_line(int(child)):
+            os.kill(int(child), signal.SIGKILL)
+
+
+def test_every_hangup_is_a_check_that_repairs(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        for _ in range(3):
+            until_it_sleeps(child.pid)
+            (site.root / DAEMON_JSON).write_text("{}\n")
+            child.send_signal(signal.SIGHUP)
+            waits(child)
+            assert "nvidia" in (site.root / DAEMON_JSON).read_text()
+        assert (site.root / PIDFILE).read_text() == f"{child.pid}\n"
+        (site.root / DAEMON_JSON).write_bytes(bytes.fromhex(before[DAEMON_JSON].split()[1]))
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_broken_pipe_is_no_reason_to_end(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        until_it_sleeps(child.pid)
+        child.send_signal(signal.SIGPIPE)
+        time.sleep(0.2)
+        assert child.poll() is None
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_stop_right_behind_the_line_is_not_lost(site: Site) -> None:
+    before = site.tree()
+    with site.running() as child:
+        child.terminate()  # its line is out, its child has perhaps not ended
+
+        assert child.wait(30) == 0
+    assert site.tree() == before
+
+
+def test_a_program_that_is_gone_when_it_is_needed_is_said_and_uninstall_finishes(site: Site) -> None:
+    before = site.tree()
+    python = site.root.parent / "python3"
+    python.symlink_to(Path(sys.executable).resolve())
+    packages = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(PROJECT), *filter(None, sys.path)])}
+    command = [str(python), *site.command("run")[1:]]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=packages) as child:
+        waits(child)
+        until_it_sleeps(child.pid)
+        python.unlink()
+        child.terminate()
+        assert child.stderr is not None
+        said = child.stderr.read()
+
+        assert child.wait(30) == 4
+    assert said.endswith("put it back and run uninstall\n")
+    assert (site.root / LEDGER).exists()
+    assert site.call("uninstall").returncode == 0
+    assert site.tree() == before
+
+
+def test_a_stop_that_keeps_leaves_everything_but_pidfile_and_readiness(site: Site) -> None:
+    with site.running("--on-exit", "keep") as child:
+        during = site.tree()
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert set(during) - set(site.tree()) == {PIDFILE, STATE, f"{PIDFILE}.options"}
+    assert site.call("uninstall").returncode == 0
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
+def test_streams_that_were_closed_before_the_start_are_survived(site: Site, closed: str) -> None:
+    before = site.tree()
+    streams = " ".join(f"{fd}>&-" for fd in closed)
+    for verb in ("install", "uninstall"):
+        command = ["/bin/sh", "-c", f'exec "$@" {streams}', "sh", *site.command(verb)]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=ENVIRONMENT)
+
+        assert done.returncode == 0, done.stderr
+    assert site.tree() == before
+
+
+def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of_the_run(site: Site) -> None:
+    before = site.tree()
+    copy = site.root.parent / "copy"
+    with site.running("--on-exit", "keep") as child:
+        shutil.copy(site.root / f"{PIDFILE}.options", copy)
+        # As successor.py is called by the unit of systemd's, while run awaits that it has the ledger.
+        script, start = (str(PROJECT / "installer" / name) for name in ("host/successor.py", "start.py"))
+        again = [sys.executable, start, "undo", str(copy), "", "0"]
+        command = [sys.executable, "-I", "-S", script, str(child.pid), *again]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as unit:
+            child.terminate()
+            assert child.wait(30) == 0
+            assert unit.stderr is not None
+            said = unit.stderr.read()
+
+    assert unit.returncode == 0, said
+    assert "undo complete" in said
+    assert not copy.exists()
+    assert site.tree() == before
