@@ -2,19 +2,14 @@
 
 import os
 import random
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from installer import daemon, status
-from installer.decide.errors import Exit, InstallerError
-from installer.decide.options import Options, RestartMode
-from installer.demo import CONFIGS, stand_in_payload
-from installer.host.files import Host
-from installer.show import show_plan
-from tests.crash.faults import NEVER, call
+from tests.crash.faults import call
 from tests.crash.test_sequences import ACTS, CONFIG, _starts_again
 from tests.decide.golden import Case, cases
+from tests.support.stand_in import CONFIGS, stand_in_payload
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
 SEED = int(os.environ.get("SEED", "20261121"))
@@ -29,44 +24,38 @@ ALIKE = {
     engine: [act for act in dict.fromkeys(ACTS) if engine != "crio" or act is not _starts_again]
     for engine in CONFIG
 }
-Truth = tuple[bool, int]
+OK, FAILED, WOULD_CHANGE = 0, 1, 10
 
 
-def truth(options: Options) -> Truth:
-    """Return whether status finds all good, and what plan ends with."""
-    host = Host.under(options.host_root, options.mounts)
-    good = all(line.good for line in status.told(host, options))
-    try:
-        planned = int(show_plan(options))
-    except InstallerError as error:
-        planned = int(error.exit)
-    return good, planned
+class Node:
+    """A node without an engine that runs, and the words by which all verbs are called on it."""
 
+    def __init__(self, root: Path, engine: str, *, default: bool) -> None:
+        self.source = root.with_name("payload")
+        stand_in_payload(self.source)
+        self.where = ["--host-root", str(root)]
+        self.wanted = ["--runtime", engine, "--toolkit-source", str(self.source), "--restart-mode", "none"]
+        self.wanted += ["--set-as-default"] if default else []
 
-def agreed(options: Options, story: list[str]) -> Truth:
-    found = truth(options)
-    assert found in {(True, Exit.OK), (False, Exit.WOULD_CHANGE), (False, Exit.FAILED)}, (story, found)
-    return found
+    def install(self) -> int:
+        return call(["install", *self.where, *self.wanted])
 
+    def truth(self) -> tuple[int, int]:
+        """Return what status and plan end with."""
+        return call(["status", *self.where]), call(["plan", *self.where, *self.wanted])
 
-def repaired(options: Options, story: list[str]) -> None:
-    """Install, and see that all agree before and after."""
-    _, planned = agreed(options, story)
-    code = call(daemon.install, options, NEVER)
-    assert (code == 0) == (planned in {Exit.OK, Exit.WOULD_CHANGE}), (story, planned, code)
-    if code == 0:
-        assert truth(options) == (True, Exit.OK), story
+    def agreed(self, story: list[str]) -> int:
+        found = self.truth()
+        assert found in {(OK, OK), (FAILED, WOULD_CHANGE), (FAILED, FAILED)}, (story, found)
+        return found[1]
 
-
-def options_of(root: Path, engine: str, *, default: bool) -> Options:
-    stand_in_payload(root.with_name("payload"))
-    return Options(
-        engines=(engine,),
-        toolkit_source=PurePosixPath(root.with_name("payload")),
-        host_root=PurePosixPath(root),
-        restart_mode=RestartMode.NONE,
-        set_as_default=default,
-    )
+    def repaired(self, story: list[str]) -> None:
+        """Install, and see that all agree before and after."""
+        planned = self.agreed(story)
+        code = self.install()
+        assert (code == 0) == (planned in {OK, WOULD_CHANGE}), (story, planned, code)
+        if code == 0:
+            assert self.truth() == (OK, OK), story
 
 
 @pytest.mark.parametrize("engine", CONFIG)
@@ -77,16 +66,16 @@ def test_none_contradicts_another_after_any_act_of_random_lives(engine: str, tmp
         for name, text in CONFIGS.items():
             (root / name).parent.mkdir(parents=True)
             (root / name).write_text(text)
-        options = options_of(root, engine, default=chance.random() < 0.5)
-        assert call(daemon.install, options, NEVER) == 0
+        node = Node(root, engine, default=chance.random() < 0.5)
+        assert node.install() == 0
         story = ["install"]
         for turn in range(chance.randint(3, 6)):
             act = chance.choice(ALIKE[engine])
             act(root, engine, turn)
             story.append(act.__name__)
-            agreed(options, story)
+            node.agreed(story)
             if chance.random() < 0.4:
-                repaired(options, story)
+                node.repaired(story)
                 story.append("install")
 
 
@@ -98,13 +87,13 @@ def test_none_contradicts_another_in_a_golden_case(case: Case, tmp_path: Path) -
         assert file is not None
         (root / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         (root / path.relative_to("/")).write_bytes(file.content)
-    options = options_of(root, case.engine, default=case.said.get("set_as_default", False))
-    if call(daemon.install, options, NEVER) != 0:
+    node = Node(root, case.engine, default=case.said.get("set_as_default", False))
+    if node.install() != 0:
         pytest.skip("this one depends on the engine's release, and none runs here")
 
-    assert truth(options) == (True, Exit.OK)
+    assert node.truth() == (OK, OK)
     chance = random.Random(f"{SEED} {case.path.name}")  # noqa: S311 - acts, not secrets
     acts = chance.sample(ALIKE[case.engine], 2)
     for turn, act in enumerate(acts):
         act(root, case.engine, turn)
-    repaired(options, [act.__name__ for act in acts])
+    node.repaired([act.__name__ for act in acts])

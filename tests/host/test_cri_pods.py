@@ -30,7 +30,7 @@ def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified
     with (
         engine(tmp_path / "grpc.sock", answers, asked) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
-        container(crio, "nvidia", Tools((), loader=False), {}, timeout_s=5) as (made, _),
+        container(crio, "verify-x", "nvidia", Tools((), loader=False), {}, timeout_s=5) as (made, _),
     ):
         pass
 

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from installer.decide.choice import texts_alone
 from installer.decide.data import replace
 from installer.decide.engines import ENGINES
 from installer.decide.errors import InstallerError
@@ -12,7 +11,7 @@ from installer.decide.options import Options
 from installer.decide.part import Part
 from installer.decide.parts.cdi import restored
 from installer.decide.rows import Record
-from installer.decide.texts import Ask
+from installer.decide.texts import Ask, texts_alone
 
 ID: Final = "nri"
 # By process: what an engine calls itself towards a plugin. One that is not here has no NRI.
