@@ -12,7 +12,7 @@ from typing import Final
 from installer.decide.data import dataclass
 from installer.host.files import Host
 from installer.host.glance import is_roots
-from installer.host.kernel import text_of, trusted_uids
+from installer.host.kernel import pids, text_of, trusted_uids
 
 PROC: Final = PurePosixPath("/proc")
 LOOK_S: Final = 2.0  # at all processes together; a node may run ten thousands
@@ -128,11 +128,7 @@ def _instances(directory: Path) -> int:
 
 def _roots(proc: Path) -> Iterator[Path]:
     deadline = time.monotonic() + LOOK_S
-    try:
-        names = os.listdir(proc)  # noqa: PTH208 - names alone
-    except OSError:
-        return
-    for pid in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+    for pid in pids(proc):
         if time.monotonic() > deadline:
             return
         if is_roots(pid, str(proc)):
