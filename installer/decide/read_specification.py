@@ -6,14 +6,13 @@ key that nobody knows, or a text that breaks off, and none of its devices is the
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from installer.decide.nri.wishes import DEVICE
 from installer.decide.read_yaml import FLAGS, Plain, integer, read_yaml
 from installer.decide.specification import MISTAKEN, Version, lowest_version
 
-# A text, a number, "yes or no", or any of them by name; a list of a shape, or a table of shapes by key.
-Shape: TypeAlias = "str | list[Shape] | dict[str, Shape]"
+# A shape: a text, a number, "yes or no", any of them by name, a list of a shape, a table of shapes by key.
 _TEXT: Final = "text"
 _NUMBER: Final = "number"
 _UNSIGNED: Final = "number from 0 on"
@@ -61,11 +60,6 @@ _NODES: Final = frozenset({"", "b", "c", "u", "p"})
 _HOOKS: Final = frozenset(
     {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
 )
-
-
-def has_devices(text: str, kind: str, highest: Version | None = None) -> bool:
-    """Tell whether a specification gives devices of this kind to engines that read it, as ``devices``."""
-    return bool(devices(text, kind, highest))
 
 
 def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:

@@ -24,7 +24,7 @@ def texts_alone(engine: EngineFacts, texts: Texts) -> Effect:
     return ENGINES[engine.name].effect(config_files(engine, texts))
 
 
-def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None) -> ConfigFiles:
+def config_files(engine: EngineFacts, texts: Texts) -> ConfigFiles:
     """Return texts as the engine's functions take them.
 
     Raises:
@@ -42,7 +42,7 @@ def config_files(engine: EngineFacts, texts: Texts, before: Effect | None = None
         trees,
         engine.version,
         engine.hook,
-        before,
+        None,
         engine.serving,
         files,
         engine.flags,

@@ -2,12 +2,11 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from installer.host.glance import is_held_pidfile
-from installer.host.lock_table import PROC
+from installer.host.glance import holders, is_held_pidfile
+from installer.host.processes import pidfd
 
 
 def holder_of(path: Path) -> int | None:
@@ -15,25 +14,9 @@ def holder_of(path: Path) -> int | None:
     if not is_held_pidfile(str(path)):
         return None
     with suppress(OSError):
-        return next(_holders(path.lstat()), None)
+        file = path.lstat()
+        return next(iter(holders((file.st_dev, file.st_ino))), None)
     return None
-
-
-def _holders(file: os.stat_result) -> Iterator[int]:
-    """Yield who has locked a file by flock(2), and has it open: an inode number alone is given again."""
-    for line in (PROC / "locks").read_text(errors="replace").splitlines():
-        words = line.split()
-        if words[1] == "FLOCK" and words[5].endswith(f":{file.st_ino}") and _has_open(words[4], file):
-            yield int(words[4])
-
-
-def _has_open(pid: str, file: os.stat_result) -> bool:
-    with suppress(OSError):
-        for link in (PROC / pid / "fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
-                if os.path.samestat(file, link.stat()):
-                    return True
-    return False
 
 
 def send(path: Path, number: signal.Signals) -> int | None:
@@ -41,18 +24,11 @@ def send(path: Path, number: signal.Signals) -> int | None:
     pid = holder_of(path)
     if pid is None:
         return None
-    with suppress(ProcessLookupError):
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError as error:  # before Linux 5.3, or an old seccomp profile
-            if isinstance(error, ProcessLookupError):
-                raise
+    with suppress(ProcessLookupError), pidfd(pid) as process:
+        if process is None:
             os.kill(pid, number)
             return pid
-        try:
-            if holder_of(path) == pid:  # from here on the descriptor can mean nobody else
-                signal.pidfd_send_signal(descriptor, number)
-                return pid
-        finally:
-            os.close(descriptor)
+        if holder_of(path) == pid:  # from here on the descriptor can mean nobody else
+            signal.pidfd_send_signal(process, number)
+            return pid
     return None

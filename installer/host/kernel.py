@@ -17,6 +17,17 @@ def text_of(path: Path) -> str:
     return os.fsdecode(path.read_bytes())
 
 
+def pids(proc: Path) -> list[int]:
+    """Return the processes of a /proc, our own or the host's, in order; none where it shows none."""
+    import psutil
+
+    psutil.PROCFS_PATH = str(proc)
+    try:
+        return psutil.pids()
+    except (OSError, LookupError):  # an empty one has no lowest number
+        return []
+
+
 def mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
     """Return each mount point this process sees, and what is mounted there within its file system.
 

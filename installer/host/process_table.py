@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import re
 import stat
 import time
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from typing import Final
 
 from installer.decide.data import dataclass
 from installer.host.files import Host
-from installer.host.kernel import text_of, trusted_uids
+from installer.host.glance import is_roots
+from installer.host.kernel import pids, text_of, trusted_uids
 
 PROC: Final = PurePosixPath("/proc")
 LOOK_S: Final = 2.0  # at all processes together; a node may run ten thousands
@@ -20,7 +20,6 @@ READ_BYTES: Final = 64 << 20
 CONFIG_BYTES: Final = 16 << 20
 DELETED: Final = " (deleted)"
 INOTIFY: Final = "anon_inode:inotify"
-_UIDS: Final = re.compile(r"^Uid:\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +58,9 @@ def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
     """
     proc = host.local_path(PROC)
     init = _namespace(proc / "1")
-    for pid in _pids(proc):
-        directory = proc / str(pid)
+    for directory in _roots(proc):
+        pid = int(directory.name)
         try:
-            if not _is_root(directory):
-                continue
             name = text_of(directory / "comm").removesuffix("\n")
             cmdline = tuple(text_of(directory / "cmdline").split("\0")[:-1])
         except OSError:  # it ended
@@ -118,34 +115,24 @@ def read_open(process: Path, number: int) -> bytes | None:
 
 def inotify_instances(host: Host) -> int:
     """Return how many inotify instances root's processes hold: their limit is one for all of them."""
-    return sum(_instances(host.local_path(PROC) / str(pid)) for pid in _pids(host.local_path(PROC)))
+    return sum(_instances(directory) for directory in _roots(host.local_path(PROC)))
 
 
 def _instances(directory: Path) -> int:
     try:
-        if not _is_root(directory):
-            return 0
         links = [entry.path for entry in os.scandir(directory / "fd")]
         return sum(os.readlink(link) == INOTIFY for link in links)  # noqa: PTH115 - the text counts
     except OSError:
         return 0
 
 
-def _pids(proc: Path) -> Iterator[int]:
+def _roots(proc: Path) -> Iterator[Path]:
     deadline = time.monotonic() + LOOK_S
-    try:
-        names = os.listdir(proc)  # noqa: PTH208 - names alone
-    except OSError:
-        return
-    for pid in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+    for pid in pids(proc):
         if time.monotonic() > deadline:
             return
-        yield pid
-
-
-def _is_root(directory: Path) -> bool:
-    found = _UIDS.search(text_of(directory / "status"))
-    return found is not None and {int(uid) for uid in found.groups()} <= set(trusted_uids())
+        if is_roots(pid, str(proc)):
+            yield proc / str(pid)
 
 
 def _namespace(directory: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from installer.decide.data import dataclass
 from installer.decide.errors import InstallerError
-from installer.host.kernel import text_of, trusted_uids
+from installer.host.kernel import pids, text_of, trusted_uids
 from installer.host.sockets import connectable, held_by
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
@@ -182,14 +182,14 @@ def monitors_in_unit_of(process: Path) -> int:
         service = _service_of(process)
     except OSError:
         service = ""
-    return sum(_is_monitor_in(each, service, process.name) for each in process.parent.iterdir() if service)
+    proc = process.parent
+    return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in pids(proc) if service)
 
 
 def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
     try:
         return (
-            process.name.isdigit()
-            and text_of(process / "comm").startswith(_MONITORS)
+            text_of(process / "comm").startswith(_MONITORS)
             and _service_of(process) == service
             and not _is_of_a_call(process, engine)
         )

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from installer.decide.inode import File, Meta
-from installer.decide.read_specification import has_devices
+from installer.decide.read_specification import devices
 from installer.record.texts import text_of
 from tests.support.specifications import FLOW, JSON, READ, UNREAD, YAML
 
@@ -15,7 +15,7 @@ DEEPER = YAML.replace(KIND, "foo.com/gpu") + f"annotations:\n  kind: {KIND}\n"
 
 def _has(text: str | bytes) -> bool:
     content = text.encode() if isinstance(text, str) else text
-    return has_devices(text_of(File(content, Meta())), KIND, HIGHEST)
+    return bool(devices(text_of(File(content, Meta())), KIND, HIGHEST))
 
 
 # JSON of tabs, and words with tabs behind them: PyYAML without its parser in C reads none of them.
@@ -71,4 +71,4 @@ def test_only_what_an_engine_reads_gives_devices_of_a_kind(text: str, *, has: bo
 def test_what_an_engine_of_a_later_time_may_know_has_devices() -> None:
     text = YAML.replace("0.5.0", "9.9.0") + "later: 1\n"
 
-    assert has_devices(text, KIND)
+    assert devices(text, KIND)

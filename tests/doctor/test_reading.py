@@ -133,8 +133,10 @@ def test_a_program_is_believed_where_root_alone_wrote_it_and_it_ends_well(
     assert says(HOST, PurePosixPath(tmp_path / "gone"), "--version") == ""
 
 
-def process(root: Path, pid: int, uid: int, namespace: str = "mnt:[4026531841]") -> None:
-    golden.put(root, f"/proc/{pid}/status", f"Name:\tcontainerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+def process(
+    root: Path, pid: int, uid: int, namespace: str = "mnt:[4026531841]", name: str = "containerd"
+) -> None:
+    golden.put(root, f"/proc/{pid}/status", f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     golden.put(root, f"/proc/{pid}/comm", "containerd\n")
     golden.put(root, f"/proc/{pid}/cmdline", "containerd\0")
     golden.link(root, f"/proc/{pid}/exe", str(root / "usr/bin/kubelet"))
@@ -145,6 +147,9 @@ def test_only_processes_of_roots_are_seen(tmp_path: Path) -> None:
     root = golden.lay(tmp_path)
     process(root, 50, 65534)
     process(root, 51, 0)
+    process(
+        root, 53, 65534, name="Uid:\t0\t0\t0"
+    )  # anybody may call himself so, and psutil takes that for uids
 
     assert [each.pid for each in of_root(Host.under(PurePosixPath(root)))] == [51, 900]
 
@@ -173,6 +178,15 @@ def test_a_kubelet_is_one_of_the_hosts_own_not_what_a_pod_calls_so(tmp_path: Pat
 
 def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
     assert not holds(Host.under(PurePosixPath(tmp_path)), 7, NIL_POINTER)
+
+
+@pytest.mark.parametrize(
+    "made", [(), ("proc",), ("proc", "proc/sys")], ids=["none", "empty", "of no process"]
+)
+def test_a_host_whose_proc_is_not_in_view_has_no_process(tmp_path: Path, made: tuple[str, ...]) -> None:
+    for name in made:
+        (tmp_path / name).mkdir()
+
     assert list(of_root(Host.under(PurePosixPath(tmp_path)))) == []
 
 

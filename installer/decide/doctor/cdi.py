@@ -12,7 +12,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.mode import WITH_CDI, lacking, read_by
 from installer.decide.options import GPU_KIND
-from installer.decide.read_specification import devices, has_devices
+from installer.decide.read_specification import devices
 from installer.decide.specification import ALL_GPUS
 
 GROUP: Final = "CDI"
@@ -33,7 +33,7 @@ MAKE_IT: Final = (
 
 
 def _gpu_specs(node: Node) -> Iterator[Spec]:
-    return (spec for spec in node.specs if not _unread(spec) and has_devices(spec.text, GPU_KIND))
+    return (spec for spec in node.specs if not _unread(spec) and devices(spec.text, GPU_KIND))
 
 
 def _unread(spec: Spec) -> str:
