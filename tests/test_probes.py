@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from installer import probes
+from installer.cli import main as status
 from installer.flags import FLAGS, options_from
 from installer.host.files import Host
 from installer.host.nri_state import State, publish
@@ -19,7 +20,6 @@ from installer.marks import marks
 from installer.probes import answer
 from installer.record import ready
 from installer.record.ledger import read_record
-from installer.status import main as status
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.program import as_in_the_image
 from tests.support.site import DAEMON_JSON, ENGINES, LEDGER, PIDFILE, PROJECT, Site, waits

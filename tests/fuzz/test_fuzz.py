@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from installer import compat_options, compat_words, probes
+from installer.cli import _called as status
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
@@ -60,7 +61,6 @@ from installer.record.lost import named_toolkits
 from installer.record.nri_seen import lines as nri_lines
 from installer.record.ready import is_ready
 from installer.record.rows_json import dumps
-from installer.status import main as status
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
@@ -235,7 +235,9 @@ def _pidfile(directory: Path) -> Reader:
             lock_pidfile(host, PurePosixPath("/x.pid")).release()
         finally:
             remove_pidfile(host, PurePosixPath("/x.pid"))
-        return status(["status", "--host-root", str(directory), "--pid-file", "/x.pid", "--alive"])
+        return status(
+            ["status", "--host-root", str(directory), "--pid-file", str(directory / "x.pid"), "--alive"]
+        )
 
     return read
 
