@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from installer import garbage
 from installer import log as logging
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.options import Options
@@ -27,7 +26,6 @@ def options_of(values: Values, given: frozenset[str]) -> Options:
         log.warning("unknown variable ignored", variable=variable, meant=meant)
     options = options_from(values, given)
     refuse_few_files()
-    garbage.collect()  # each verb has loaded its modules before
     return options
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from installer import cli, garbage
+from installer import cli
 from installer import log as logging
 from installer.decide.errors import Exit
 from installer.decide.options import Options
@@ -115,7 +115,6 @@ def status(words: tuple[str, ...]) -> Exit:
     """Tell what is installed, drifted or pending (see status --help)."""
     from installer.status import main as tell
 
-    garbage.collect()
     return Exit(tell(["status", *words]))
 
 
@@ -124,7 +123,6 @@ def demo() -> Exit:
     """Show the whole cycle in a throw-away root: no root rights, no engine."""
     from installer.demo import demo as show
 
-    garbage.collect()
     return show()
 
 
@@ -175,7 +173,6 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
     """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
     from installer.doctor import doctor as examine
 
-    garbage.collect()
     return examine(options, as_json=as_json)
 
 
@@ -185,7 +182,6 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     """Have the run that waits on this node look now, repair it, and tell. Exits 3 if nobody waits."""
     from installer.reconcile import reconcile as ask
 
-    garbage.collect()
     return ask(options, as_json=as_json)
 
 
@@ -208,7 +204,6 @@ def verify(options: Options, *, as_json: bool) -> Exit:
     """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
     from installer.verify import verify as prove
 
-    garbage.collect()
     return prove(options, as_json=as_json)
 
 
@@ -221,7 +216,6 @@ def untaint(name: str, log_format: str) -> Exit:
     from installer.untaint import untaint as watch
 
     logging.configure(logging.LogFormat(log_format))
-    garbage.collect()
     watch(Api.of_this_pod(), name)
 
 

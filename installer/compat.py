@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from installer import garbage
 from installer import log as logging
 from installer.compat_options import RESTART, options_from
 from installer.compat_words import Asked, read, rows, spelt
@@ -26,7 +25,6 @@ SPOKEN: Final = {"waiting for a signal": "Waiting for signal"}
 
 def main() -> None:
     """Do what NVIDIA's tool is asked to do, and exit with its codes: every error is 1."""
-    garbage.keep()
     signals.block()
     finished = open_standard_streams(signals.stop_requested)
     code = run(sys.argv[1:], os.environ)
@@ -58,7 +56,6 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         log.warning("command line note", note=warning)
     from installer import daemon
 
-    garbage.collect()
     return int(daemon.install(options) if asked["no-daemon"] else daemon.run(options))
 
 

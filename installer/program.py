@@ -5,7 +5,6 @@ import os
 import sys
 from typing import NoReturn
 
-from installer import garbage
 from installer.decide.errors import Exit, InstallerError, InternalError
 from installer.host import signals
 from installer.host.streams import open_standard_streams
@@ -14,7 +13,6 @@ from installer.host.waiter import WOKEN_BY
 
 def main() -> None:
     """Run one verb and exit with its code."""
-    garbage.keep()
     signals.block()
     finished = open_standard_streams(signals.stop_requested)
     woken = WOKEN_BY in os.environb
@@ -44,7 +42,6 @@ def _verb() -> int:
         # A probe calls this every few seconds: nothing beyond the standard library is loaded.
         from installer.status import main as verb
 
-        garbage.collect()
     else:
         from installer.host.limits import refuse_little_memory
 
