@@ -18,7 +18,7 @@ def main() -> None:
     woken = WOKEN_BY in os.environb
     try:
         code = _verb()
-    except SystemExit as end:  # argparse: it has printed its help, or what was wrong
+    except SystemExit as end:  # click has completed a shell's words
         code = int(end.code or Exit.OK)
     except (InstallerError, MemoryError) as error:
         code = Exit.UNDO_INCOMPLETE if woken else Exit.FAILED
@@ -38,15 +38,11 @@ def _end(code: int) -> NoReturn:
 
 
 def _verb() -> int:
-    if sys.argv[1:2] == ["status"]:
-        # A probe calls this every few seconds: nothing beyond the standard library is loaded.
-        from installer.status import main as verb
+    from installer.host.limits import refuse_little_memory
 
-    else:
-        from installer.host.limits import refuse_little_memory
+    refuse_little_memory()  # the modules of a verb may not fit
+    from installer.cli import main as verb
 
-        refuse_little_memory()  # the modules of the others may not fit
-        from installer.cli import main as verb
     return verb(sys.argv[1:])
 
 

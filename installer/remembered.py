@@ -22,6 +22,7 @@ from installer.decide.options import Mode, Options, Places, RestartMode
 from installer.decide.plan import Plan
 from installer.decide.rows import Record
 from installer.decide.toolkit import REQUIRED
+from installer.flags import unknown_variables
 from installer.host.files import Host
 from installer.host.inodes import STAGED
 from installer.host.questions import (
@@ -41,7 +42,6 @@ from installer.record.hints import in_place
 from installer.record.internal import internal_errors
 from installer.record.ledger import Ledger, read_record
 from installer.unchanged import AT_ONCE_BYTES, FILE, SAYS, headed
-from installer.words import unknown_variables
 
 PRIVATE: Final = Meta(0o600)
 NOTHING: Final = "2"  # ENOENT, in the place of a mark
