@@ -22,7 +22,6 @@ from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import signals, systemd, waiting
-from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.lock_table import still_named
@@ -32,7 +31,6 @@ from installer.record import gpus, next_run, nri_seen, ready, successor
 from installer.record.access import install_dir_obstacles, refuse_strangers_pidfile
 from installer.record.context import Context
 from installer.record.internal import internal_errors
-from installer.record.known import known_digests, remember
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
@@ -155,14 +153,14 @@ def _carry_on(host: Host, options: Options) -> Exit:
     return Exit.OK
 
 
-def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None = None) -> Plan:
+def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     """Return what is to be done.
 
     Raises:
         InstallerError: it could not end well.
     """
     with gpus.stale_withdrawn(host, options, ledger):
-        facts = probe_install(host, options, ledger.held, known)
+        facts = probe_install(host, options, ledger.held)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
         plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
@@ -172,19 +170,19 @@ def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None =
 
 def _planned_anew(options: Options, ledger: Ledger, host: Host) -> Plan:
     """Return what the next install would do, of a host that notes what is looked at."""
-    return _planned(host, options, ledger, known_digests(host, options.layout))
+    return _planned(host, options, ledger)
 
 
 def _install(
     host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False, patience_s: float = 0.0
 ) -> Plan:
     recover(host, options, ledger)
-    known, until_s = known_digests(host, options.layout), time.monotonic() + patience_s
-    plan = _planned(host, options, ledger, known)
+    until_s = time.monotonic() + patience_s
+    plan = _planned(host, options, ledger)
     while plan.pending and time.monotonic() < until_s:
         signals.check()
         time.sleep(IDLE_POLL_S)
-        plan = _planned(host, options, ledger, known)
+        plan = _planned(host, options, ledger)
     outcome.tell_found(plan)
     before = ledger.held.nri
     try:
@@ -193,7 +191,6 @@ def _install(
         return _install(host, options, ledger, undo_follows=undo_follows)
     if before not in {None, ledger.held.nri}:  # nobody looks there any more
         nri_seen.remove(host, replace(options.nri, socket=before))
-    remember(host, options.layout, known, ledger.held.toolkit)
     outcome.tell_done(plan)
     figures.installed(host, options, ledger, plan)
     return plan
