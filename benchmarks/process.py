@@ -12,6 +12,7 @@ from statistics import median
 from benchmarks.rows import Row
 from installer.decide.artifacts import search_paths
 from installer.decide.toolkit import EXECUTABLES, LIBRARIES
+from installer.host.digests import SUMS, digest_of
 
 RUNS = 7
 PROJECT = Path(__file__).parent.parent
@@ -35,7 +36,7 @@ def measure() -> list[Row]:
 
 
 def payload(root: Path) -> Path:
-    """Make a toolkit of 94 MB below ``root``."""
+    """Make a toolkit of 94 MB below ``root``, with its sums as an image's payload has them."""
     head = Path(sys.executable).resolve().read_bytes()[:64]
     for name in (*(executable.name for executable in EXECUTABLES), *LIBRARIES):
         path = root / search_paths(name)[0]
@@ -43,6 +44,9 @@ def payload(root: Path) -> Path:
         size = CLI_BYTES if name == "nvidia-container-cli" else PROGRAM_BYTES
         path.write_bytes(head + os.urandom(LIBRARY_BYTES if name in LIBRARIES else size))
         path.chmod(0o755)
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    sums = (f"{digest_of(str(path))}  ./{path.relative_to(root)}\n" for path in files)
+    (root / SUMS).write_text("".join(sums))
     return root
 
 

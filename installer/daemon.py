@@ -23,7 +23,6 @@ from installer.decide.part import Part
 from installer.decide.plan import Plan, plan_install
 from installer.decide.steps import Reload
 from installer.host import signals, supervision
-from installer.host.digests import Known
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
@@ -31,7 +30,6 @@ from installer.record import gpus, next_run, nri_seen, ready, watching
 from installer.record.access import install_dir_obstacles, refuse_strangers_files
 from installer.record.context import Context
 from installer.record.internal import internal_errors
-from installer.record.known import known_digests, remember
 from installer.record.ledger import Ledger, opened
 from installer.record.lost import recover
 from installer.record.probe import probe_install
@@ -186,14 +184,14 @@ def _answer(watch: Watch) -> None:
     supervision.answer(watch.before, watch.due_s, watch.rest_s, watch.places)
 
 
-def _planned(host: Host, options: Options, ledger: Ledger, known: Known | None = None) -> Plan:
+def _planned(host: Host, options: Options, ledger: Ledger) -> Plan:
     """Return what is to be done.
 
     Raises:
         InstallerError: it could not end well.
     """
     with gpus.stale_withdrawn(host, options, ledger):
-        facts = probe_install(host, options, ledger.held, known)
+        facts = probe_install(host, options, ledger.held)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
         plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))
@@ -205,12 +203,12 @@ def _install(
     host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False, patience_s: float = 0.0
 ) -> Plan:
     recover(host, options, ledger)
-    known, until_s = known_digests(host, options.layout), time.monotonic() + patience_s
-    plan = _planned(host, options, ledger, known)
+    until_s = time.monotonic() + patience_s
+    plan = _planned(host, options, ledger)
     while plan.pending and time.monotonic() < until_s:
         signals.check()
         time.sleep(IDLE_POLL_S)
-        plan = _planned(host, options, ledger, known)
+        plan = _planned(host, options, ledger)
     outcome.tell_found(plan)
     before = ledger.held.nri
     try:
@@ -219,7 +217,6 @@ def _install(
         return _install(host, options, ledger, undo_follows=undo_follows)
     if before not in {None, ledger.held.nri}:  # nobody looks there any more
         nri_seen.remove(host, replace(options.nri, socket=before))
-    remember(host, options.layout, known, ledger.held.toolkit)
     outcome.tell_done(plan)
     figures.installed(host, options, ledger, plan)
     return plan

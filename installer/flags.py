@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -33,8 +34,6 @@ PID_FILE: Final = RUN_DIR / "toolkit.pid"
 ENVVAR_WHEN_UNPRIVILEGED: Final = "accept_nvidia_visible_devices_envvar_when_unprivileged"
 AS_VOLUME_MOUNTS: Final = "accept_nvidia_visible_devices_as_volume_mounts"
 DEFAULT_HOOK: Final = PurePosixPath("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json")
-
-
 UNIX: Final = "unix:"
 # Names are not looked up: a node has to come up without its name server.
 ADDRESS: Final = re.compile(r"(?:((?:\d{1,3}\.){3}\d{1,3})|\[([0-9a-fA-F:]{2,45})\]):(\d{1,5})")
@@ -43,10 +42,7 @@ HIGHEST_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag, whose kind is that of ``default``.
-
-    A tuple may be repeated, and its variable is a list with commas; a bool has a ``--no-`` form.
-    """
+    """One flag, of its default's kind: a tuple may be repeated (a variable: commas), a bool has ``--no-``."""
 
     name: str
     help: str
@@ -151,6 +147,13 @@ FLAGS: Final = (
     Flag("--nri-index", "Place of the NRI plugin among others, 0 to 99.", Identity().index, metavar="NUMBER"),
     Flag("--log-format", "How events are written to stderr.", "auto", ("auto", "json", "text")),
 )
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that begin like ours and are none of ours, with the one that may be meant."""
+    known = {*(flag.variable for flag in FLAGS), SHOW_SECRETS}
+    unknown = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}
 
 
 def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:

@@ -19,7 +19,7 @@ def main(*, child: bool = False) -> None:
     code: int = Exit.UNDO_INCOMPLETE if later else Exit.FAILED
     try:
         code = _act() if child else _verb()
-    except SystemExit as end:  # argparse: it has printed its help, or what was wrong
+    except SystemExit as end:  # click has completed a shell's words
         code = int(end.code or Exit.OK)
     except (InstallerError, MemoryError) as error:
         _say(error if isinstance(error, InstallerError) else InternalError(error))
@@ -36,15 +36,11 @@ def _end(code: int) -> NoReturn:
 
 
 def _verb() -> int:
-    if sys.argv[1:2] == ["status"]:
-        # A probe calls this every few seconds: nothing beyond the standard library is loaded.
-        from installer.status import main as verb
+    from installer.host.limits import refuse_little_memory
 
-    else:
-        from installer.host.limits import refuse_little_memory
+    refuse_little_memory()  # the modules of a verb may not fit
+    from installer.cli import main as verb
 
-        refuse_little_memory()  # the modules of the others may not fit
-        from installer.cli import main as verb
     return verb(sys.argv[1:])
 
 

@@ -1,21 +1,17 @@
-"""What is installed, drifted or pending: from the ledger and the files alone, cheap enough for a probe."""
+"""What is installed, drifted or pending: from the ledger and the files alone."""
 
-import argparse
 import json
-import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from installer import looked
 from installer.decide.data import replace
 from installer.decide.errors import Exit, InstallerError
 from installer.decide.layout import Layout
-from installer.decide.nri.wishes import DEFAULT_SOCKET
 from installer.decide.options import Drift, Options
 from installer.decide.rows import Record
-from installer.flags import FLAGS, PID_FILE, options_from
 from installer.held import REPAIR, Line
 from installer.held import lines as held_lines
 from installer.host.files import Host
@@ -29,40 +25,37 @@ from installer.record.seen import Seen
 from installer.record.seen import read as read_seen
 from installer.record.theirs import still_ours
 
-USED: Final = frozenset({"install_dir", "host_root", "mount", "pid_file", "nri_socket"})
-# Under a host root, a default is a path of the host's; what somebody gives is one as this process sees it.
-DEFAULTS: Final = {"pid_file": str(PID_FILE), "nri_socket": str(DEFAULT_SOCKET)}
 RECONCILE_REPAIRS: Final = f"{looked.RECONCILE} puts it right"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print what is held on this host; return 0 where all is good, 1 where not, 3 where nothing is held."""
-    arguments = _parser().parse_args(argv[1:])
-    try:
-        values = {flag.field: getattr(arguments, flag.field, flag.default) for flag in FLAGS}
-        options = options_from(values, frozenset(name for name in DEFAULTS if values[name] != DEFAULTS[name]))
-        host = Host.under(options.host_root, options.mounts)
-        if arguments.alive:
-            return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
-        options = elsewhere(host, options, tell=False)
-        held, seen = _held(host, options.layout), read_seen(host, options.state_file)
-        ignores = seen is not None and seen.current and seen.ignores
-        found = held_lines(host, options, held, deep=arguments.deep, ignores=ignores)
-        files = [_to_ask(line, seen) if held else line for line in found]
-        lines = _among(files, host, options, held, seen)
-        why = next((f"{line.what}: {line.state}" for line in lines if not _is_well(line)), "")
-        if not (why or is_ready(host, options.ready_file, options.pid_file)):
-            why = looked.not_proven(host, options.pid_file, held, seen)
-    except InstallerError as error:
-        sys.stderr.write(f"toolkit-installer: {error}\n")
-        return error.exit
-    if arguments.ready:
+def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> Exit:
+    """Print what is held on this host; return 0 where all is good, 1 where not, 3 where nothing is held.
+
+    ``ready`` asks for no more than whether ``run`` is, and why not.
+    """
+    host = Host.under(options.host_root, options.mounts)
+    options = elsewhere(host, options, tell=False)
+    held, seen = _held(host, options.layout), read_seen(host, options.state_file)
+    ignores = seen is not None and seen.current and seen.ignores
+    found = held_lines(host, options, held, deep=deep, ignores=ignores)
+    files = [_to_ask(line, seen) if held else line for line in found]
+    lines = _among(files, host, options, held, seen)
+    why = next((f"{line.what}: {line.state}" for line in lines if not _is_well(line)), "")
+    if not (why or is_ready(host, options.ready_file, options.pid_file)):
+        why = looked.not_proven(host, options.pid_file, held, seen)
+    if ready:
         sys.stdout.write(f"{why}\n" if why else "")  # Kubernetes shows it in the event of a failed probe
         return Exit.FAILED if why else Exit.OK
-    _print(lines, held, seen, why, as_json=arguments.json)
+    _print(lines, held, seen, why, as_json=as_json)
     if held is None and not lines:
         return Exit.NOTHING_INSTALLED
     return Exit.OK if all(line.good for line in lines) else Exit.FAILED
+
+
+def alive(options: Options) -> Exit:
+    """Return 0 where ``run`` holds its pidfile, else 1."""
+    host = Host.under(options.host_root, options.mounts)
+    return Exit.OK if is_held_pidfile(str(host.local_path(options.pid_file))) else Exit.FAILED
 
 
 def _held(host: Host, layout: Layout) -> Record | None:
@@ -119,44 +112,6 @@ def _print(lines: Sequence[Line], held: Record | None, seen: Seen | None, why: s
     sys.stdout.write(f"engines: {', '.join(held.served if held else ()) or 'none'}\n")
     told = why and all(line.good or line.later for line in lines)  # else it stands above
     sys.stdout.write(f"ready: {f'no ({why})' if told else 'no' if why else 'yes'}\n")
-
-
-def _default(field: str, environment: Mapping[str, str] = os.environ) -> Any:
-    flag = next(flag for flag in FLAGS if flag.field == field)
-    value = environment.get(flag.variable)
-    if not value:
-        return list(flag.default) if isinstance(flag.default, tuple) else flag.default
-    return value.split(",") if isinstance(flag.default, tuple) else value
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="toolkit-installer status", description="Tell what is installed, drifted or pending."
-    )
-    probes = parser.add_mutually_exclusive_group()
-    probes.add_argument(
-        "--ready",
-        action="store_true",
-        help="Only tell, by exit code 0 or 1, whether run is ready, and why not.",
-    )
-    probes.add_argument(
-        "--alive", action="store_true", help="Only tell, by exit code 0 or 1, whether run holds its pidfile."
-    )
-    parser.add_argument("--json", action="store_true", help="Print JSON.")
-    parser.add_argument(
-        "--deep", action="store_true", help="Read the installed programs, and compare their digests."
-    )
-    for flag in FLAGS:
-        if flag.field in USED:
-            action = "append" if isinstance(flag.default, tuple) else "store"
-            parser.add_argument(
-                flag.name,
-                action=action,
-                default=_default(flag.field),
-                metavar=flag.metavar,
-                help=f"{flag.help} [env: {flag.variable}]",
-            )
-    return parser
 
 
 def told(host: Host, options: Options) -> tuple[Line, ...]:

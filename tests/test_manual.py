@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import get_completion_class
 
-from installer.commands import program
+from installer.cli import program
 from installer.flags import FLAGS
 from tests.engines import debs
 from tests.support.golden import golden

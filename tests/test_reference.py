@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.commands import program
+from installer.cli import program
 from installer.decide.engines import ENGINES
 from installer.decide.errors import UsageError
 from installer.flags import FLAGS, Flag, options_from

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -10,7 +10,7 @@ from typing import Final
 
 from installer.decide.artifacts import search_paths
 from installer.decide.toolkit import HEAD_BYTES, LIBRARIES, REQUIRED, Artifact
-from installer.host.digests import Known
+from installer.host.digests import digest_of, mark_of
 from installer.host.inodes import translated
 from installer.host.programs import Ran, run_beside
 from installer.host.threads import beside
@@ -23,20 +23,21 @@ _NAMED: Final = re.compile(r"\.so\.(\d{1,6}(?:\.\d{1,6}){2})$")
 
 
 @contextmanager
-def asked_version(root: PurePosixPath, known: Known) -> Iterator[Callable[[], tuple[int, ...] | None]]:
+def asked_version(
+    root: PurePosixPath, sums: Mapping[str, str]
+) -> Iterator[Callable[[], tuple[int, ...] | None]]:
     """Ask the toolkit below ``root`` for its version while the block goes on.
 
     What is yielded returns it: as its program says, else as the name of its library does; None where neither
-    is to be had. A release that is yet to come (``1.18.0-rc.1``) counts as it. What a program said is
-    ``known`` as its digest is.
+    is to be had. A release that is yet to come (``1.18.0-rc.1``) counts as it. All packages of a source with
+    ``sums`` have one version: the name tells it.
     """
-    program = find_artifact(root, ASKED)
-    version = known.version_of(str(program)) if program else ""
-    if program is None or version:
-        yield lambda: _numbers(version or _named(root))
+    program, named = find_artifact(root, ASKED), _named(root)
+    if program is None or (sums and named):
+        yield lambda: _numbers(named)
         return
     with run_beside(program, ("--version",)) as ended:
-        yield lambda: _numbers(known.told(str(program), _said(ended(ASK_S))) or _named(root))
+        yield lambda: _numbers(_said(ended(ASK_S)) or named)
 
 
 def _said(ran: Ran | None) -> str:
@@ -62,22 +63,26 @@ def machine() -> str:
 
 
 @contextmanager
-def found_artifacts(root: PurePosixPath, known: Known) -> Iterator[Callable[[], tuple[Artifact, ...]]]:
+def found_artifacts(
+    root: PurePosixPath, sums: Mapping[str, str]
+) -> Iterator[Callable[[], tuple[Artifact, ...]]]:
     """Read the files of the toolkit below ``root``, a path as this process sees it, while the block goes on.
 
-    What is yielded returns them, and raises InstallerError where one cannot be read. What is ``known`` is not
+    What is yielded returns them, and raises InstallerError where one cannot be read. One in ``sums`` is not
     read as a whole.
     """
+    top = Path(root).resolve()
     found = [
         (name, place, (Path(root) / place).resolve())
         for name in REQUIRED
         if (place := _find(Path(root), name)) is not None
     ]
     with beside() as begun:
-        reads = [
-            begun(partial(_read, name, place, path, known), long=known.is_long(str(path)))
-            for name, place, path in found
-        ]
+        reads = []
+        for name, place, path in found:
+            known = sums.get(str(path.relative_to(top)), "") if path.is_relative_to(top) else ""
+            long = not known and bool(mark_of(str(path)))
+            reads.append(begun(partial(_read, name, place, path, known), long=long))
         yield lambda: tuple(read() for read in reads)
 
 
@@ -96,18 +101,17 @@ def _find(root: Path, name: str) -> PurePosixPath | None:
     return None
 
 
-def _read(name: str, place: PurePosixPath, path: Path, known: Known) -> Artifact:
+def _read(name: str, place: PurePosixPath, path: Path, known: str) -> Artifact:
     with translated("read", PurePosixPath(path)), path.open("rb") as file:
         status = os.fstat(file.fileno())
         head = file.read(HEAD_BYTES)
-    digest = known.digest_of(str(path), known.sources)
     return Artifact(
         name,
         path.name,
         PurePosixPath(path),
         status.st_size,
         status.st_mode & 0o7777,
-        digest,
+        known or digest_of(str(path)),
         head,
         place,
     )

@@ -2,104 +2,71 @@
 
 import hashlib
 import os
+import re
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from installer.host.files import Host
-from installer.host.glance import mark
 from installer.host.threads import beside
 
 SECOND_NS: Final = 10**9
 TICK_NS: Final = 20 * 10**6  # two of the kernel's slowest ticks: changes within one have the same time
 LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up
-VERSION: Final = "/version"  # behind the mark of a program whose version is known
+NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: what was noted at its copy
+SUMS: Final = "SHA256SUMS"
+MOST_BYTES: Final = 1 << 20
+_SUM: Final = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 
 
-class Known:
-    """The digests of large files that were hashed before, by the mark of each: what has it is unchanged.
+def sums_of(root: PurePosixPath) -> dict[str, str]:
+    """Return the sha256 of files of a toolkit's source by their paths below ``root``, as a build has them.
 
-    ``sources`` and ``installed`` are those of the files that were asked for since.
+    They are believed until a file is copied: its copy is hashed. A source that has none is hashed.
     """
-
-    def __init__(self, before: Mapping[str, str]) -> None:
-        self.before = before
-        self.sources: dict[str, str] = {}
-        self.installed: dict[str, str] = {}
-
-    def digest_of(self, path: str, into: dict[str, str]) -> str:
-        """Return the sha256 of a regular file as ``digest_of`` does, hashed only if it is not known."""
-        found = settled_mark(path)
-        digest = self.before.get(found) or digest_of(path)
-        if found and digest:
-            into[found] = digest
-        return digest
-
-    def version_of(self, program: str) -> str:
-        """Return the version that a large program of the source has said; "" where that is not known.
-
-        Its words depend on what it holds alone.
-        """
-        return self.told(program, self.before.get(settled_mark(program) + VERSION, ""))
-
-    def told(self, program: str, version: str) -> str:
-        """Keep the ``version`` that a program of the source says, if it says one and is large; return it."""
-        if version and (found := settled_mark(program)):
-            self.sources[found + VERSION] = version
-        return version
-
-    def is_long(self, path: str) -> bool:
-        """Tell whether ``digest_of`` is going to read a large file."""
-        try:
-            size_bytes = os.lstat(path).st_size
-        except OSError:
-            return False
-        return size_bytes >= LARGE_BYTES and settled_mark(path) not in self.before
+    with suppress(OSError, ValueError), (Path(root) / SUMS).open("rb") as file:
+        lines = file.read(MOST_BYTES).decode().splitlines()
+        return {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}
+    return {}
 
 
-def settled_mark(path: str, *, wait: bool = False) -> str:
-    """Return the mark of a large file that each later change replaces; "" for what has none, or not yet.
+def mark_of(path: str, directory: int | None = None) -> str:
+    """Return a text that each change of the large file at ``path`` changes; "" for any other.
 
-    To ``wait`` for it takes a tick of the clock.
-
-    Without its device, whose number is another one each time that an image is mounted. One whose time is in
-    whole seconds has none: the next image may have the same (SOURCE_DATE_EPOCH).
+    The time of the last change of an inode is the kernel's: no call sets it to another (inode(7)).
     """
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return ""
-    large = stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES
-    if not large or not status.st_ctime_ns % SECOND_NS:
-        return ""
-    if status.st_ctime_ns + TICK_NS > time.time_ns():
-        if not wait:
-            return ""
-        time.sleep(TICK_NS / SECOND_NS)
-    return mark(path).partition(":")[2]
+    with suppress(OSError):
+        status = os.stat(path, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES:
+            which = f"{status.st_ino}:{status.st_mode}:{status.st_uid}"
+            return f"{which}:{status.st_size}:{status.st_ctime_ns}"
+    return ""
 
 
 @contextmanager
 def digests_below(
-    host: Host, path: PurePosixPath | None, known: Known | None = None
+    host: Host, path: PurePosixPath | None, noted: Mapping[str, str]
 ) -> Iterator[Callable[[], dict[PurePosixPath, str]]]:
     """Hash the regular files below ``path``, if one is given, while the block goes on.
 
-    What is yielded returns their sha256 in hex, "" for one that cannot be read. ``known`` ones are not read.
+    What is yielded returns their sha256 in hex, "" for one that cannot be read. What has a mark that was
+    ``noted`` is not read.
     """
     if path is None:
         yield dict
         return
-    local, known = str(host.local_path(path)), known or Known({})
+    local = str(host.local_path(path))
     files = [os.path.join(place, name) for place, _, names in os.walk(local) for name in names]  # noqa: PTH118
-    digest = partial(known.digest_of, into=known.installed)
     with beside() as begun:
         hashed = {
-            PurePosixPath(file[len(local) + 1 :]): begun(partial(digest, file), long=known.is_long(file))
+            PurePosixPath(file[len(local) + 1 :]): (
+                partial(noted.__getitem__, mark)
+                if (mark := mark_of(file)) in noted
+                else begun(partial(digest_of, file), long=bool(mark))
+            )
             for file in files
         }
         yield lambda: {name: done() for name, done in hashed.items()}

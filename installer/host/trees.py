@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
-from installer.decide.errors import LockedError
+from installer.decide.errors import InstallerError, LockedError
 from installer.decide.inode import Meta
 from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
-from installer.host.digests import digest_of
+from installer.host.digests import NOTES, SUMS, digest_of, mark_of
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
@@ -169,12 +169,15 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
     from installer.host.progress import Progress
     from installer.host.threads import each as put_each
 
+    noted: list[str] = []
     try:
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
-        put = Progress(files).of(lambda file: _put(top, file, label))
+        put = Progress(files).of(lambda file: _put(top, file, label, noted))
         put_each(put, files, at_once=COPIES_AT_ONCE)
+        if noted and str(NOTES.parent) in below:
+            write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
         for each in (*below, "."):
             made = os.open(each, DIRECTORY, dir_fd=top)
             try:
@@ -186,12 +189,19 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
         os.close(top)
 
 
-def _put(top: int, file: PayloadFile, label: Label) -> None:
+def _put(top: int, file: PayloadFile, label: Label, noted: list[str]) -> None:
     match file:
         case Copy(path, source, size_bytes, digest, mode):
             _copy(Path(source), str(path), top, size_bytes, _labelled(mode, label))
+            mark = mark_of(str(path), top)
             if digest_of(str(path), top) != digest:
-                raise OSError(None, f"{source} changed while it was copied")
+                raise InstallerError(
+                    f"copy {source} (it changed while it was copied, or since its {SUMS} was written)",
+                    remedy=f"run again, with a {SUMS} that sha256sum has written since, or without one",
+                    code="file-operation-failed",
+                )
+            if mark:
+                noted.append(f"{mark} {digest}\n")
         case Text(path, content, mode):
             write_synced(str(path), content.encode(), _labelled(mode, label), top)
         case Symlink(path, target):

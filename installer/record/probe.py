@@ -16,7 +16,7 @@ from installer.decide.mode import SPECIFICATION, mode_of
 from installer.decide.options import Cdi, Options, Places, RestartMode
 from installer.decide.rows import ConfigRow, Record
 from installer.host.artifacts import asked_version, found_artifacts, machine
-from installer.host.digests import Known, digests_below
+from installer.host.digests import digests_below, sums_of
 from installer.host.entries import entries
 from installer.host.files import Host
 from installer.record import reads, units
@@ -49,6 +49,7 @@ from installer.record.ledger import is_lost, original_of
 from installer.record.links import links_named, loops
 from installer.record.located import located
 from installer.record.other_engines import with_other_engines
+from installer.record.own_toolkit import noted_digests
 from installer.record.reloadable import unit_obstacles
 from installer.record.running import in_use, low_level_runtime
 from installer.record.targets import led_elsewhere, missing_above, targets_of, unwritable
@@ -56,19 +57,19 @@ from installer.record.theirs import former_defaults, is_theirs, still_ours
 from installer.record.write import linked_since
 
 
-def probe_install(host: Host, options: Options, held: Record, known: Known | None = None) -> Facts:
-    """Return everything that an install depends on; ``known`` digests need no reading, and learn others.
+def probe_install(host: Host, options: Options, held: Record) -> Facts:
+    """Return everything that an install depends on.
 
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
     told, held = held, _by_now(host, options, held)
-    known = known or Known({})
+    sums, version_in_place = sums_of(options.toolkit_source), in_place(host, options.layout)
     # Hashing the payload and asking the engines wait for different things.
     with (
-        found_artifacts(options.toolkit_source, known) as artifacts,
-        asked_version(options.toolkit_source, known) as version,
-        digests_below(host, in_place(host, options.layout), known) as digests,
+        found_artifacts(options.toolkit_source, sums) as artifacts,
+        asked_version(options.toolkit_source, sums) as version,
+        digests_below(host, version_in_place, noted_digests(host, version_in_place)) as digests,
     ):
         found = running_engines(host, options, held)
         engines, left = without_unused(host, held, found.engines) if options.auto else (found.engines, ())

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from installer import compat_options, compat_words
+from installer.cli import _called as status
 from installer.decide.configs import syntax_of
 from installer.decide.edits.masked import masked
 from installer.decide.engines import ENGINES
@@ -26,7 +27,6 @@ from installer.decide.engines.crio_effect import STATE, effect
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File, Kind
-from installer.decide.layout import Layout
 from installer.decide.nri.session import Given, Session
 from installer.decide.nri.wire import Message, encoded
 from installer.decide.nri.wishes import Allowed, Identity, Nri
@@ -43,6 +43,7 @@ from installer.demo import CONFIGS
 from installer.flags import FLAGS, options_from
 from installer.host import cri, dockerd, kubernetes, systemd
 from installer.host.containers import TASKS, of_crio, of_shims
+from installer.host.digests import sums_of
 from installer.host.files import Host
 from installer.host.glance import is_held_pidfile
 from installer.host.kernel import mounts
@@ -52,13 +53,12 @@ from installer.host.locks import lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.record.cmdline import overruling, path_of, state_of, value_of
 from installer.record.hints import is_suse
-from installer.record.known import known_digests
 from installer.record.ledger import read_record
 from installer.record.lost import named_toolkits
 from installer.record.nri_seen import lines as nri_lines
+from installer.record.own_toolkit import noted_digests
 from installer.record.ready import is_ready
 from installer.record.rows_json import dumps
-from installer.status import main as status
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
@@ -162,11 +162,9 @@ def _proc(directory: Path) -> Reader:
 
 
 def _known(directory: Path) -> Reader:
-    version = f"{VERSIONS}0123"
-    (directory / "usr/local/nvidia").mkdir(parents=True)
-    (directory / "usr/local/nvidia/toolkit").symlink_to(version)
-    path = f"usr/local/nvidia/{version}/.config/digests"
-    return _file(directory, path, lambda host: known_digests(host, Layout()).before)
+    version = PurePosixPath("/usr/local/nvidia") / VERSIONS / "0123"
+    path = f"{version}/.config/digests"[1:]
+    return _file(directory, path, lambda host: noted_digests(host, version))
 
 
 def _crio_config(content: bytes) -> object:
@@ -205,7 +203,9 @@ def _pidfile(directory: Path) -> Reader:
             lock_pidfile(host, PurePosixPath("/x.pid")).release()
         finally:
             remove_pidfile(host, PurePosixPath("/x.pid"))
-        return status(["status", "--host-root", str(directory), "--pid-file", "/x.pid", "--alive"])
+        return status(
+            ["status", "--host-root", str(directory), "--pid-file", str(directory / "x.pid"), "--alive"]
+        )
 
     return read
 
@@ -456,6 +456,10 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             b"1:33261:0:1048576:1700000000000000000 0123\n" * 2,
             _known(directory / "known"),
         ),
+        "SHA256SUMS": (
+            f"{'0' * 64}  ./usr/bin/nvidia-ctk\n".encode() * 2,
+            _file(directory / "sums", "source/SHA256SUMS", lambda _: sums_of(PurePosixPath(directory / "sums/source"))),
+        ),
         "Kubernetes' API": (b"".join(json.dumps(event).encode() + b"\n" for event in WATCHED), _kubernetes),
     }  # fmt: skip
 
@@ -464,7 +468,7 @@ NAMES = (
     "docker", "containerd", "crio", "ledger", "ready", "os-release", "shim", "bundle", "named", "proc",
     "locks", "pidfile", "mounts", "command line", "NVIDIA's words", "our words", "config.toml",
     "CRI's status", "CRI's version", "CRI's list", "dockerd", "CRI-O's config", "D-Bus",
-    "gRPC", "NRI", "NRI's state", "nvidia-ctk", "known digests", "Kubernetes' API",
+    "gRPC", "NRI", "NRI's state", "nvidia-ctk", "known digests", "SHA256SUMS", "Kubernetes' API",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from installer.commands import program
+from installer.cli import program
 from installer.flags import FLAGS, Flag
 from tests.support.site import PROJECT
 

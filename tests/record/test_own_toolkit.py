@@ -1,0 +1,199 @@
+"""A program is hashed at its copy, and read again once it has changed; its source is believed by its SHA256SUMS."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from installer.host.digests import LARGE_BYTES, digests_below, mark_of, sums_of
+from installer.host.files import Host
+from installer.record.own_toolkit import noted_digests
+from tests.support.neighbours import NOBODY, only_as_root
+from tests.support.site import Site
+
+TOOLKIT = "usr/local/nvidia/toolkit"
+KEPT = f"{TOOLKIT}/.config/digests"
+PROGRAM = "nvidia-ctk"
+TICK_S = 0.05
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a node with a toolkit whose programs are long enough to be worth it."""
+    site = Site(tmp_path)
+    for path in site.source.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.write_bytes(path.read_bytes() + bytes(LARGE_BYTES))
+    time.sleep(TICK_S)
+    assert site.call("install").returncode == 0
+    return site
+
+
+def tampered(path: Path) -> None:
+    """Change a byte, and let size and times be as they were."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def source_of(site: Site) -> Path:
+    return next(path for path in site.source.rglob(PROGRAM) if path.is_file())
+
+
+def with_sums(site: Site) -> None:
+    """Write the source's SHA256SUMS as the build of an image does."""
+    command = "find . -type f ! -name SHA256SUMS -exec sha256sum {} + >SHA256SUMS"
+    subprocess.run(["sh", "-c", command], cwd=site.source, check=True)
+
+
+def test_each_large_program_is_noted_at_its_copy_and_a_second_install_writes_nothing(site: Site) -> None:
+    before = site.tree(times=True)
+
+    done = site.call("install")
+
+    assert "nothing changed" in done.stderr
+    assert site.tree(times=True) == before
+    toolkit = site.root / TOOLKIT
+    large = [
+        path for path in toolkit.iterdir() if not path.is_symlink() and path.stat().st_size >= LARGE_BYTES
+    ]
+    assert large != []
+    assert {line.split()[0] for line in (site.root / KEPT).read_text().splitlines()} == {
+        mark_of(str(path)) for path in large
+    }
+
+
+def test_a_noted_program_is_not_read_until_it_changes(site: Site) -> None:
+    host, version = Host.under(PurePosixPath(site.root)), PurePosixPath("/", TOOLKIT)
+    program = site.root / TOOLKIT / f"{PROGRAM}.real"
+    noted = dict.fromkeys(noted_digests(host, version), "as noted")
+
+    with digests_below(host, version, noted) as digests:
+        assert digests()[PurePosixPath(f"{PROGRAM}.real")] == "as noted"
+    tampered(program)
+    with digests_below(host, version, noted) as digests:
+        assert len(digests()[PurePosixPath(f"{PROGRAM}.real")]) == 64
+
+
+def test_a_source_is_believed_by_its_sums_and_read_without_them(site: Site) -> None:
+    with_sums(site)
+    tampered(source_of(site))
+
+    assert "nothing changed" in site.call("install").stderr
+    (site.source / "SHA256SUMS").unlink()
+    assert "nothing changed" not in site.call("install").stderr
+    assert (site.root / TOOLKIT / f"{PROGRAM}.real").read_bytes() == source_of(site).read_bytes()
+
+
+def test_a_file_that_the_sums_do_not_name_is_read(site: Site) -> None:
+    with_sums(site)
+    sums = site.source / "SHA256SUMS"
+    lines = sums.read_text().splitlines(keepends=True)
+    sums.write_text("".join(line for line in lines if not line.endswith(f"/{PROGRAM}\n")))
+    tampered(source_of(site))
+
+    assert "nothing changed" not in site.call("install").stderr
+    assert (site.root / TOOLKIT / f"{PROGRAM}.real").read_bytes() == source_of(site).read_bytes()
+
+
+def test_a_copy_that_is_not_what_its_sums_say_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with_sums(site)
+    tampered(source_of(site))
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "changed while it was copied, or since its SHA256SUMS was written" in done.stderr
+    assert not (site.root / TOOLKIT).exists()
+
+
+def test_sums_are_those_of_the_source_by_its_own_paths(site: Site) -> None:
+    with_sums(site)
+
+    sums = sums_of(PurePosixPath(site.source))
+
+    files = [path for path in site.source.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sums.keys() == {str(path.relative_to(site.source)) for path in files} - {"SHA256SUMS"}
+
+
+def test_a_program_that_was_changed_behind_its_times_is_installed_anew(site: Site) -> None:
+    program = site.root / TOOLKIT / f"{PROGRAM}.real"
+    before = program.read_bytes()
+    tampered(program)
+
+    assert site.call("install").returncode == 0
+
+    assert program.read_bytes() == before
+    assert site.status("--deep").returncode == 0
+
+
+def test_a_source_that_was_changed_behind_its_times_is_another_toolkit(site: Site) -> None:
+    source = source_of(site)
+    before = (site.root / TOOLKIT).readlink()
+    tampered(source)
+
+    assert site.call("install").returncode == 0
+
+    assert (site.root / TOOLKIT).readlink() != before
+    assert (site.root / TOOLKIT / f"{PROGRAM}.real").read_bytes() == source.read_bytes()
+
+
+def replaced_by_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "no lines": lambda path: path.write_bytes(b"\xff\0\n" * 9),
+    "words too many": lambda path: path.write_text("a b c\n"),
+    "for all to write": lambda path: path.chmod(0o666),
+    "a directory": replaced_by_a_directory,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_without_digests_that_can_be_believed_all_is_read(
+    site: Site, spoil: Callable[[Path], object]
+) -> None:
+    spoil(site.root / KEPT)
+
+    assert site.call("install").returncode == 0
+    assert site.status("--deep").returncode == 0
+
+
+@only_as_root
+def test_digests_of_somebody_else_are_not_believed(site: Site) -> None:
+    kept = site.root / KEPT
+    program = site.root / TOOLKIT / f"{PROGRAM}.real"
+    tampered(program)
+    time.sleep(TICK_S)
+    noted = subprocess.run(["sha256sum", source_of(site)], capture_output=True, text=True, check=True)
+    kept.write_text(kept.read_text() + f"{mark_of(str(program))} {noted.stdout.split()[0]}\n")
+    os.chown(kept, NOBODY, NOBODY)
+
+    assert site.call("install").returncode == 0
+
+    assert program.read_bytes() == source_of(site).read_bytes()
+
+
+def test_nothing_of_them_is_left_after_an_uninstall(site: Site) -> None:
+    assert site.call("uninstall").returncode == 0
+
+    assert not (site.root / "usr/local/nvidia").exists()
+
+
+def test_what_is_small_or_no_file_has_no_mark(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(bytes(LARGE_BYTES - 1))
+    (tmp_path / "large").write_bytes(bytes(LARGE_BYTES))
+
+    assert [bool(mark_of(str(tmp_path / name))) for name in ("small", "large", "none", ".")] == [
+        *(False, True, False, False)
+    ]
