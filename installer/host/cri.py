@@ -32,6 +32,7 @@ _CRI_PARTS = (V3_PLUGIN, "io.containerd.cri.v1.images", _CRI_SERVICE)
 _SWITCHED_OFF = ("skip plugin", "no plugins registered for io.containerd.cri.v1")
 
 _FIXED = {1: 8, 5: 4}  # bytes in protobuf's wire types of a fixed size
+FOUND = 200
 _MAX_VARINT_BITS = 70  # ten bytes
 
 
@@ -224,11 +225,14 @@ def _containerd_effect(config: dict[str, Any]) -> Effect:
 
 def _http_get(path: Path, resource: str, timeout_s: float) -> str:
     try:
-        return http.get(path, resource, deadline=time.monotonic() + timeout_s).decode()
+        said, body = http.ask(path, ("GET", resource, None, {}), deadline=time.monotonic() + timeout_s)
     except OSError as error:
         raise NotAnsweringError(
             f"reach the engine on {path} ({error})", remedy="check that it runs and that this is its socket"
         ) from error
+    if said.status != FOUND:
+        raise http.AnswerError(f"{said.status} {said.reason}"[:100])
+    return body.decode()
 
 
 def _entry(part: bytes) -> tuple[str, str]:

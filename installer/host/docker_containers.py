@@ -1,6 +1,5 @@
 """A container of Docker's on an image that has nothing in it; both are gone when the block is left."""
 
-import io
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from installer.decide.errors import InstallerError
 from installer.decide.verify import WAITS, Exec, Tools
+from installer.host.http import AnswerError
 
 if TYPE_CHECKING:
     import docker
-    from docker.models.containers import Container
 
 RETRY_S: Final = 0.2
+NOTHING: Final = bytes(1024)  # a tar archive without a file: the shell comes by mounts
 
 
 @contextmanager
@@ -26,13 +26,38 @@ def container(  # noqa: PLR0913 - a container has many sides
     Raises:
         InstallerError: dockerd refuses, or does not answer in time; nothing is left, as far as it lets us.
     """
-    with _connected(socket, "run", timeout_s) as client:
-        try:
-            client.api.import_image_from_data(_nothing(), repository=name, tag="1")
-            with _running(client, name, runtime, tools, environment) as found:
-                yield found
-        finally:
-            _remove_named(client, name, timeout_s)
+    from docker.types import LogConfig, Mount
+
+    try:
+        with _connected(socket, "run", timeout_s) as client:
+            client.api.import_image_from_data(NOTHING, repository=name, tag="1")
+            made = client.containers.create(
+                f"{name}:1",
+                tools.command(WAITS),
+                name=name,
+                runtime=runtime,
+                environment=dict(environment),
+                network_mode="none",
+                mounts=[
+                    Mount(str(inside), str(at), type="bind", read_only=True) for at, inside in tools.files
+                ],
+                log_config=LogConfig(type="none"),
+                security_opt=["label=disable"],
+                # A terminal that nobody types at: reading from it waits.
+                stdin_open=True,
+                tty=True,
+            )
+            made.start()
+
+        def run(script: str) -> str:
+            with _connected(socket, "run", timeout_s) as client:
+                asked = client.api.exec_create(str(made.id), tools.command(script))["Id"]
+                said = client.api.exec_start(asked)
+            return said.decode(errors="replace")
+
+        yield str(made.id), run
+    finally:
+        remove(socket, name, timeout_s=timeout_s)
 
 
 def remove(socket: Path, name: str, *, timeout_s: float) -> list[str]:
@@ -41,99 +66,42 @@ def remove(socket: Path, name: str, *, timeout_s: float) -> list[str]:
     Raises:
         InstallerError: dockerd refuses, or does not answer in time.
     """
+    from docker.errors import APIError, NotFound
+
+    removed, until = [], time.monotonic() + timeout_s - 1
     with _connected(socket, "remove", timeout_s) as client:
-        return _remove_named(client, name, timeout_s)
+        with suppress(NotFound):
+            made = client.containers.get(name)
+            removed.append("container")
+            while True:
+                try:
+                    made.remove(force=True)
+                    break
+                except APIError as error:  # it is being removed, or dockerd has not seen its end yet
+                    if isinstance(error, NotFound) or time.monotonic() > until:
+                        raise
+                    time.sleep(RETRY_S)
+        with suppress(NotFound):
+            client.images.remove(f"{name}:1", force=True)
+            removed.append("image")
+    return removed
 
 
 @contextmanager
 def _connected(socket: Path, verb: str, timeout_s: float) -> Iterator["docker.DockerClient"]:
     import docker
     from docker.errors import DockerException
-    from requests.exceptions import RequestException
 
+    from installer.host.docker_api import Client
+
+    client = object.__new__(docker.DockerClient)  # its constructor makes a client of its own
     try:
-        client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=int(timeout_s))
-        try:
+        with Client(socket, timeout_s) as client.api:
             yield client
-        finally:
-            client.close()
-    except (DockerException, RequestException) as error:
+    except (DockerException, OSError, AnswerError) as error:
+        words = str(getattr(error, "explanation", None) or error)[:500]
         raise InstallerError(
-            f"{verb} a container by the dockerd on {socket} ({_words(error)})",
+            f"{verb} a container by the dockerd on {socket} ({words})",
             remedy="see the log of dockerd",
             code="verify-failed",
         ) from error
-
-
-@contextmanager
-def _running(
-    client: "docker.DockerClient", name: str, runtime: str, tools: Tools, environment: Mapping[str, str]
-) -> Iterator[tuple[str, Exec]]:
-    from docker.types import LogConfig, Mount
-
-    made = client.containers.create(
-        f"{name}:1",
-        tools.command(WAITS),
-        name=name,
-        runtime=runtime,
-        environment=dict(environment),
-        network_mode="none",
-        mounts=[Mount(str(inside), str(there), type="bind", read_only=True) for there, inside in tools.files],
-        log_config=LogConfig(type="none"),
-        security_opt=["label=disable"],
-        # A terminal that nobody types at: reading from it waits.
-        stdin_open=True,
-        tty=True,
-    )
-    made.start()
-
-    def run(script: str) -> str:
-        said = made.exec_run(tools.command(script)).output
-        return said.decode(errors="replace") if isinstance(said, bytes) else ""
-
-    yield str(made.id), run
-
-
-def _remove_named(client: "docker.DockerClient", name: str, timeout_s: float) -> list[str]:
-    from docker.errors import NotFound
-
-    removed = []
-    with suppress(NotFound):
-        _remove(client.containers.get(name), time.monotonic() + timeout_s)
-        removed.append("container")
-    with suppress(NotFound):
-        client.images.remove(f"{name}:1", force=True)
-        removed.append("image")
-    return removed
-
-
-def _remove(made: "Container", deadline: float) -> None:
-    """Remove a container; dockerd refuses while it is being removed, or where it has not seen its end yet."""
-    from docker.errors import APIError, NotFound
-
-    while True:
-        try:
-            made.remove(force=True)
-        except NotFound:
-            return
-        except APIError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_S)
-        else:
-            return
-
-
-def _nothing() -> bytes:
-    """Return an archive without a file: the shell comes by mounts."""
-    import tarfile  # needed by verify alone, and this module by each uninstall and install
-
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w"):
-        pass
-    return written.getvalue()
-
-
-def _words(error: Exception) -> str:
-    explanation = getattr(error, "explanation", None)
-    return str(explanation or error)[:500]

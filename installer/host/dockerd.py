@@ -3,15 +3,16 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final
 
 from installer.decide.data import dataclass
 from installer.decide.effect import Effect, Handler
 from installer.decide.errors import InstallerError
-from installer.host import http
+
+if TYPE_CHECKING:
+    from installer.host.docker_api import Client
 
 PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
 
@@ -55,10 +56,9 @@ def info(address: Path, *, timeout_s: float) -> DockerInfo:
         NotServedError: it is Podman, rootless, or the snap.
         InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
     """
-    with _understood(address, timeout_s) as deadline:
-        said = http.ask(address, "/info", deadline=deadline)
-        answer = json.loads(said.body)
-        _refuse_others(address, said.headers, answer)
+    with _understood(address, timeout_s) as client:
+        answer = client.info()
+        _refuse_others(address, client.answer.headers, answer)
         return DockerInfo(
             serving=Effect(
                 {
@@ -75,6 +75,15 @@ def info(address: Path, *, timeout_s: float) -> DockerInfo:
             ),
             version=answer["ServerVersion"],
         )
+
+
+def settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
+    """Return the cgroup driver, systemd or cgroupfs, and live-restore; "" and None where it does not tell."""
+    with suppress(InstallerError), _understood(address, timeout_s) as client:
+        said = client.info()
+        live = said.get("LiveRestoreEnabled")
+        return str(said.get("CgroupDriver", "")), live if isinstance(live, bool) else None
+    return "", None
 
 
 def _refuse_others(address: Path, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
@@ -100,11 +109,13 @@ def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> in
     Raises:
         InstallerError: as ``info``.
     """
-    wanted = quote(json.dumps({"type": ["daemon"], "event": ["reload"]}))
-    window = f"since={moment_s:.9f}&until={time.time():.9f}"
-    with _understood(socket_path, timeout_s) as deadline:
-        events = http.get(socket_path, f"/events?{window}&filters={wanted}", deadline=deadline)
-        return len(events.splitlines())
+    window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
+    wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
+    with _understood(socket_path, timeout_s) as client:
+        # Not by the SDK's events(), which knows no deadline.
+        said = client.get(f"{client.base_url}/events", params={**window, "filters": wanted})
+        said.raise_for_status()
+        return len(said.content.splitlines())
 
 
 def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
@@ -113,13 +124,14 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
     Raises:
         InstallerError: as ``info``.
     """
+    from docker.errors import APIError
+
     found = []
-    with _understood(socket_path, timeout_s) as deadline:
-        for listed in json.loads(http.get(socket_path, "/containers/json?all=1", deadline=deadline)):
+    with _understood(socket_path, timeout_s) as client:
+        for listed in client.containers(all=True):
             try:
-                path = f"/containers/{quote(listed['Id'], safe='')}/json"
-                said = json.loads(http.get(socket_path, path, deadline=deadline))
-            except http.AnswerError:  # removed meanwhile
+                said = client.inspect_container(listed["Id"])
+            except APIError:  # removed meanwhile
                 continue
             name, runtime = said["Name"].lstrip("/"), said["HostConfig"].get("Runtime") or ""
             running, restarting = bool(said["State"]["Running"]), bool(said["State"]["Restarting"])
@@ -128,25 +140,30 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
 
 
 @contextmanager
-def _understood(address: Path, timeout_s: float) -> Iterator[float]:
-    """Yield the deadline for all that is asked; whatever goes wrong becomes an InstallerError."""
+def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
+    """Yield who asks, with one deadline for all; whatever goes wrong becomes an InstallerError."""
+    from installer.host.docker_api import Client
+
     try:
-        yield time.monotonic() + timeout_s
+        with Client(address, timeout_s) as client:
+            yield client
     except TimeoutError as error:
         raise InstallerError(
             f"get an answer from dockerd on {address} within {timeout_s:g} s",
             remedy="check that dockerd is well",
             code="engine-not-answering",
         ) from error
-    except (OSError, http.AnswerError) as error:
-        raise InstallerError(
-            f"ask dockerd on {address} ({error})",
-            remedy="check that dockerd runs and that this is its socket",
-            code="engine-not-answering",
-        ) from error
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, json.JSONDecodeError) as error:
         raise InstallerError(
             f"understand what answers on {address} ({error!r})",
             remedy="check that it is dockerd's socket",
             code="engine-unknown",
+        ) from error
+    except (OSError, ValueError) as error:
+        said = getattr(error, "response", None)
+        reason = error if said is None else f"{said.status_code} {said.reason}"
+        raise InstallerError(
+            f"ask dockerd on {address} ({reason})",
+            remedy="check that dockerd runs and that this is its socket",
+            code="engine-not-answering",
         ) from error

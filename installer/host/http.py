@@ -1,77 +1,69 @@
-"""One GET over a unix socket, within one deadline and one size, whatever the other side sends.
-
-In HTTP/1.0, which dockerd and CRI-O answer without chunks and then close
-(engine-facts.md#http-1-0).
-"""
+"""HTTP over a unix socket, within one deadline and one size, whatever the other side sends."""
 
 import errno
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from installer.decide.data import dataclass
 from installer.host.sockets import connectable
 
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
 MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB
-FOUND: Final = b"200"
 
 
 class AnswerError(ValueError):
     """What came back is not HTTP, or not what was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back; ``headers`` as they are spelled."""
+class _Bounded(socket.socket):
+    """Reading, which http.client does by ``recv_into``, ends at the deadline and at ``MAX_BYTES``."""
 
-    headers: Mapping[str, str]
-    body: bytes
+    deadline: float
+    received = 0
+
+    def recv_into(self, *words: Any) -> int:
+        self.settimeout(_left(self.deadline))
+        size = super().recv_into(*words)
+        self.received += size
+        if self.received > MAX_BYTES:
+            raise OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
+        return size
 
 
-def get(address: Path, resource: str, *, deadline: float) -> bytes:
-    """Return what is at ``resource``, as ``ask`` does."""
-    return ask(address, resource, deadline=deadline).body
+def ask(
+    address: Path, words: tuple[str, str, Any, Mapping[str, str]], *, deadline: float, stream: bool = False
+) -> tuple["HTTPResponse", bytes]:
+    """Return the answer to ``words``, those of HTTPConnection.request, and its body unless it is a stream.
 
-
-def ask(address: Path, resource: str, *, deadline: float) -> Answer:
-    """Ask for ``resource``; ``deadline`` is a moment of time.monotonic().
+    ``deadline`` is a moment of time.monotonic().
 
     Raises:
         OSError: nobody listens, not in time, or too long.
-        AnswerError: it is not HTTP, or says that there is nothing.
+        AnswerError: it is not HTTP.
     """
-    with _connected(address, deadline) as connection:
-        connection.sendall(f"GET {resource} HTTP/1.0\r\n\r\n".encode())
-        answer = bytearray()
-        while part := _received(connection, deadline):
-            answer += part
-            if len(answer) > MAX_BYTES:
-                raise OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
-    head, blank, body = bytes(answer).partition(b"\r\n\r\n")
-    version, _, said = head.partition(b"\r\n")[0].partition(b" ")
-    if not blank or not version.startswith(b"HTTP/1."):
-        raise AnswerError("no answer in HTTP" if answer else "closed without an answer")
-    if not said.startswith(FOUND):
-        raise AnswerError(said[:100].decode(errors="replace"))
-    lines = (line.partition(": ") for line in head.decode("latin-1").split("\r\n")[1:])
-    return Answer({name: value for name, _, value in lines}, body)
+    from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 
-
-@contextmanager
-def _connected(address: Path, deadline: float) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as connection:
+    with _Bounded(socket.AF_UNIX) as connection, connectable(address) as path:
+        connection.deadline = deadline
         connection.settimeout(_left(deadline))
-        with connectable(address) as path:
-            connection.connect(path)
-        yield connection
-
-
-def _received(connection: socket.socket, deadline: float) -> bytes:
-    connection.settimeout(_left(deadline))
-    return connection.recv(65536)
+        connection.connect(path)
+        try:
+            asked = HTTPConnection("localhost")
+            asked.sock = connection
+            asked.request(*words)
+            answer = asked.getresponse()
+            if stream:
+                return answer, b""
+            with answer:
+                return answer, answer.read()
+        except RemoteDisconnected as error:
+            raise AnswerError("closed without an answer") from error
+        except HTTPException as error:
+            raise AnswerError("no answer in HTTP") from error
 
 
 def _left(deadline: float) -> float:

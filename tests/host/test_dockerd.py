@@ -79,7 +79,9 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
     with serving(tmp_path / "docker.sock", remember) as docker:
         info(docker, timeout_s=5)
 
-    assert asked == [b"GET /info HTTP/1.0\r\n\r\n"]
+    (said,) = asked
+    assert said.startswith(b"GET /info HTTP/1.1\r\n")
+    assert b"authorization" not in said.lower()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
 from installer.decide.options import Options, Places
-from installer.host.dockerd_settings import DockerSettings, settings
+from installer.host.dockerd import settings
 from installer.host.files import Host
 from installer.host.process_table import Seen
 from installer.record import reads, units
@@ -55,7 +55,7 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
     facts = _located(host, engine, facts, place, answer)
     contents, unreadable = _contents(host, facts.files)
     speaks_docker = engine.api is Api.DOCKER
-    docker = settings(host.local_path(facts.socket), timeout_s=ASK_S) if speaks_docker else DockerSettings()
+    said = settings(host.local_path(facts.socket), timeout_s=ASK_S) if speaks_docker else ("", None)
     return RunningEngine(
         name=engine.name,
         said=".".join(map(str, answer.version or ())),
@@ -71,8 +71,8 @@ def _engine(host: Host, options: Options, engine: Engine) -> RunningEngine | Non
         unreadable=unreadable,
         unit=facts.unit,
         unit_state=unit_state(host, facts.unit),
-        cgroup_driver=docker.cgroup_driver,
-        live_restore=docker.live_restore,
+        cgroup_driver=said[0],
+        live_restore=said[1],
         finds_hook=_finds_hook(host, facts) if speaks_docker else None,
         unable=_unable(host, facts, options) if answer.serving else "",
     )
