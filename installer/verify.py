@@ -89,7 +89,8 @@ def proofs(host: Host, options: Options, held: Record) -> Iterator[Proof]:
 
 def asked(options: Options, held: Record, row: EngineRow) -> tuple[tuple[str, PurePosixPath], ...]:
     """Return the runtimes to be asked for; with an OCI hook there is none: each container starts the hook."""
-    hooked = any(each.engine == row.name and each.path.suffix == ".json" for each in held.configs)
+    files = (each.path for each in held.configs if each.engine == row.name and each.syntax is None)
+    hooked = any(path.suffix == ".json" for path in files)  # Docker's daemon.json has a syntax
     return (("", options.layout.toolkit / HOOK),) if hooked else row.runtimes
 
 
