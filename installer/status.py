@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from installer import looked
@@ -49,7 +49,8 @@ def main(argv: Sequence[str]) -> int:
         seen = read_seen(host, options.state_file)
         ignores = seen is not None and seen.current and seen.ignores
         found = held_lines(host, options, held, deep=arguments.deep, ignores=ignores)
-        lines = [*_seen(seen), *(_to_ask(line, seen) for line in found)] if held else [*found]
+        by_run = [Line(*each) for each in looked.lines(seen)]  # it knows more than the files tell
+        lines = [*by_run, *(_to_ask(line, seen) for line in found)] if held else [*found]
         lines += [Line(*each) for each in nri_lines(host, options.nri, held)]
         why = next((f"{line.what}: {line.state}" for line in lines if not (line.good or line.later)), "")
         if not (why or ready):
@@ -69,11 +70,6 @@ def main(argv: Sequence[str]) -> int:
 def _held(host: Host, layout: Layout) -> Record | None:
     held = read_record(host, layout)
     return held and with_put_back(host, still_ours(host, layout, held))
-
-
-def _seen(seen: Seen | None) -> Iterator[Line]:
-    """Yield what ``run`` saw: it knows more than the files tell."""
-    yield from (Line(*each) for each in looked.lines(seen))
 
 
 def _to_ask(line: Line, seen: Seen | None) -> Line:

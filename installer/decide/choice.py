@@ -26,7 +26,6 @@ from installer.decide.texts import (
     files_without_us,
     in_force,
     present,
-    texts_alone,
 )
 from installer.decide.undone import runtime_of
 
@@ -104,7 +103,7 @@ def choose(
             wrong += disturbed(lived, after, ours)
         told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
-            heals = now != texts and bool(found.broken or found.undefined)
+            heals = bool(found.fatal) and (now != texts or found.undefined in _names(entries))
             return replace(_choice(way, entries, facts, options, after), heals=heals)
         refusals.append(decision.doubt or _refusal(way, wrong))
     raise refusals[0]  # each engine has one way at least
@@ -117,7 +116,7 @@ def _before_us(engine: EngineFacts, texts: Texts, ask: Ask, names: frozenset[str
     """
     before = ask(engine, texts)
     if before.broken and before.undefined in names:
-        before = replace(texts_alone(engine, texts), broken="")
+        before = replace(before, broken="")
     if before.broken:
         raise InstallerError(
             f"configure {engine.title} in {engine.config} (it refuses the config it has: {before.broken})",
