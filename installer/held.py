@@ -1,7 +1,6 @@
 """What is held, a line for each thing: how all that we have installed stands on the disk."""
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import Final
 
 from installer import looked
@@ -67,8 +66,11 @@ def _of_ledger(host: Host, layout: Layout, held: Record, *, deep: bool, ignores:
     if unclaimed := host.names(layout.unclaimed):
         state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
         yield Line(str(layout.unclaimed), state)
-    for path in _read_only(host, layout, held):
-        yield Line(str(path), READ_ONLY, good=False, later=True)
+    written = (row.path.parent for row in held.configs if row.written)
+    places = dict.fromkeys((layout.install_dir, *written))
+    yield from (
+        Line(str(path), READ_ONLY, good=False, later=True) for path in places if is_read_only(host, path)
+    )
     if NOEXEC in mounted(host, layout.toolkit):
         yield Line(str(layout.toolkit), NOT_STARTED, good=False)
     for path in crowded(host, held.served):
@@ -114,15 +116,6 @@ def _link(host: Host, layout: Layout, row: ToolkitRow) -> str:
         return f"not ours: somebody has it lead to {target}: {REPAIR}"
     there = host.kind(layout.toolkit, last=False) is not Kind.ABSENT
     return f"not ours: somebody has put something else there: {REPAIR}" if there else f"missing: {REPAIR}"
-
-
-def _read_only(host: Host, layout: Layout, held: Record) -> Iterator[PurePosixPath]:
-    """Yield the directories of ours in which nothing can be written."""
-    for path in dict.fromkeys(
-        (layout.install_dir, *(row.path.parent for row in held.configs if row.written))
-    ):
-        if is_read_only(host, path):
-            yield path
 
 
 def _config_lines(host: Host, layout: Layout, held: Record, *, ignores: bool) -> Iterator[Line]:

@@ -26,7 +26,6 @@ from installer.decide.texts import (
     files_without_us,
     in_force,
     present,
-    texts_alone,
 )
 from installer.decide.undone import runtime_of
 
@@ -83,7 +82,7 @@ def choose(
     texts = files_without_us(engine, facts)
     files = config_files(engine, texts)
     plainest = next(iter(ENGINES[engine.name].edits(files, entries, options.extras)))
-    plain = _way(engine, plainest, entries, facts)
+    plain = _way(engine, plainest, entries, facts, ask)
     choice = _choice(plain, entries, facts, options)
     if ENGINES[engine.name].finds or (not choice.steps and _in_force(plain, entries, facts, ask)):
         return choice  # nothing is written
@@ -94,7 +93,7 @@ def choose(
     lived = in_force(engine, facts, now, ask) if now != texts else before
     found, refusals = ask(engine, now), []
     for decision in ENGINES[engine.name].edits(replace(files, before=before), entries, options.extras):
-        way = _way(engine, decision, entries, facts)
+        way = _way(engine, decision, entries, facts, ask)
         if way.adds and found.rest_digest and not found.fatal:
             wrong = [*_unserved(engine, decision, found, entries), *disturbed(before, found, _names(entries))]
             way = way if wrong or (decision.cdi and not found.cdi) else _as_it_stands(way, facts)
@@ -104,7 +103,7 @@ def choose(
             wrong += disturbed(lived, after, ours)
         told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
         if not wrong and (told or decision.doubt is None):
-            heals = now != texts and bool(found.broken or found.undefined)
+            heals = bool(found.fatal) and (now != texts or found.undefined in _names(entries))
             return replace(_choice(way, entries, facts, options, after), heals=heals)
         refusals.append(decision.doubt or _refusal(way, wrong))
     raise refusals[0]  # each engine has one way at least
@@ -117,7 +116,7 @@ def _before_us(engine: EngineFacts, texts: Texts, ask: Ask, names: frozenset[str
     """
     before = ask(engine, texts)
     if before.broken and before.undefined in names:
-        before = replace(texts_alone(engine, texts), broken="")
+        before = replace(before, broken="")
     if before.broken:
         raise InstallerError(
             f"configure {engine.title} in {engine.config} (it refuses the config it has: {before.broken})",
@@ -173,16 +172,14 @@ def _in_force(way: "_Way", entries: Iterable[RuntimeEntry], facts: Facts, ask: A
     return not any(_unserved(way.engine, way.decision, found, entries))
 
 
-def _is_proven(way: "_Way", entries: Iterable[RuntimeEntry], facts: Facts) -> bool:
-    """Tell whether the same was installed in the same place, and nobody has written since."""
-    wanted = tuple((entry.name, entry.binary) for entry in entries)
+def _is_held(way: "_Way", entries: Iterable[RuntimeEntry], facts: Facts) -> bool:
+    """Tell whether the same was installed in the same place, and nobody has written there since."""
     default = next((entry.name for entry in entries if entry.default), "")
-    places = {row.path for row in configs_of(way.engine, facts) if row.written}
-    return places == {files.path for files in way.decision.files} and any(
-        (row.name, row.proven) == (way.engine.name, digest_of(present(way.engine, facts)))
-        and (row.runtimes, row.default) == (wanted, default)
-        for row in facts.held.engines
-    )
+    asked = (way.engine.name, tuple((entry.name, entry.binary) for entry in entries), default)
+    ours = {row.path: row.ours for row in configs_of(way.engine, facts) if row.written}
+    as_written = all((file := facts.contents.get(path)) and file.digest in ours[path] for path in ours)
+    same = any((row.name, row.runtimes, row.default) == asked for row in facts.held.engines)
+    return same and as_written and ours.keys() == {files.path for files in way.decision.files}
 
 
 def _as_it_stands(way: "_Way", facts: Facts) -> "_Way":
@@ -192,7 +189,9 @@ def _as_it_stands(way: "_Way", facts: Facts) -> "_Way":
     return replace(way, changes=tuple(changes))
 
 
-def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry], facts: Facts) -> _Way:
+def _way(
+    engine: EngineFacts, decision: Decision, entries: tuple[RuntimeEntry, ...], facts: Facts, ask: Ask
+) -> _Way:
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
     if any(row.edits and not row.ours for row in configs_of(engine, facts)):
@@ -206,9 +205,11 @@ def _way(engine: EngineFacts, decision: Decision, entries: Iterable[RuntimeEntry
         if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
             changes.append(found)
     way = _Way(engine, decision, tuple(changes))
-    # What ours inherit is what it reports, which a reload changes: what nobody changed is no drift.
-    stands = ENGINES[engine.name].reload_misreports and _is_proven(way, entries, facts)
-    return _as_it_stands(way, facts) if stands else way
+    if not ENGINES[engine.name].reload_misreports or not _is_held(way, entries, facts):
+        return way
+    # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.
+    stands = _as_it_stands(replace(way, decision=replace(decision, shown={})), facts)
+    return stands if _in_force(stands, entries, facts, ask) else way
 
 
 def _names(entries: Iterable[RuntimeEntry]) -> frozenset[str]:

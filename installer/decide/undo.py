@@ -88,7 +88,7 @@ def plan_rollback(
 ) -> Plan:
     """Return the steps that take ``done``, the last of which may be half done, back to ``held``.
 
-    An engine whose reload was tried is reloaded again, and proven to serve what it served before.
+    An engine whose reload was tried is reloaded again, and proven to serve what it served before, if it did.
     Where nothing was held before, ``running`` containers keep their engine and the payload as they are.
     """
     used = {container.engine for container in running} if held.toolkit is None else set()
@@ -105,8 +105,8 @@ def plan_rollback(
             for step in reversed(of_engines)
             if isinstance(step, WriteConfig) and step.engine == name
         ]
-        looks = bool(ENGINES[name].finds)
-        again = _again(plan.engines[name], tried[name]) if name in tried and not looks else None
+        served = plan.engines[name].serving is not None and not ENGINES[name].finds
+        again = _again(plan.engines[name], tried[name]) if name in tried and served else None
         # What dockerd has by now depends on when it failed.
         steps += take_up(writes, again, None, plan.engines[name]) if again else [*writes]
     steps += [

@@ -146,7 +146,7 @@ def _reloaded(host: Host, facts: EngineFacts, step: Reload, patience: Patience, 
         left_s = max(0.1, min(ASK_S, deadline - time.monotonic()))
         answer = ask(engine, socket, timeout_s=left_s)
         served = answer.serving is not None and answer.serving.ready and step.satisfied_by(answer.serving)
-        if served and not still and _taken_up(engine, socket, began, left_s):
+        if served and not still and (before is not None or _taken_up(engine, socket, began, left_s)):
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
             last = engine.reload is not ReloadMethod.HUP or time.monotonic() > deadline
             if not _disturbed(facts, step, answer, raises=last):
@@ -183,7 +183,7 @@ def _begun(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | No
     """Begin a reload; return how the unit was before, None where no unit is restarted."""
     match ENGINES[facts.name].reload:
         case ReloadMethod.HUP:
-            _send_sighup(host, facts, host.local_path(facts.socket), patience.start_s)
+            return _send_sighup(host, facts, patience)
         case ReloadMethod.ITSELF:
             log.info("waiting for the engine to restart itself", engine=facts.name)
         case ReloadMethod.RESTART:
@@ -223,22 +223,28 @@ def _taken_up(engine: Engine, socket: Path, since: float, timeout_s: float) -> b
     )
 
 
-def _send_sighup(host: Host, facts: EngineFacts, socket: Path, timeout_s: float) -> None:
-    """Send the signal to the process that answers, or let its unit do so where that cannot be seen."""
-    engine = ENGINES[facts.name]
+def _send_sighup(host: Host, facts: EngineFacts, patience: Patience) -> UnitState | None:
+    """Send the signal to the process that answers, or let its unit do so where that cannot be seen.
+
+    One that has failed is started: what it refused is what was mended.
+    """
+    engine, socket = ENGINES[facts.name], host.local_path(facts.socket)
     peer = processes.peer_of(socket, greeting=GREETINGS[engine.api], timeout_s=ASK_S)
     if isinstance(peer, Peer):
         processes.signal(peer, signal.SIGHUP, expected=frozenset({engine.process}))
     elif isinstance(peer, Unseen):
         if obstacle := unit_obstacle(host, facts):
             raise obstacle
-        units.reload(host, facts.unit, timeout_s=timeout_s)
+        units.reload(host, facts.unit, timeout_s=patience.start_s)
+    elif facts.serving is None and units.died(host, facts.unit):
+        return None if _rests(host, facts, patience) else units.restart(host, facts.unit, patience)
     else:
         raise InstallerError(
             f"reload {engine.title} (nobody answers on {facts.socket})",
             remedy=f"check that {engine.title} is well",
             code="engine-not-answering",
         )
+    return None
 
 
 def _unproven(facts: EngineFacts, step: Reload, found: str, when: str) -> InstallerError:

@@ -6,7 +6,6 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.effect import Effect
 from installer.decide.errors import InstallerError
 from installer.decide.facts import EngineFacts
 from installer.decide.inode import File
@@ -18,14 +17,6 @@ from tests.decide.golden import Case, accepted, cases, undo_facts, written
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 (CASE,) = (each for each in cases("docker") if each.path.name == "docker-com-package-absent")
-
-
-def validated(engine: EngineFacts, texts: Mapping[PurePosixPath, File | None]) -> Effect:
-    """Answer as dockerd --validate of 26.1 does: it refuses a default that is not defined."""
-    found = texts_alone(engine, texts)
-    if found.broken:
-        return Effect({}, "", undefined=found.undefined, broken=f"/usr/bin/dockerd: {found.broken}")
-    return found
 
 
 def with_default(name: str) -> Case:
@@ -40,12 +31,12 @@ def with_default(name: str) -> Case:
 def test_a_default_that_ours_define_is_healed_and_given_back_to_the_byte() -> None:
     case = with_default("nvidia")
 
-    plan = accepted(plan_install(case.facts(case.before, Record(), {}), case.options, validated))
+    plan = accepted(plan_install(case.facts(case.before, Record(), {}), case.options, texts_alone))
 
     after = written(case.before, plan)
     assert plan.final is not None
     assert texts_alone(*_read(case, after)).fatal == ""
-    back = plan_undo(replace(undo_facts(case, after, plan.final)), case.options, validated)
+    back = plan_undo(replace(undo_facts(case, after, plan.final)), case.options, texts_alone)
     assert written(after, back) == case.before
 
 
@@ -53,7 +44,7 @@ def test_a_default_that_ours_do_not_define_is_refused() -> None:
     case = with_default("gone")
 
     with pytest.raises(InstallerError, match="gone"):
-        accepted(plan_install(case.facts(case.before, Record(), {}), case.options, validated))
+        accepted(plan_install(case.facts(case.before, Record(), {}), case.options, texts_alone))
 
 
 def _read(

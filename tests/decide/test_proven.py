@@ -54,13 +54,22 @@ def test_what_crio_reports_otherwise_after_its_owner_reloads_it_is_no_drift(
     assert again.final == plan.final
 
 
-def test_what_an_administrator_has_changed_since_is_taken_over_by_ours() -> None:
+def test_what_an_administrator_has_changed_since_is_no_drift_of_ours() -> None:
     plan = planned({}, Record(), STARTED)
     assert plan.final is not None
     said = b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/bin/crun"\nmonitor_cgroup = "pod"\n'
     disk = {**written({}, plan), DROP_IN.with_name("10-site.conf"): File(said)}
 
-    (write,) = writes(planned(disk, plan.final, RELOADED))
+    assert writes(planned(disk, plan.final, RELOADED)) == []
+
+
+def test_ours_inherit_what_stands_there_when_they_are_written_again() -> None:
+    plan = planned({}, Record(), STARTED)
+    assert plan.final is not None
+    said = b'[crio.runtime.runtimes.crun]\nruntime_path = "/usr/bin/crun"\nmonitor_cgroup = "pod"\n'
+    disk = {DROP_IN.with_name("10-site.conf"): File(said)}  # and ours was removed
+
+    (write,) = writes(planned({**disk, DROP_IN: None}, plan.final, RELOADED))
 
     assert write.after is not None
     assert b'monitor_cgroup = "pod"' in write.after.content
