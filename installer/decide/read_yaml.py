@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from yaml.events import Event, ScalarEvent
 
 # The specification of a node with 128 devices has 130,000 characters and 7 levels.
-SIZE: Final = 4 << 20  # characters
+SIZE: Final = 4 << 20  # characters, and those of all words with what each alias stands for
 DEPTH: Final = 32
 VALUES: Final = 1 << 18  # with what each alias stands for
 # PyYAML takes these, and engines refuse them.
@@ -68,7 +68,7 @@ class _Document:
 
     def __init__(self, text: str, events: "Iterator[Event]") -> None:
         self._text, self._events = text, events
-        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._anchors: dict[str, tuple[Any, int, int]] = {}
 
     def read(self) -> Any:
         from yaml.events import DocumentStartEvent, StreamEndEvent
@@ -84,8 +84,8 @@ class _Document:
                 return value
         return None
 
-    def _node(self, event: "Event", depth: int) -> tuple[Any, int]:
-        """Return a value, and how many values it is with what all aliases in it stand for."""
+    def _node(self, event: "Event", depth: int) -> tuple[Any, int, int]:
+        """Return a value, and how many values and characters it is with what all aliases in it stand for."""
         from yaml.events import AliasEvent, NodeEvent, ScalarEvent, SequenceStartEvent
 
         anchor = event.anchor if isinstance(event, NodeEvent) else None
@@ -105,27 +105,28 @@ class _Document:
                 and _ESCAPED_SLASH.search(self._text, begin.index, end.index)
             ):
                 raise ValueError("a slash that is escaped")
-            found = _word(event), 1
+            found = _word(event), 1, len(event.value)
         else:
-            items, count = self._items(depth + 1)
-            found = (items if isinstance(event, SequenceStartEvent) else _table(items)), count
+            items, count, size = self._items(depth + 1)
+            found = (items if isinstance(event, SequenceStartEvent) else _table(items)), count, size
         if anchor:
             self._anchors[anchor] = found
         return found
 
-    def _items(self, depth: int) -> tuple[list[Any], int]:
+    def _items(self, depth: int) -> tuple[list[Any], int, int]:
         from yaml.events import CollectionEndEvent
 
-        items, count = [], 1
+        items, count, size = [], 1, 0
         for event in self._events:
             if isinstance(event, CollectionEndEvent):
                 break
-            item, more = self._node(event, depth)
+            item, more, longer = self._node(event, depth)
             items.append(item)
-            count += more
-            if count > VALUES:
-                raise _too_much(f"with what its aliases stand for it has more than {VALUES} values")
-        return items, count
+            count, size = count + more, size + longer
+            if count > VALUES or size > SIZE:
+                most = f"{VALUES} values" if count > VALUES else f"{SIZE >> 20} MiB"
+                raise _too_much(f"with what its aliases stand for it has more than {most}")
+        return items, count, size
 
 
 def _table(items: list[Any]) -> dict[str, Any]:
@@ -142,8 +143,8 @@ def _table(items: list[Any]) -> dict[str, Any]:
         sources = sources if isinstance(sources, list) else [sources]
         if not all(isinstance(source, dict) for source in sources):
             raise ValueError("no table to be merged")
-        for source in sources:
-            table = source | table
+        for key, value in (pair for source in sources for pair in source.items()):
+            table.setdefault(key, value)
     return table
 
 

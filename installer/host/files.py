@@ -27,12 +27,14 @@ from installer.host.inodes import (
     refuse_missing_root,
     remove_name,
     staged_name,
+    too_large,
     translated,
     write_synced,
 )
 from installer.host.places import DIRECTORY, Mount, Place, Places
 
 READ_BYTES: Final = 1 << 20
+MOST_BYTES: Final = 16 << 20  # of a file, which may be anybody's
 READ_ONLY, NOEXEC = "read-only", "noexec"
 
 
@@ -65,7 +67,7 @@ class Host(Places):
         """Return the regular file at ``path``, or None where there is nothing.
 
         Raises:
-            InstallerError: something other than a file stands there, or it cannot be read.
+            InstallerError: something other than a file stands there, or it cannot be read, or is too large.
         """
         with translated("read", path):
             try:
@@ -84,8 +86,12 @@ class Host(Places):
                 if not stat.S_ISREG(status.st_mode):
                     found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
                     raise no_file(path, found)
-                content = b"".join(iter(lambda: os.read(fd, READ_BYTES), b""))
-                return File(content, meta_of(fd, status))
+                content = bytearray()
+                while part := os.read(fd, READ_BYTES):
+                    content += part
+                    if len(content) > MOST_BYTES:
+                        raise too_large(path, MOST_BYTES)
+                return File(bytes(content), meta_of(fd, status))
             finally:
                 os.close(fd)
 

@@ -79,6 +79,15 @@ def no_file(path: PurePosixPath, found: str) -> InstallerError:
     )
 
 
+def too_large(path: PurePosixPath, limit: int) -> InstallerError:
+    """Return why ``path`` is not read to its end."""
+    return InstallerError(
+        f"read {path} (it has more than {limit >> 20} MiB)",
+        remedy="make it smaller, or move it away",
+        code="file-operation-failed",
+    )
+
+
 def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
     """Let two names in open directories change places at once (renameat2(2), since Linux 3.15)."""
     import ctypes

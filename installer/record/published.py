@@ -7,6 +7,7 @@ from typing import Final
 from installer.decide.errors import InstallerError, Option, Remedy
 from installer.decide.inode import File, Kind
 from installer.decide.metrics import MARK, OPENMETRICS_MARK
+from installer.host.entries import entry_of
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
 from installer.host.listening import abandoned
@@ -43,10 +44,8 @@ def obstacles(
             ours = path in known and host.kind(path, last=False) is Kind.OTHER
             if not (ours or abandoned(host, path)):
                 yield _foreign(path)
-        elif not _is_ours(host, path):
-            file = host.read(path) if host.kind(path, last=False) is Kind.FILE else None
-            if file is None or file.meta.uid in trusted_uids():
-                yield _foreign(path)
+        elif not (_is_strangers(host, path) or _is_ours(host, path)):
+            yield _foreign(path)
 
 
 def _foreign(path: PurePosixPath) -> InstallerError:
@@ -93,8 +92,14 @@ def remove(host: Host, path: PurePosixPath) -> None:
         host.remove(path)
 
 
+def _is_strangers(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a file is not root's: it is not read, for it may have any size."""
+    entry = entry_of(host, path)
+    return host.kind(path, last=False) is Kind.FILE and entry is not None and not entry.owned
+
+
 def _is_ours(host: Host, path: PurePosixPath) -> bool:
-    if host.kind(path, last=False) is not Kind.FILE:
+    if host.kind(path, last=False) is not Kind.FILE or _is_strangers(host, path):
         return False
     file = host.read(path)
     return file is not None and file.meta.uid in trusted_uids() and file.content.startswith(MARKS)

@@ -3,31 +3,28 @@
 import json
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any
 
 from installer.decide.errors import InstallerError
 from installer.decide.inode import File, Kind
-from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.kernel import trusted_uids
 
-TEXT_BYTES: Final = 16 << 20
-
 
 def text(host: Host, path: PurePosixPath) -> str:
-    """Return the text of a file, whatever its bytes; "" where it cannot be read, or is far too large."""
+    """Return the text of a file, whatever its bytes; "" where it cannot be read."""
     try:
-        return text_of(host.read(path) if size_of(host, path) <= TEXT_BYTES else None)
+        return text_of(host.read(path))
     except InstallerError:
         return ""
 
 
 def text_of(file: File | None) -> str:
-    """Return the text of a file that was read; "" where there is none, or it is far too large.
+    """Return the text of a file that was read; "" where there is none.
 
     With a byte order mark of UTF-16 it is in that: engines read their specifications so, too.
     """
-    if file is None or len(file.content) > TEXT_BYTES:
+    if file is None:
         return ""
     encoding = "utf-16" if file.content[:2] in {BOM_UTF16_LE, BOM_UTF16_BE} else "utf-8"
     return file.content.decode(encoding, errors="replace")

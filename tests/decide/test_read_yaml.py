@@ -12,6 +12,7 @@ from installer.decide.read_yaml import DEPTH, SIZE, VALUES, read_yaml
 BOMB = "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}' if level else 'x'] * 10)}]\n" for level in range(11)
 )
+LONG = "1" * (SIZE // 5 + 1)
 
 
 @pytest.fixture(params=["C", "Python"], autouse=True)
@@ -104,6 +105,9 @@ def test_what_engines_refuse_is_refused(text: str) -> None:
         pytest.param("- \n" * VALUES, "262144 values", id="its values"),
         pytest.param(BOMB, "262144 values", id="its aliases"),
         pytest.param(f"{BOMB}? *a10\n: b\n", "262144 values", id="its aliases, one as a key"),
+        pytest.param(f"- &a {LONG}\n" + "- *a\n" * 4, "4 MiB", id="what its aliases stand for, as values"),
+        pytest.param(f"- &a {LONG}\n" + "- {*a : }\n" * 4, "4 MiB", id="what its aliases stand for, as keys"),
+        pytest.param(f"- &a [{LONG}]\n- &b [*a, *a]\n- *b", "4 MiB", id="what aliases of aliases stand for"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_in_a_sentence(text: str, reason: str) -> None:
@@ -116,5 +120,6 @@ def test_what_is_out_of_bounds_is_refused_in_a_sentence(text: str, reason: str) 
 
 def test_what_is_just_within_bounds_is_read() -> None:
     assert read_yaml("# " + "x" * (SIZE - 2)) is None
+    assert len(read_yaml(f"- &a {LONG}\n" + "- *a\n" * 3)) == 4
     assert read_yaml("[" * DEPTH + "]" * DEPTH)
     assert len(read_yaml("- \n" * (VALUES - 1))) == VALUES - 1

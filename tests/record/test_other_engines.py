@@ -12,7 +12,7 @@ from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
 from installer.decide.inode import File
 from installer.decide.layout import Layout
 from installer.decide.rows import Record
-from installer.host.files import Host
+from installer.host.files import MOST_BYTES, Host
 from installer.host.process_table import Seen
 from installer.record.other_engines import row_of, with_other_engines
 
@@ -103,6 +103,9 @@ USUAL = f"reads /etc/docker/daemon.json, which names {OURS}"
     [
         pytest.param("dockerd", {}, (), id="nothing"),
         pytest.param("dockerd", {"etc/docker/daemon.json": CONFIG}, (USUAL,), id="by its usual config"),
+        pytest.param(
+            "dockerd", {"etc/docker/daemon.json": " " * MOST_BYTES + CONFIG}, (), id="by one without end"
+        ),
         pytest.param(
             "dockerd --config-file /srv/daemon.json", {"srv/daemon.json": CONFIG}, (READS,), id="by another"
         ),

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.host.files import Host
-from installer.record.texts import TEXT_BYTES, is_absent, is_file, text, told_by_root
+from installer.host.files import MOST_BYTES, Host
+from installer.record.texts import is_absent, is_file, text, told_by_root
 
 FILE = PurePosixPath("/file")
 
@@ -28,12 +28,12 @@ def _loop(path: Path) -> None:
 
 def _large(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(TEXT_BYTES + 1)
+        file.truncate(MOST_BYTES + 1)
 
 
 def _as_large_as_may_be(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(TEXT_BYTES)
+        file.truncate(MOST_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_can_be_had(
 def test_a_text_may_be_as_large_as_that(tmp_path: Path) -> None:
     _as_large_as_may_be(tmp_path / "file")
 
-    assert len(text(Host.under(PurePosixPath(tmp_path)), FILE)) == TEXT_BYTES
+    assert len(text(Host.under(PurePosixPath(tmp_path)), FILE)) == MOST_BYTES
 
 
 @pytest.mark.parametrize("said", ['{"a": 1}', "[]", "7", '"a"', "null", "[" * 9000, "\xff", ""])
