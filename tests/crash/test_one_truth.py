@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.edits import ACTS, CONFIG, starts_again
 from tests.crash.faults import call
-from tests.crash.test_sequences import ACTS, CONFIG, _starts_again
 from tests.decide.golden import Case, cases
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
@@ -21,7 +21,7 @@ GOLDEN = [
 ]
 # A CRI-O whose default runtime has lost its table: ours would inherit less, which plan alone tells.
 ALIKE = {
-    engine: [act for act in dict.fromkeys(ACTS) if engine != "crio" or act is not _starts_again]
+    engine: [act for act in dict.fromkeys(ACTS) if engine != "crio" or act is not starts_again]
     for engine in CONFIG
 }
 OK, FAILED, WOULD_CHANGE = 0, 1, 10

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.edits import ACTS, CONFIG, starts_again
 from tests.crash.faults import call
-from tests.crash.test_sequences import ACTS, CONFIG, _starts_again
 from tests.support.looks import asked, until
 from tests.support.site import Site
 
@@ -18,7 +18,7 @@ SEED = int(os.environ.get("SEED", "20261121"))
 GOLDEN = Path(__file__).parent.parent / "golden"
 BEFORE = {engine: sorted((GOLDEN / engine).glob("*/before")) for engine in CONFIG}
 # A CRI-O whose default runtime has lost its table: the toolkit would wrap another, which plan alone tells.
-ALIKE = {engine: [act for act in ACTS if engine != "crio" or act is not _starts_again] for engine in CONFIG}
+ALIKE = {engine: [act for act in ACTS if engine != "crio" or act is not starts_again] for engine in CONFIG}
 OK, FAILED, LOCKED, WOULD_CHANGE = 0, 1, 3, 10
 UNASKED = "nobody asked "  # what keeps a node from being ready on which no engine runs
 

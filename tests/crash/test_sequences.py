@@ -6,12 +6,12 @@ Each foreign act is done to the node and to a copy that never saw us. When we ar
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.crash.conftest import Covered
+from tests.crash.edits import ACTS, CONFIG
 from tests.crash.faults import KILLED, NEVER, Fault, call
 from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import tree
@@ -20,56 +20,6 @@ SEQUENCES = int(os.environ.get("SEQUENCES", "12"))
 SEED = int(os.environ.get("SEED", "20261121"))
 STEPS = (3, 9)
 LAST_EFFECT = 110
-CONFIG = {
-    "docker": "etc/docker/daemon.json",
-    "containerd": "etc/containerd/config.toml",
-    "crio": "etc/crio/crio.conf",
-}
-Act = Callable[[Path, str, int], None]
-
-
-def _adds_a_key(root: Path, engine: str, turn: int) -> None:
-    path = root / CONFIG[engine]
-    if not path.exists():
-        return
-    text = path.read_text()
-    if engine == "docker":
-        path.write_text(text.replace("{", f'{{"mine-{turn}": {turn}, ', 1) if text.strip() else "")
-    else:
-        path.write_text(f"{text}# mine {turn}\n")
-
-
-def _replaces_the_inode(root: Path, engine: str, turn: int) -> None:
-    path = root / CONFIG[engine]
-    if path.exists():
-        copy = path.with_name(f"copy-{turn}")
-        shutil.copy(path, copy)
-        copy.rename(path)
-
-
-def _changes_the_mode(root: Path, engine: str, turn: int) -> None:
-    path = root / CONFIG[engine]
-    if path.exists():
-        path.chmod((0o600, 0o644, 0o640)[turn % 3])
-
-
-def _starts_again(root: Path, engine: str, turn: int) -> None:
-    path = root / CONFIG[engine]
-    path.write_text(f'{{"fresh": {turn}}}\n' if engine == "docker" else f"# fresh {turn}\nversion = 2\n")
-
-
-def _adds_a_neighbour(root: Path, engine: str, turn: int) -> None:
-    (root / CONFIG[engine]).with_name(f"neighbour-{turn}").write_text("1\n")
-
-
-ACTS: tuple[Act, ...] = (
-    _adds_a_key,
-    _adds_a_key,
-    _replaces_the_inode,
-    _changes_the_mode,
-    _starts_again,
-    _adds_a_neighbour,
-)
 
 
 @pytest.mark.parametrize("engine", CONFIG)

@@ -34,7 +34,7 @@ def strike(event, arguments):
         }[who]:
             os.kill(pid, number)
 
-if sys.orig_argv[2:3] == [act]:
+if act in sys.orig_argv[2:4]:
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     sys.addaudithook(strike)
 """

@@ -140,3 +140,10 @@ class Node:
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
         if done.returncode == 0 and "version" in done.stdout:
             self.config.write_text(done.stdout)
+
+
+STARTS = {"no file": None, "comments alone": "# as the package ships it\n#root = '/var/lib/containerd'\n"}
+
+
+def writes(plan: Plan) -> list[WriteConfig]:
+    return [step for step in plan.steps if isinstance(step, WriteConfig)]

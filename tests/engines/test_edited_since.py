@@ -11,12 +11,9 @@ from installer.decide.edits import Syntax, Want, apply
 from installer.decide.effect import disturbed
 from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
 from installer.decide.options import Options, RestartMode
-from installer.decide.plan import Plan
-from installer.decide.steps import WriteConfig
 from installer.decide.undo import plan_undo
-from tests.engines.dumps import OURS, Node
+from tests.engines.dumps import OURS, STARTS, Node, writes
 
-STARTS = {"no file": None, "comments alone": "# as the package ships it\n#root = '/var/lib/containerd'\n"}
 KIND = "io.containerd.runc.v2"
 ADDITIONS = {
     "a registry": Want(("plugins", V2_PLUGIN, "registry", "config_path"), "/etc/containerd/certs.d"),
@@ -27,10 +24,6 @@ ADDITIONS = {
         ("plugins", V3_PLUGIN, "containerd", "runtimes", "mine", "runtime_type"), KIND
     ),
 }
-
-
-def writes(plan: Plan) -> list[WriteConfig]:
-    return [step for step in plan.steps if isinstance(step, WriteConfig)]
 
 
 def uninstall_unseen(node: Node) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from installer.decide.effect import disturbed
 from installer.record.refused import lacking
-from tests.engines.dumps import HOST, OURS, Node
-from tests.engines.test_edited_since import STARTS, writes
+from tests.engines.dumps import HOST, OURS, STARTS, Node, writes
 
 BASE = {
     **STARTS,

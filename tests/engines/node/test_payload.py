@@ -4,6 +4,7 @@ import functools
 import hashlib
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -289,3 +290,18 @@ def test_pin_writes_nothing_where_a_registry_is_silent(archive: Archive) -> None
     assert "cannot pin redhat/ubi8-minimal:8.10 (its registry does not answer)" in said
     assert (images / "versions.env").read_text() == text
     assert not (images / "payload.sha256").exists()
+
+
+def test_each_family_has_the_sums_of_all_its_files(archive: Archive) -> None:
+    assert archive.fetch() == ""
+
+    for family in ("deb", "rpm"):
+        root = archive.given / "artifacts" / family
+        files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+        done = subprocess.run(
+            ["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=root, check=False
+        )
+        assert done.returncode == 0
+        lines = (root / "SHA256SUMS").read_text().splitlines()
+        listed = {line.split(maxsplit=1)[1].removeprefix("./") for line in lines}
+        assert listed == files - {"SHA256SUMS"} != set()
