@@ -1,6 +1,7 @@
 """Facts and Options in, steps out: what an install would do, without doing any of it."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
@@ -131,8 +132,10 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     engines = [engine.install(choice, entries, facts, options) for choice in chosen]
     words = [word for choice in chosen for word in choice.decision.low_level]
     # Where no engine is to be configured, one may still start the toolkit: with what that wraps now.
-    wrapped = words if chosen else low_level_words(facts.toolkit.config or "")
-    low_level = options.low_level or engine.low_level(wrapped, facts, options)
+    if not chosen:
+        with suppress(InstallerError):  # it is no TOML, and is written anew
+            words = [*low_level_words(facts.toolkit.config or "")]
+    low_level = options.low_level or engine.low_level(words, facts, options)
     shipped = FOR_CDI if by_cdi else WHOLE
     payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
     specification, of_gpus = cdi.install(facts, options), gpus.install(facts, options, reason)

@@ -145,12 +145,14 @@ def carry_over(
 
 
 def low_level_words(rendered: str) -> tuple[str, ...]:
-    """Return the low-level runtimes that a config.toml names, preferred first; one that is no TOML, none."""
-    with suppress(InstallerError):
-        tree = parse(rendered, Syntax.TOML, name="config.toml")
-        runtimes = _look_up(tree, ("nvidia-container-runtime", "runtimes"))
-        return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
-    return ()
+    """Return the low-level runtimes that a config.toml names, preferred first.
+
+    Raises:
+        InstallerError: it is no TOML.
+    """
+    tree = parse(rendered, Syntax.TOML, name="config.toml")
+    runtimes = _look_up(tree, ("nvidia-container-runtime", "runtimes"))
+    return tuple(map(str, runtimes)) if isinstance(runtimes, list) else ()
 
 
 def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:

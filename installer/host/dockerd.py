@@ -142,9 +142,10 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
 @contextmanager
 def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
     """Yield who asks, with one deadline for all; whatever goes wrong becomes an InstallerError."""
-    from installer.host.docker_api import Client
-
     try:
+        address.lstat()  # on a node without Docker the SDK is not loaded
+        from installer.host.docker_api import Client
+
         with Client(address, timeout_s) as client:
             yield client
     except TimeoutError as error:

@@ -1,5 +1,6 @@
 """How long a run that stops waits for the next one, and the next one for a ledger that is held."""
 
+import fcntl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -141,12 +142,13 @@ def test_a_ledger_whose_holder_serves_the_node_is_not_waited_for(
     holder.write(replace(holder.held, pid_file=PurePosixPath("/run/theirs.pid")))
     path = Path(options.host_root) / pid_file[1:]
     path.parent.mkdir(parents=True)
-    if not comes_s:
-        path.touch()
-    began = time.monotonic()
+    with path.open("w") as pidfile:
+        if not comes_s:
+            fcntl.flock(pidfile, fcntl.LOCK_EX)
+        began = time.monotonic()
 
-    with later(path.touch, comes_s), pytest.raises(LockedError):
-        opened(options)
+        with later(lambda: fcntl.flock(pidfile, fcntl.LOCK_EX), comes_s), pytest.raises(LockedError):
+            opened(options)
 
     assert comes_s <= time.monotonic() - began < 10
     holder.lock.release()
