@@ -124,10 +124,10 @@ def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer,
     Raises:
         InstallerError: as ``info``.
     """
-    from docker.errors import APIError
-
     found = []
     with _understood(socket_path, timeout_s) as client:
+        from docker.errors import APIError
+
         for listed in client.containers(all=True):
             try:
                 said = client.inspect_container(listed["Id"])

@@ -87,7 +87,7 @@ def test_a_program_that_nvidias_directory_does_not_have_keeps_ours(
     containerd.config.write_text(THEIRS.replace("container-runtime", "container-runtime.cdi"))
     assert containerd.install(**NRI) == 0
 
-    assert containerd.uninstall() == 1
+    assert containerd.uninstall() == 4
     assert "nvidia-container-runtime.cdi" in capfd.readouterr().err
 
     assert (containerd.root / TOOLKIT[1:] / "nvidia-container-runtime.cdi").exists()
