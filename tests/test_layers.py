@@ -71,8 +71,8 @@ def test_a_module_stands_in_the_map_of_the_house(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
-def test_a_file_has_three_hundred_lines_at_most(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 300
+def test_a_file_has_five_hundred_lines_at_most(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500
 
 
 def _compared(tree: ast.AST) -> Iterator[str]:

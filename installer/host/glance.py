@@ -1,13 +1,14 @@
 """Who holds a pidfile, by the kernel's own table of locks: nobody takes a lock to look."""
 
-import posix
+import os
 from _stat import S_ISREG
+from pathlib import Path
 from time import sleep
 
 PROC = "/proc"
 MAX_PID_BYTES = 64
 # Opened as it stands: no link is followed, no other end of a FIFO waited for.
-OPEN = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 READ_BYTES = 1 << 16
 # Why a process does not go on: proc(5), and where the kernel holds it, as far as it says that of a sleep.
 HALTED = {
@@ -26,7 +27,7 @@ INODE_DIGITS = 20
 
 def trusted_uids() -> frozenset[int]:
     """Return whose files and processes are believed: root's, and our own where we are not root (in tests)."""
-    return frozenset({0, posix.geteuid()})
+    return frozenset({0, os.geteuid()})
 
 
 def text_of(path: str) -> str:
@@ -35,11 +36,11 @@ def text_of(path: str) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: posix.read(fd, READ_BYTES), b"")).decode("latin-1")
+        return b"".join(iter(lambda: os.read(fd, READ_BYTES), b"")).decode("latin-1")
     finally:
-        posix.close(fd)
+        os.close(fd)
 
 
 def is_held_pidfile(path: str, proc: str = PROC) -> bool:
@@ -50,15 +51,15 @@ def is_held_pidfile(path: str, proc: str = PROC) -> bool:
     none to be read, it seems held.
     """
     try:
-        fd = posix.open(path, OPEN)
+        fd = os.open(path, OPEN)
     except PermissionError:
-        return any(inode == posix.stat(path).st_ino for *_, inode in _table(proc) or ())
+        return any(inode == Path(path).stat().st_ino for *_, inode in _table(proc) or ())
     except OSError:
         return False
     try:
-        file, said = posix.fstat(fd), posix.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
+        file, said = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
     finally:
-        posix.close(fd)
+        os.close(fd)
     if not S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
         return False
     if _table(proc) is None:
@@ -73,7 +74,7 @@ def halted(path: str, proc: str = PROC) -> str:
     for look in range(BUSY_LOOKS):
         sleep(HALTED_S if look else 0)
         try:
-            status = posix.stat(path)
+            status = Path(path).stat()
             found = [_halt(pid, proc) for pid in holders((status.st_dev, status.st_ino), proc)]
         except OSError:
             return ""
@@ -149,12 +150,12 @@ def holders(file: tuple[int, int], proc: str = PROC) -> list[int]:
 
 def _has_open(file: tuple[int, int], pid: int, proc: str) -> bool:
     try:
-        names = posix.listdir(f"{proc}/{pid}/fd")
+        entries = [*Path(f"{proc}/{pid}/fd").iterdir()]
     except OSError:  # it has ended
         return False
-    for name in names:
+    for entry in entries:
         try:
-            status = posix.stat(f"{proc}/{pid}/fd/{name}")
+            status = entry.stat()
         except OSError:  # closed meanwhile
             continue
         if (status.st_dev, status.st_ino) == file:
@@ -178,7 +179,7 @@ def is_roots(pid: int, proc: str = PROC) -> bool:
 def mark(path: str) -> str:
     """Return a text that becomes another one as soon as the file at ``path`` is changed in any way."""
     try:
-        status = posix.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
         return str(error.errno)
     which = f"{status.st_dev}:{status.st_ino}:{status.st_mode}:{status.st_uid}"
