@@ -30,13 +30,21 @@ def frozen(kind: str, pid: int) -> Iterator[None]:
     try:
         (group / "cgroup.procs").write_text(str(pid))
         (group / switch).write_text(freezes)
-        until(lambda: (group / switch).read_text().strip() == freezes, FREEZES_S)
+        until(lambda: _is_frozen(group, switch, freezes), FREEZES_S)
         yield
     finally:
         (group / switch).write_text(thaws)
         with suppress(ProcessLookupError):
             (top / "cgroup.procs").write_text(str(pid))
         until(lambda: _is_removed(group), FREEZES_S)
+
+
+def _is_frozen(group: Path, switch: str, freezes: str) -> bool:
+    """Tell whether its processes are frozen: of v2 the switch tells at once what was asked for."""
+    events = group / "cgroup.events"
+    if events.exists():
+        return "frozen 1" in events.read_text()
+    return (group / switch).read_text().strip() == freezes
 
 
 def _is_removed(group: Path) -> bool:
