@@ -131,10 +131,11 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     chosen, refused = engine.choices(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine.install(choice, entries, facts, options) for choice in chosen]
     words = [word for choice in chosen for word in choice.decision.low_level]
-    # Where no engine is to be configured, one may still start the toolkit: with what that wraps now.
-    if not chosen:
+    # Containers may run on the toolkit: where no config is written it wraps what it wraps now.
+    now = facts.held.toolkit.rendered if chosen and facts.held.toolkit else facts.toolkit.config
+    if not any(choice.writes for choice in chosen):
         with suppress(InstallerError):  # it is no TOML, and is written anew
-            words = [*low_level_words(facts.toolkit.config or "")]
+            words = [*low_level_words(now or "")] or words
     low_level = options.low_level or engine.low_level(words, facts, options)
     shipped = FOR_CDI if by_cdi else WHOLE
     payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))

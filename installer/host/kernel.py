@@ -21,11 +21,13 @@ def pids(proc: Path) -> list[int]:
     """Return the processes of a /proc, our own or the host's, in order; none where it shows none."""
     import psutil
 
-    psutil.PROCFS_PATH = str(proc)
+    own, psutil.PROCFS_PATH = psutil.PROCFS_PATH, str(proc)
     try:
         return psutil.pids()
     except (OSError, LookupError):  # an empty one has no lowest number
         return []
+    finally:
+        psutil.PROCFS_PATH = own
 
 
 def mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
