@@ -181,7 +181,7 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
         return frozenset()  # it is somebody else's trouble, and would not be more with our keys
     open_ = groups - attempt.kept - attempt.taken
     if (name := after.undefined) and name in open_:
-        if not attempt.edited and (name not in names or _was_so(engine, attempt, name)):
+        if name not in names and not attempt.edited:
             return frozenset()  # as it was before us
         if name in names:
             needed[name] = default_of_others(engine, name, _naming(engine, attempt, name))
@@ -199,12 +199,6 @@ def _needs(  # noqa: PLR0913 - what is known of one engine
     if rest := sorted(open_ - names - {DEFAULT}):
         return frozenset(rest[:1])
     raise _disturbing(engine, attempt.paths, wrong)
-
-
-def _was_so(engine: EngineFacts, attempt: Attempt, name: str) -> bool:
-    """Tell whether an engine that serves nothing named a default of ours before us, in no other file."""
-    alone = engine.serving is None and {*engine.files} <= {write.path for write in attempt.writes}
-    return alone and name not in {engine.flags.default, engine.next_flags.default}
 
 
 def _naming(engine: EngineFacts, attempt: Attempt, default: str) -> str:

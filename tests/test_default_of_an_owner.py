@@ -1,0 +1,33 @@
+"""An owner makes a runtime of ours his default: no undo leaves a default that nobody defines."""
+
+import tomllib
+from pathlib import Path
+
+from tests.support.site import Site
+
+CONTAINERD = "etc/containerd/config.toml"
+PLUGIN = "io.containerd.grpc.v1.cri"
+TEXT = f"""\
+version = 2
+[plugins."{PLUGIN}".containerd]
+default_runtime_name = "runc"
+[plugins."{PLUGIN}".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+"""
+
+
+def test_a_second_undo_after_an_install_keeps_it_as_the_first_did(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    path = site.root / CONTAINERD
+    path.write_text(TEXT)
+    assert site.call("install").returncode == 0
+    path.write_text(
+        path.read_text().replace('default_runtime_name = "runc"', 'default_runtime_name = "nvidia"')
+    )
+    assert site.call("uninstall").returncode == 4
+    assert site.call("install").returncode == 0
+
+    assert site.call("uninstall").returncode == 4
+
+    containerd = tomllib.loads(path.read_text())["plugins"][PLUGIN]["containerd"]
+    assert containerd["default_runtime_name"] in containerd["runtimes"]
