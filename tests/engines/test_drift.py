@@ -170,7 +170,7 @@ def test_an_edit_that_will_keep_the_engine_from_its_next_start_is_told_and_the_n
         told, asked = node.installer("status").stdout, node.installer("reconcile")
         doctor = node.installer("doctor").stdout
 
-        assert "cannot start containerd again with the configs that it has now" in told
+        assert "with the configs that it has now" in told
         assert ready(node)
         assert (asked.returncode, "config-refused" in asked.stderr) == (1, True), asked.stdout
         assert re.search(r"^ +bad +config-accepted", doctor, re.MULTILINE), doctor

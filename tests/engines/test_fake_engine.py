@@ -22,7 +22,7 @@ SPECIFICATION = "run/cdi/management.nvidia.com-gpu.yaml"
         pytest.param("hang", "within 5 s", 2, id="it accepts and never answers"),
         pytest.param(
             "die",
-            "job failed, unit activating/auto-restart, exit-code): level=fatal the fake has had",
+            "unit activating/auto-restart, exit-code): level=fatal the fake has had",
             1,
             id="it dies at its start",
         ),

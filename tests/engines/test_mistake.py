@@ -9,13 +9,13 @@ from tests.engines.told import sentence, starts
 # A mistake of ours where the engine has been reloaded, once: the roll-back comes there too.
 MISTAKE = """
 
-_right, _met = _taken_up, []
+_right, _met = _disturbed, []
 
 
-def _taken_up(*words):
+def _disturbed(*words, **more):
     if not _met:
         raise KeyError(_met.append("hunter2"))
-    return _right(*words)
+    return _right(*words, **more)
 """
 
 
