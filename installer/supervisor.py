@@ -105,8 +105,7 @@ class Supervisor:
         pidfile, pid_fd, lock, lock_fd, options, most, kept, left, *self._command = words
         self._pidfile = Held(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._lock = Held(lock, int(lock_fd), os.O_RDONLY)
-        # By its descriptor: somebody may remove its name.
-        self._options = f"/proc/{os.getpid()}/fd/{os.open(options, os.O_RDONLY)}"
+        self._options = os.open(options, os.O_RDONLY)  # somebody may remove its name
         self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
         self._stop_at, self._asked, self._serves, self._acting, self._status = 0.0, False, "metrics", 0, 0
@@ -209,7 +208,8 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             fds = [os.dup2(fd, SHARED + fd) for fd in (answer, self._lock.fd) if answer >= 0 and fd >= 0]
             ends = [str(each.ends) for each in self._kept if each.verb == "nri"] or ["0"]
-            words = [verb, self._options, " ".join(map(str, fds)), *ends, *more]
+            path = f"/proc/self/fd/{os.dup2(self._options, SHARED + self._options)}"
+            words = [verb, path, " ".join(map(str, fds)), *ends, *more]
             os.execv(self._command[0], [*self._command, *words])  # noqa: S606 - no shell is meant to be there
         finally:
             os._exit(127)

@@ -46,7 +46,8 @@ def run() -> Run:
 def serve(options: Path, fds: str, plugin_ends: str) -> None:
     """Take that this process is a child of a ``run``, which has given it these descriptors."""
     answers, *lock = map(int, (fds or "-1").split())
-    for fd in (answers, *lock) if fds else ():
+    own = [int(options.name)] if options.name.isdigit() else []  # else a copy, of one that carries on
+    for fd in (*own, *((answers, *lock) if fds else ())):
         os.set_inheritable(fd, False)  # noqa: FBT003 - its only form
     _Own.run = Run(os.getppid(), options, tuple(lock), answers, int(plugin_ends))
 
