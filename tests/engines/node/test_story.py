@@ -258,7 +258,7 @@ def without_runtimes(node: Node, story: Story, mode: str) -> None:
 
 def plugins_mb(node: Node) -> float:
     """Return the Pss of the NRI plugin, which has no capability."""
-    (plugin,) = _called(node, "/nri_start.")
+    (plugin,) = _called(node, "/start.py plugin")
     assert "CapPrm:\t0000000000000000" in (plugin / "status").read_text()
     memory = pss_mb(plugin)
     assert memory <= PLUGINS_MB
