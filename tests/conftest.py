@@ -1,4 +1,4 @@
-"""A test that holds a row of compat.toml may not be skipped where everything can run."""
+"""A test that holds a row of differences.toml may not be skipped where everything can run."""
 
 import os
 import tomllib
@@ -13,24 +13,23 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("noisy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("noisy")
 
-PROGRAM = Path(__file__).parents[1] / "installer"
+DIFFERENCES = Path(__file__).parent / "compat/differences.toml"
 _skipped: set[str] = set()
 
 
 @cache
 def defects() -> list[dict[str, Any]]:
-    """Return the rows of compat.toml about what NVIDIA's tool gets wrong."""
+    """Return the rows of differences.toml about what NVIDIA's tool gets wrong."""
     return list(_data()["defect"])
 
 
 def differences() -> list[dict[str, Any]]:
-    """Return the rows of compat.toml about what else is not as NVIDIA's tool does it."""
+    """Return the rows of differences.toml about what else is not as NVIDIA's tool does it."""
     return list(_data()["difference"])
 
 
 def _data() -> dict[str, Any]:
-    (rows,) = (path for path in PROGRAM.rglob("*.toml") if "[[defect]]" in path.read_text())
-    return tomllib.loads(rows.read_text())
+    return tomllib.loads(DIFFERENCES.read_text())
 
 
 @cache
@@ -52,4 +51,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name in sorted(_skipped):
-        terminalreporter.write_line(f"SKIPPED, although it holds a row of compat.toml: {name}")
+        terminalreporter.write_line(f"SKIPPED, although it holds a row of differences.toml: {name}")

@@ -123,7 +123,8 @@ def test_annotations_and_a_runtime_type_arrive_in_containerds_runtimes(container
     )
 
     assert code == 0
-    for runtime in containerd.runtimes().values():
+    ours = [runtime for name, runtime in containerd.runtimes().items() if name != "runc"]
+    for runtime in ours:
         assert runtime["container_annotations"] == ["cdi.k8s.io/*", "nvidia.cdi.k8s.io/*"]
         assert runtime["runtime_type"] == "io.containerd.runc.v2"
     assert "enable_cdi = true" in containerd.drop_in.read_text()

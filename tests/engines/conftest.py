@@ -15,6 +15,7 @@ from tests.engines import debs
 from tests.engines.cache import locked
 from tests.engines.configs import CONTAINERD, VERSION_2
 from tests.engines.cri import Cri
+from tests.engines.crios import STATE, crio_booted
 from tests.engines.faked import BEHAVIOUR, FAKE
 from tests.engines.nodes import PYTHON, Node, boot
 from tests.engines.roots import Roots, prepared
@@ -144,6 +145,24 @@ def booted(roots: Roots) -> Boot:
         return boot(roots, engines, start=start)
 
     return boot_one
+
+
+@pytest.fixture(scope="module")
+def crio_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
+    """Boot the node of the fake CRI-O."""
+    with crio_booted(booted, engines_today) as node:
+        yield node
+
+
+@pytest.fixture
+def crio(crio_node: Node) -> Iterator[Node]:
+    """Return the node of the fake CRI-O, as it was; a test may leave nothing behind."""
+    files = snapshot(crio_node)
+    yield crio_node
+    crio_node.run(["rm", "-rf", STATE])
+    crio_node.installer("uninstall", check=True)
+    assert snapshot(crio_node) == files
+    assert crio_node.show("crio", "ActiveState") == "active"
 
 
 @pytest.fixture

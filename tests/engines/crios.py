@@ -5,11 +5,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.engines.conftest import Boot
 from tests.engines.nodes import PYTHON, Node
+from tests.engines.payload import ARTIFACTS
 from tests.engines.versions import EngineSet
 
+if TYPE_CHECKING:
+    from tests.engines.conftest import Boot  # which has the fixtures of this node
+
+ASKED = ("--runtime", "crio", "--toolkit-source", ARTIFACTS)
 HERE = Path(__file__).parent
 STATE = "/run/containers/storage/overlay-containers"
 DROP_INS = "/etc/crio/crio.conf.d"
@@ -39,7 +44,7 @@ RestartSec=10
 
 
 @contextmanager
-def crio_booted(booted: Boot, engines: list[EngineSet]) -> Iterator[Node]:
+def crio_booted(booted: "Boot", engines: list[EngineSet]) -> Iterator[Node]:
     """Boot a node with the fake CRI-O and no other engine."""
     with booted(next(each for each in engines if not each.docker), start=False) as node:
         node.write("/run/fake/crio.py", (HERE / "fake_crio.py").read_text())

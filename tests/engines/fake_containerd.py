@@ -79,7 +79,10 @@ class Fake(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
                 options["BinaryName"] = "/usr/bin/nvidia-container-runtime"
             if self.behaviour == "other-cgroups" and name != "runc":
                 options["SystemdCgroup"] = not options.get("SystemdCgroup", False)
-            config["containerd"]["runtimes"][name] = {"runtimeType": "", "options": options}
+            config["containerd"]["runtimes"][name] = {
+                "runtimeType": runtime["runtime_type"],
+                "options": options,
+            }
         return text(1, ready) + text(2, text(1, "config") + text(2, json.dumps(config)))
 
     def ListContainers(self) -> bytes:  # noqa: N802

@@ -1,20 +1,18 @@
 """CRI-O: a fake one under a real systemd, which says and does what a real one was recorded to."""
 
 import time
-from collections.abc import Iterator
 
 import grpc
 import pytest
 
-from tests.engines.conftest import Boot
 from tests.engines.crios import (
+    ASKED,
     CONF,
     DROP_INS,
     OURS,
     STATE,
     bundle,
     call,
-    crio_booted,
     outage,
     run_pod,
     starts,
@@ -25,10 +23,8 @@ from tests.engines.payload import ARTIFACTS
 from tests.engines.running import Running
 from tests.engines.snapshot import but_the_ledger, snapshot
 from tests.engines.told import sentence
-from tests.engines.versions import EngineSet
 from tests.support.entry import NVIDIAS
 
-ASKED = ("--runtime", "crio", "--toolkit-source", ARTIFACTS)
 TOOLKIT = "/usr/local/nvidia/toolkit"
 ID = "c5996a2ef532b1118cb5"
 GRACE_S = 30
@@ -40,23 +36,6 @@ mkdir /run/container/host && mount --rbind / /run/container/host && mount -t pro
 exec setpriv --bounding-set=-all,+chown,+dac_override,+fowner,+sys_chroot --inh-caps=-all \
     /usr/bin/python3 -m installer "$@"
 """
-
-
-@pytest.fixture(scope="module")
-def crio_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
-    with crio_booted(booted, engines_today) as node:
-        yield node
-
-
-@pytest.fixture
-def crio(crio_node: Node) -> Iterator[Node]:
-    """Return the node of the fake CRI-O, as it was; a test may leave nothing behind."""
-    files = snapshot(crio_node)
-    yield crio_node
-    crio_node.run(["rm", "-rf", STATE])
-    crio_node.installer("uninstall", check=True)
-    assert snapshot(crio_node) == files
-    assert crio_node.show("crio", "ActiveState") == "active"
 
 
 def test_it_is_installed_and_undone_with_one_restart_each(crio: Node) -> None:

@@ -87,3 +87,24 @@ def test_our_texts_go_from_a_containerd_that_does_not_start_any_more(
         node.restart("containerd")
         node.cri.wait()
         assert served(node) == ({"runc"}, "runc")
+
+
+@pytest.mark.parametrize("default", ["--set-as-default", "--no-set-as-default"])
+def test_an_older_containerd_loads_cri_over_a_config_that_an_install_began(
+    booted: Boot, roots: Roots, newest: EngineSet, default: str
+) -> None:
+    with booted(newest, start=False) as node:
+        node.run(["rm", CONTAINERD])
+        node.start_engines()
+        files = snapshot(node)
+        node.installer("install", *ASKED[:4], default, check=True)
+        exchange(node, roots, "trixie")
+
+        node.cri.wait()
+        assert served(node)[0] == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
+        undone = node.installer("uninstall")
+
+        assert undone.returncode == 0, undone.stderr
+        node.cri.wait()
+        assert served(node) == ({"runc"}, "runc")
+        assert snapshot(node) == files

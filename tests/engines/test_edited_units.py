@@ -19,7 +19,6 @@ EDITS = {
     "[Service]\nEnvironmentFile=/opt/flag\n": "its EnvironmentFile /opt/flag is not there",
     "[Service]\nExecStart=\nExecStart=/opt/flag\n": "its ExecStart /opt/flag is no program",
     "[Service]\nExecStartPre=/opt/flag\n": "its ExecStartPre /opt/flag is no program",
-    "[Service]\nExecStartPre=/usr/bin/test -f /opt/flag\n": "its ExecStartPre /usr/bin/test -f /opt/flag fails",
     "[Unit]\nConditionPathExists=/opt/flag\n": "ConditionPathExists=/opt/flag does not hold",
     "[Unit]\nAssertPathExists=/opt/flag\n": "AssertPathExists=/opt/flag does not hold",
 }

@@ -14,15 +14,13 @@ pytestmark = pytest.mark.any_version
 SOURCE = ("--toolkit-source", ARTIFACTS)
 DROP_IN = "/run/systemd/system/containerd.service.d/site.conf"
 PROGRAM = "/usr/bin/containerd"
-WRAPPER = "/usr/local/sbin/start-containerd"
 STARTS = {
     f"{PROGRAM} --config /opt/mine.toml": f"gives it --config /opt/mine.toml, and it runs with {CONTAINERD}",
     f"{PROGRAM} --root=/srv/root": "gives it --root /srv/root, and it runs with /var/lib/containerd",
     f"{PROGRAM} --state /run/other": "gives it --state /run/other, and it runs with /run/containerd",
     f"{PROGRAM} -a /run/other.sock": "gives it --address /run/other.sock, and it runs with "
     "/run/containerd/containerd.sock",
-    f'/bin/sh -c "exec {PROGRAM} --root /srv/root"': "gives it --root /srv/root",
-    f"{WRAPPER} --state /run/other": "gives it --state /run/other",
+    f"/usr/bin/env GODEBUG=x=1 {PROGRAM} --root /srv/root": "gives it --root /srv/root",
 }
 SETTINGS = {
     ("root", "/srv/root"): "root /srv/root, and it runs with /var/lib/containerd",
@@ -91,8 +89,6 @@ def test_flags_that_a_unit_has_for_its_next_start_are_not_brought_into_force(
 ) -> None:
     node = containerd_node
     node.run(["cp", CONTAINERD, "/opt/mine.toml"])
-    node.write(WRAPPER, f'#!/bin/sh\n# As the site wants it.\nulimit -n 4096\nexec {PROGRAM} "$@"\n')
-    node.run(["chmod", "755", WRAPPER])
     if verb == "uninstall":
         node.installer("install", *SOURCE, check=True)
     prepared = Prepared(node, cri)

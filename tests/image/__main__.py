@@ -39,7 +39,9 @@ def _context(directory: Path, payload: str) -> None:
         shutil.copy(PROJECT / name, directory)
     for name in ("images", "installer"):
         shutil.copytree(
-            PROJECT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__", "payload")
+            PROJECT / name,
+            directory / name,
+            ignore=shutil.ignore_patterns("__pycache__", *["payload"] * (name == "images")),
         )
     with locked():
         base = prepared_roots(today()).base
