@@ -22,6 +22,7 @@ format: .venv/.dev  ## the code is formatted
 
 lint: .venv/.dev  ## the linters are content, and what is frozen is as it was
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/hadolint Dockerfile.*
 	@$(BIN)/python -m tests.acceptance
 
@@ -42,7 +43,7 @@ first-hour: .venv/.dev  ## as much of that as takes a few minutes: one Debian, t
 
 torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill point, fault and power failure, every version of every engine, a thousand random lives for each: hours
 	FUZZ_S=600 $(BIN)/python -m pytest -q tests/fuzz
-	CRASH_STRIDE=1 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
+	CRASH_STRIDE=1 SUPERVISOR_POINTS=1000 EXAMPLES=3000 SEQUENCES=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/crash tests/decide/edits
 	EFFECTS=1000 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_effects.py
 	VERSIONS=all REWRITES_S=300 $(BIN)/python -m pytest -q -rs --numprocesses 3 tests/engines
 	DOCKER_STRIDE=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/engines/test_docker_reload.py
@@ -50,7 +51,7 @@ torture: .venv/.dev mutants sample  ## ten minutes of spoilt input, every kill p
 mutants: .venv/.dev  ## each guard is taken away in turn, and a test has to turn red: needs root on Debian
 	$(BIN)/python -m tests.mutants
 
-sample: .venv/.mutation  ## sixty mutants of decide and record at random: the fast tests see nine of ten; an hour or two
+sample: .venv/.mutation  ## sixty mutants at random: the fast tests see nine of ten; an hour or two
 	$(BIN)/python -m tests.mutants.sample
 
 image: .venv/.dev  ## builds the image of Dockerfile.ubuntu on a Debian base, without a registry: needs root on Debian

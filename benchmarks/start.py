@@ -16,7 +16,7 @@ from tests.support.program import as_in_the_image
 from tests.support.site import PIDFILE, Site
 
 RUNS = 11
-PROBE, START, FRESH = 1.4, 20.0, 1.5
+PROBE, START, FRESH = 1.1, 20.0, 1.3
 MILLICORES = 2.0
 READY_EVERY_S, ALIVE_EVERY_S = 10, 30  # as in deploy/kustomize/base/daemonset.yaml
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -1,8 +1,8 @@
 """How many configs come back byte for byte: all golden cases that are accepted."""
 
 from benchmarks.rows import Row
-from installer.decide.rows import Record
-from installer.decide.undo import plan_undo
+from installer.change.plan import plan_undo
+from installer.model.record import Record
 from tests.decide.golden import cases, installed, undo_facts, written
 
 

@@ -14,8 +14,8 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.rows import Row
-from installer.decide.toolkit import EXECUTABLES
-from installer.decide.wrapper import wrapper_script
+from installer.payload.files import EXECUTABLES
+from installer.payload.wrapper import wrapper_script
 
 NAME = "nvidia-container-runtime"
 LIMIT_MS = 0.9

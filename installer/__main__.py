@@ -1,6 +1,6 @@
 """The entry point, also as ``python -m installer``."""
 
-from installer.program import main
+from installer.cli.program import main
 
 if __name__ == "__main__":
     main()

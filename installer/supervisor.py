@@ -5,13 +5,16 @@ NRI plugin and metrics server run during the wait. Its words are those of ``supe
 """
 
 import os
-import signal
-from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
 from select import select
 from time import monotonic, sleep
 
-from installer.watch import fingerprint
+from installer.watch import Held, fingerprint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:  # signal and contextlib load enum and functools: a megabyte for as long as run waits
+    import _signal as signal
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
@@ -27,33 +30,10 @@ ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
 SAID = b"cannot start the undo (it has ended with %d), so everything is kept; put it back and run uninstall"
 
 
-class Held:
-    """A lock that counts as long as its file has its name."""
-
-    def __init__(self, path: str, fd: int, flags: int) -> None:
-        self.path, self.fd, self._flags = path, fd, flags
-        os.set_inheritable(fd, False)
-
-    def renewed(self) -> bool:
-        """Take it anew where its name was lost, or leads to another file; tell whether that was done."""
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
-                return False
-        with suppress(OSError):  # it is gone, or another instance has it
-            fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-            try:
-                if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
-                    flock(fd, LOCK_EX | LOCK_NB)
-                    return bool(os.dup2(fd, self.fd, inheritable=False))
-            finally:
-                os.close(fd)
-        return False
-
-
 class Kept:
     """A child that runs during the wait, and is started again when it has ended or hangs.
 
-    It is ``asked`` for a sign of life by a signal, which takes it out of its wait: the kernel counts waits.
+    One that is ``asked`` for a sign of life wakes every other second by itself: the kernel counts its waits.
     """
 
     def __init__(self, verb: str, run: "Supervisor", *, asked: bool) -> None:
@@ -72,8 +52,6 @@ class Kept:
             if waits == before and not late:
                 self._ended = "hung"
                 os.kill(self.pid, signal.SIGKILL)
-            elif not before:
-                os.kill(self.pid, signal.SIGURG)
             self._waits, self._ask_at = ("", now + ASK_S) if before else (waits, now + ANSWER_S)
 
     def note(self, status: int, now: float) -> None:
@@ -157,8 +135,10 @@ class Supervisor:
             self._lock.fd = -1
             code = self._act("handover")
         if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
-            with suppress(OSError):  # the program is not whole, or was killed
+            try:
                 os.write(2, b"toolkit-installer: %b\n" % (SAID % code))
+            except OSError:  # nobody reads the log any more
+                pass
         return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:
@@ -198,11 +178,12 @@ class Supervisor:
 
     def start(self, verb: str, *more: str, answer: int = -1) -> int:
         """Start a child; one that answers holds the ledger's lock as well."""
-        pid = -1
-        with suppress(OSError):  # no memory, no room for one more process
+        try:
             pid = os.fork()
+        except OSError:  # no memory, no room for one more process
+            return 0
         if pid:
-            return max(0, pid)
+            return pid
         try:
             os.setpgid(0, 0)  # what a terminal sends goes to us alone
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
@@ -225,9 +206,10 @@ class Supervisor:
         self._asked |= bool(told and told.si_signo == signal.SIGHUP)
         pid = 1
         while pid:
-            pid, status = 0, 0
-            with suppress(ChildProcessError):
+            try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                pid, status = 0, 0
             for each in self._kept:
                 if pid and each.pid == pid:
                     each.note(status, monotonic())
@@ -240,8 +222,10 @@ class Supervisor:
 
 def _remove(*paths: str) -> None:
     for path in paths:
-        with suppress(OSError):
+        try:
             os.unlink(path)
+        except OSError:
+            pass
 
 
 def _waits(pid: int) -> str:

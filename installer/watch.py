@@ -1,9 +1,10 @@
-"""The fingerprint of what is watched while ``run`` waits: another number as soon as a place is not as it was.
+"""What is watched while ``run`` waits: the fingerprint of places, and locks, which may lose their names.
 
 The standard library alone: ``supervisor`` compares it every other second, and a check says what to compare.
 """
 
 import os
+from fcntl import LOCK_EX, LOCK_NB, flock
 from stat import S_ISLNK
 
 TYPE_CHECKING = False
@@ -17,6 +18,40 @@ PROC = "/proc/"
 THERE, ROOM, KEPT = "!", "%", "="
 FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
+
+
+class Held:
+    """A lock that counts as long as its file has its name."""
+
+    def __init__(self, path: str, fd: int, flags: int) -> None:
+        self.path, self.fd, self._flags = path, fd, flags
+        os.set_inheritable(fd, False)
+
+    def renewed(self) -> bool | None:
+        """Take it anew where its name was lost, or leads to another file; tell whether that was done.
+
+        None where another process has the lock that has the name now.
+        """
+        try:
+            if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
+                return False
+        except OSError:
+            pass
+        try:
+            fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError:  # its directory is gone, or something else stands there
+            return False
+        try:
+            if os.fstat(fd).st_uid == os.geteuid() and not os.fstat(fd).st_mode & 0o077:
+                flock(fd, LOCK_EX | LOCK_NB)
+                return bool(os.dup2(fd, self.fd, inheritable=False))
+        except BlockingIOError:
+            return None
+        except OSError:  # no more locks
+            return False
+        finally:
+            os.close(fd)
+        return False
 
 
 def fingerprint(places: "Sequence[str]") -> str:

@@ -13,8 +13,8 @@ FILES = {
     "tests/support/helper.py": "ONE = 1\n",
     "tests/conftest.py": "",
     "tests/golden/text": "text\n",
-    "tests/test_inside.py": "from installer import flags\n",
-    "installer/flags.py": "",
+    "tests/test_inside.py": "from installer.cli import flags\n",
+    "installer/cli/flags.py": "",
     "CHANGELOG.md": "- `--old` is gone.\n",
     LIST: "# what is frozen\n",
 }
@@ -109,26 +109,26 @@ def test_what_does_not_hold_is_told(project: Path, acts: list[Act], told: str) -
     ("commits", "told"),
     [
         pytest.param(
-            [[_adds("installer/flags.py"), _adds("tests/test_inside.py")]], "", id="others may change"
+            [[_adds("installer/cli/flags.py"), _adds("tests/test_inside.py")]], "", id="others may change"
         ),
         pytest.param([[_adds("tests/golden/text"), _frozen_anew]], "", id="in a commit of its own"),
         pytest.param(
-            [[_adds("tests/golden/text"), _adds("installer/flags.py"), _frozen_anew]],
+            [[_adds("tests/golden/text"), _adds("installer/cli/flags.py"), _frozen_anew]],
             "changes the program and tests/golden/text",
             id="with the program",
         ),
         pytest.param(
-            [[_adds("tests/golden/text"), _adds("installer/flags.py")], [_frozen_anew]],
+            [[_adds("tests/golden/text"), _adds("installer/cli/flags.py")], [_frozen_anew]],
             "changes the program and tests/golden/text",
             id="with the program, its sum later",
         ),
         pytest.param(
-            [[_adds("tests/golden/text")], [_adds("installer/flags.py"), _frozen_anew]],
+            [[_adds("tests/golden/text")], [_adds("installer/cli/flags.py"), _frozen_anew]],
             "changes the program and tests/golden/text",
             id="its sum with the program",
         ),
         pytest.param(
-            [[_off_the_list], [_adds("tests/golden/text"), _adds("installer/flags.py")]],
+            [[_off_the_list], [_adds("tests/golden/text"), _adds("installer/cli/flags.py")]],
             "takes tests/golden/text off the list without retiring it",
             id="off the list first",
         ),
@@ -155,7 +155,7 @@ def test_a_commit_that_changes_what_is_frozen_changes_nothing_of_the_program(
 
 def test_a_merge_may_bring_both(project: Path) -> None:
     _git(project, "checkout", "--quiet", "-b", "side")
-    _adds("installer/flags.py")(project)
+    _adds("installer/cli/flags.py")(project)
     _commit(project)
     _git(project, "checkout", "--quiet", "main")
     _adds("tests/golden/text")(project)

@@ -4,8 +4,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.advisories import advice
-from installer.host.artifacts import asked_version
+from installer.payload.files import advice
+from installer.payload.source import ask_version
 from tests.support.site import Site
 
 PROGRAM = "usr/local/sbin/nvidia-ctk"
@@ -57,7 +57,7 @@ def test_the_version_is_asked_of_the_program(tmp_path: Path, says: str, found: t
     site = Site(tmp_path)
     (site.source / PROGRAM).write_text(says)
 
-    with asked_version(PurePosixPath(site.source), {}) as version:
+    with ask_version(PurePosixPath(site.source), {}) as version:
         answer = version()
 
     assert answer == found

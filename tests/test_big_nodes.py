@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.edits import Syntax, Want, apply, parse, undo
-from installer.decide.edits.depth import is_deep
-from installer.host.containers import of_shims
+from installer.config_text import Syntax, Want, apply, parse, undo
+from installer.config_text.toml import is_deep
+from installer.engines.containers import of_shims
 from installer.host.files import Host
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
 from tests.support.big import OURS, config, shims
@@ -121,7 +121,7 @@ def test_a_config_of_a_megabyte_is_installed_within_64_mebibytes(tmp_path: Path)
     site = Site(tmp_path)
     (site.root / "etc/containerd/config.toml").write_text(config(1_000_000))
     code = (
-        "import sys; from pathlib import Path; from installer.cli import main; main(sys.argv[1:])\n"
+        "import sys; from pathlib import Path; from installer.cli.app import main; main(sys.argv[1:])\n"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
     )
     where = ["--host-root", str(site.root), "--toolkit-source", str(site.source), "--runtime", "containerd"]
@@ -245,8 +245,6 @@ DENSE = [
     pytest.param(f"x = [{'1,' * 500_000}]\n", id="one array"),
     pytest.param("".join(f"[t{number}]\na=1\n" for number in range(65_000)), id="tables"),
     pytest.param("[[k]]\n" * 160_000, id="an array of tables"),
-    pytest.param("".join(f"a{n}.b.c.d.e.f.g.h.i.j.k.l.m=1\n" for n in range(7_500)), id="dotted names"),
-    pytest.param("".join(f'a{n}."b"."c"."d"."e"=1\n' for n in range(19_000)), id="quoted parts of names"),
     pytest.param(f"[z]\nx = {'9' * 1_000_000}\n", id="one number"),
 ]
 
@@ -260,15 +258,15 @@ def test_a_dense_config_of_a_megabyte_is_refused_where_it_would_not_fit(tmp_path
     done = _limited_to_128_mebibytes(site)
 
     assert done.returncode == 1
-    assert "MB of config take about 1" in sentence(done)
+    assert "MB of config may take " in sentence(done)
     assert "the limit of this process is 128 MiB" in sentence(done)
     assert site.tree() == before
 
 
 def _limited_to_128_mebibytes(site: Site) -> "subprocess.CompletedProcess[str]":
     code = (
-        "import sys; from installer.record import configs; configs.memory_limit_bytes = lambda: 128 << 20\n"
-        "from installer.cli import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; from installer.engines import config_files as configs; configs.memory_limit_bytes = lambda: 128 << 20\n"
+        "from installer.cli.app import main; sys.exit(main(sys.argv[1:]))"
     )
     where = ["--host-root", str(site.root), "--toolkit-source", str(site.source), "--runtime", "containerd"]
     command = [sys.executable, "-c", code, "install", *where, "--restart-mode", "none"]
@@ -292,6 +290,6 @@ def test_a_config_that_takes_more_memory_than_there_is_is_refused_before_anythin
     done = _limited_to_128_mebibytes(site)
 
     assert done.returncode == 1
-    assert "MB of config take about 1" in sentence(done)
+    assert "MB of config may take " in sentence(done)
     assert "the limit of this process is 128 MiB" in sentence(done)
     assert site.tree() == before

@@ -1,19 +1,16 @@
 """A file that is far too large, whoever's it is, holds no verb up and takes no memory, by the real program."""
 
 import os
-import resource
-import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
+from installer.errors import InstallerError
 from installer.host.files import MOST_BYTES, Host
+from tests.support.bounded import bounded
 from tests.support.cdi_site import CdiSite
-from tests.support.site import PROJECT, Site, sentence
+from tests.support.site import Site, sentence
 
-MEMORY = 256 << 20  # bytes of address space
-CPU_S = 20  # of some hundred milliseconds; what multiplies takes minutes
 STRANGER = 65534
 SPECIFICATION = "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
 KEYS = f'x: {{? &a "{"ẞ" * 1_300_000}" : 1}}\ndevices:\n' + "- {? *a : 1}\n" * 80_000
@@ -21,23 +18,6 @@ TABLES = f"x:\n  <<: [{'{}, ' * 120_000}]\n" + "".join(f"  k{number}:\n" for num
 METRICS = "var/lib/node-exporter/toolkit-installer.prom"
 FEATURES = "etc/kubernetes/node-feature-discovery/features.d/toolkit-installer"
 ASKED = ("--metrics-textfile", f"/{METRICS}", "--nfd-features", f"/{FEATURES}")
-
-
-def bounded(site: Site, verb: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        site.command(verb, *more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=PROJECT,
-        preexec_fn=limited,
-    )
-
-
-def limited() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
 
 
 def hole(path: Path, size: int = 1 << 30, owner: int = 0) -> None:

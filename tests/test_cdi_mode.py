@@ -10,22 +10,21 @@ from typing import Any
 
 import pytest
 
-from installer import compat_options
-from installer.compat_words import read
-from installer.decide.effect import Effect
-from installer.decide.errors import UsageError
-from installer.decide.facts import EngineFacts
-from installer.decide.for_runtimes import without_effect
-from installer.decide.mode import SPEC_DIR, mode_of
-from installer.decide.options import Mode
-from installer.decide.rows import CdiRow, Record
-from installer.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
-from installer.host.boot import boot_id
+from installer.cdi.mode import SPEC_DIR, mode_of, without_effect
+from installer.cli import nvidia as compat
+from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
+from installer.cli.nvidia_words import read
+from installer.errors import UsageError
 from installer.host.files import Host
+from installer.host.kernel import boot_id
 from installer.host.locks import lock_pidfile
 from installer.host.supervision import own_pid
-from installer.looked import lines, not_proven
-from installer.record.seen import EngineSeen, Seen
+from installer.lifecycle.installed import check_lines, not_proven
+from installer.lifecycle.readiness import EngineCheck, LastCheck
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState
+from installer.model.options import Mode
+from installer.model.record import CdiRow, Record
 from tests.support.cdi_site import CdiSite
 from tests.support.site import PROJECT, sentence
 from tests.support.waiting import until, until_it_sleeps
@@ -72,15 +71,15 @@ def test_an_engine_that_does_not_run_is_to_be_started_and_no_other_mode_taken(si
 def test_each_sentence_about_an_engine_is_that_of_its_mode(
     tmp_path: Path, served: str, unproven: str, *, by_cdi: bool
 ) -> None:
-    engine = EngineSeen("docker", serves=True, since="then")
-    seen = Seen(boot_id=boot_id(), pid=own_pid(), engines=(engine,), by_cdi=by_cdi)
+    engine = EngineCheck("docker", serves=True, since="then")
+    seen = LastCheck(boot_id=boot_id(), pid=own_pid(), engines=(engine,), by_cdi=by_cdi)
     held = Record(cdi=CdiRow(("docker",)) if by_cdi else None)
 
-    assert [state for _, state, *_ in lines(seen)] == [f"{served}, since then"]
+    assert [line.state for line in check_lines(seen)] == [f"{served}, since then"]
     assert unproven in _unproven(tmp_path, held, seen)
 
 
-def _unproven(root: Path, held: Record, seen: Seen) -> str:
+def _unproven(root: Path, held: Record, seen: LastCheck) -> str:
     """Return why a node is not ready whose ``run`` has published nothing yet."""
     host, pid_file = Host.under(PurePosixPath(root)), PurePosixPath("/toolkit.pid")
     held_by_us = lock_pidfile(host, pid_file)
@@ -137,10 +136,10 @@ def test_what_is_about_runtimes_is_refused_or_told_to_have_no_effect_where_there
 @pytest.mark.parametrize(("values", "outcome", "words"), DESCRIBED)
 def test_auto_takes_runtimes_where_one_is_asked_for(values: dict[str, Any], outcome: str, words: str) -> None:
     options = options_from(FLAGS_BY_FIELD | values | {"mode": "auto"}, frozenset(values))
-    engine = EngineFacts(
+    engine = EngineState(
         *("docker", PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "docker.service"),
         version=(28, 5, 2),
-        serving=Effect({}, "runc", cdi=True, cdi_dirs=(SPEC_DIR,)),
+        serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=(SPEC_DIR,)),
     )
 
     mode, why = mode_of((engine,), Record(), options)
@@ -192,7 +191,7 @@ OPERATORS = {
 def test_the_operators_own_variables_are_refused_by_no_mode() -> None:
     asked = read((), OPERATORS)
 
-    options = compat_options.options_from(asked)
+    options = compat.options_from(asked)
 
     assert options.mode is Mode.RUNTIME
     assert options.set_as_default

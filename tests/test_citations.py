@@ -45,12 +45,13 @@ CITED = sorted(
 )
 
 
-@pytest.mark.parametrize(("file", "document", "anchor"), CITED)
-def test_what_is_cited_is_there(file: str, document: str, anchor: str) -> None:
+def _is_there(document: str, anchor: str) -> bool:
     found = [path for path in (PROJECT / "docs" / document, PROJECT / document) if path.exists()]
+    return bool(found) and anchor in anchors(found[0])
 
-    assert found, file
-    assert anchor in anchors(found[0]), file
+
+def test_what_is_cited_is_there() -> None:
+    assert [cited for cited in CITED if not _is_there(*cited[1:])] == []
 
 
 @pytest.mark.parametrize("fact", facts())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.core import ParameterSource
 
-from installer.cli import program
-from installer.flags import FLAGS, Flag
+from installer.cli.app import program
+from installer.cli.flags import FLAGS, Flag
 from tests.support.site import PROJECT
 
 TAKES = [

@@ -5,17 +5,17 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
-from installer.cli import GROUPS, UNHEEDED
-from installer.decide.options import Options, Places
-from installer.flags import FLAGS, options_from
+from installer.cli.app import GROUPS, UNHEEDED
+from installer.cli.flags import FLAGS, options_from
+from installer.model.options import Options, Places
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
 PROJECT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.demo import demo
+from installer.cli.demo import demo
 from tests.deploy.rendered import by_name, charted, kubectl, kustomized
 from tests.documents import CHART, DOCUMENTS, PROJECT, Command, anchors, commands, starting
 from tests.support.stand_in import CONFIGS, stand_in_payload

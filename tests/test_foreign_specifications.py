@@ -1,18 +1,19 @@
 """A CDI specification of somebody else that is out of bounds holds no verb up, by the real program."""
 
-import resource
+import json
+import signal
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.bounded import bounded
 from tests.support.cdi_site import OWN, CdiSite
 from tests.support.site import PROJECT
 from tests.support.waiting import until_it_sleeps
 
 ETC = "etc/cdi/bomb.yaml"
-MEMORY = 1 << 30  # bytes of address space
 BOMB = "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}' if level else 'x'] * 10)}]\n" for level in range(11)
 )
@@ -25,18 +26,6 @@ def site(tmp_path: Path) -> CdiSite:
     site = CdiSite(tmp_path)
     (site.root / ETC).parent.mkdir(parents=True)
     return site
-
-
-def bounded(site: CdiSite, verb: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        site.command(verb, *more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=PROJECT,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-    )
 
 
 def test_plan_and_install_pass_it_over_and_say_so(site: CdiSite) -> None:
@@ -80,3 +69,18 @@ def test_a_run_that_waits_says_so_and_hears_a_stop(site: CdiSite) -> None:
         child.terminate()
         assert child.wait(60) == 0
     assert not (site.root / OWN).exists()
+
+
+def test_a_run_that_waits_says_so_once_for_each_change(site: CdiSite) -> None:
+    (site.root / ETC).write_text(TEXT)
+    with site.docker(), site.running() as child:  # which has read what its install has said
+        for text in (TEXT, TEXT, f"{TEXT}# edited\n", f"{TEXT}# edited\n"):
+            until_it_sleeps(child.pid)
+            if (site.root / ETC).read_text() != text:
+                (site.root / ETC).write_text(text)
+            child.send_signal(signal.SIGHUP)
+        until_it_sleeps(child.pid)
+        child.terminate()
+        assert child.stderr is not None
+        events = [json.loads(line)["event"] for line in child.stderr]
+    assert events.count("specification not read") == 1, events

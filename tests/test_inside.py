@@ -20,7 +20,7 @@ def test_an_install_that_changes_nothing_loads_no_library_that_it_has_no_use_for
     assert site.call("install").returncode == 0
     code = "import os, sys; from installer.__main__ import main; heavy = sys.argv.pop(1).split(); end = os._exit\n"
     code += "os._exit = lambda code: (print([name for name in heavy if name in sys.modules], flush=True), end(code)); main()"
-    heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.verify"
+    heavy = "asyncio ssl structlog grpc docker requests psutil tarfile argparse installer.report.verify"
     heavy += " concurrent logging shutil tempfile ctypes tomlkit"
 
     words = site.command("install")[3:]
@@ -36,7 +36,7 @@ def test_a_payload_that_changes_while_it_is_copied_is_not_installed(site: Site) 
     assert site.call("install").returncode == 0
     (site.root / TOOLKIT / "nvidia-ctk.real").unlink()
     code = (
-        "import sys; from installer.host import trees; from installer.cli import main\n"
+        "import sys; from installer.host import trees; from installer.cli.app import main\n"
         "copy = trees._copy\n"
         "def late(source, *rest):\n"
         "    if source.name == 'nvidia-ctk': source.write_bytes(source.read_bytes()[:-1] + b'!')\n"

@@ -76,12 +76,12 @@ def _asks_for_a_report(said: str, at: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "file", "function", "code"),
     [
-        pytest.param("install", "decide/plan.py", "_digest", 1, id="planning an install"),
-        pytest.param("install", "record/hints.py", "moved", 1, id="looking at the host"),
-        pytest.param("plan", "decide/plan.py", "_digest", 1, id="a plan that is only shown"),
-        pytest.param("uninstall", "record/ledger.py", "read_record", 4, id="reading the ledger for an undo"),
-        pytest.param("uninstall", "decide/parts/engine.py", "_steps", 4, id="planning an undo"),
-        pytest.param("uninstall", "record/transaction.py", "_switch", 4, id="a step of an undo"),
+        pytest.param("install", "change/plan.py", "_digest", 1, id="planning an install"),
+        pytest.param("install", "change/observe.py", "moved", 1, id="looking at the host"),
+        pytest.param("plan", "change/plan.py", "_digest", 1, id="a plan that is only shown"),
+        pytest.param("uninstall", "change/ledger.py", "read_record", 4, id="reading the ledger for an undo"),
+        pytest.param("uninstall", "change/engine_plan.py", "_way_back", 4, id="planning an undo"),
+        pytest.param("uninstall", "change/transaction.py", "_switch", 4, id="a step of an undo"),
     ],
 )
 def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
@@ -105,14 +105,14 @@ def test_a_verb_ends_in_one_line_and_the_next_one_finishes(
 def test_an_undo_after_the_wait_that_goes_wrong_is_no_host_as_before(site: Site) -> None:
     before = site.tree()
     with _running(site) as child:
-        _break(site, "decide/parts/engine.py", "_steps")
+        _break(site, "change/engine_plan.py", "_way_back")
         child.terminate()
         assert child.stderr is not None
         said = child.stderr.read()
 
         assert child.wait(30) == 4
 
-    _asks_for_a_report(said, "parts/engine.py")
+    _asks_for_a_report(said, "change/engine_plan.py")
     assert site.call("uninstall").returncode == 0
     assert site.tree() == before
 
@@ -125,7 +125,7 @@ def test_a_ledger_that_is_damaged_during_the_wait_is_no_host_as_before(site: Sit
         assert child.wait(30) == 4
 
 
-@pytest.mark.parametrize("gone", ["daemon.py", "."], ids=["a part of it", "all of it"])
+@pytest.mark.parametrize("gone", ["lifecycle/install.py", "."], ids=["a part of it", "all of it"])
 def test_a_program_that_is_not_whole_after_the_wait_says_so_and_keeps_all(site: Site, gone: str) -> None:
     before = site.tree()
     program = site.root.parent / "program/installer"
@@ -151,9 +151,9 @@ def test_a_program_that_is_not_whole_after_the_wait_says_so_and_keeps_all(site: 
 def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(site: Site) -> None:
     before = site.tree()
     with _running(site) as child:
-        plan = site.root.parent / "program/installer/decide/plan.py"
+        plan = site.root.parent / "program/installer/change/plan.py"
         good = plan.read_text()
-        _break(site, "decide/plan.py", "_digest")
+        _break(site, "change/plan.py", "_digest")
         child.send_signal(signal.SIGHUP)
         waits(child)
         until_it_sleeps(child.pid)
@@ -166,12 +166,12 @@ def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(site
 
 def test_a_run_that_goes_wrong_behind_its_install_says_that_all_is_in_place(site: Site) -> None:
     before = site.tree()
-    _break(site, "daemon.py", "_publish")
+    _break(site, "lifecycle/install.py", "_publish")
 
     done = _call(site, "run")
 
     assert done.returncode == 4, done.stderr
-    _asks_for_a_report(done.stderr, "installer/daemon.py")
+    _asks_for_a_report(done.stderr, "lifecycle/install.py")
     assert (site.root / LEDGER).exists()
     assert not (site.root / PIDFILE).exists()
     assert site.call("uninstall").returncode == 0

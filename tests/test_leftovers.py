@@ -6,11 +6,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer import leftovers
-from installer.decide.errors import InstallerError
-from installer.decide.layout import Layout
-from installer.decide.verify import MARK
+from installer.engines.trial_containers import MARK
+from installer.errors import InstallerError
 from installer.host.files import Host
+from installer.lifecycle import uninstall
+from installer.model.paths import Layout
 
 LAYOUT = Layout()
 MADE = ("docker", "/no.sock", "docker.service", f"{MARK}-1a2b3c4d5e6f7a8b")
@@ -31,7 +31,7 @@ def written(host: Host) -> object:
 def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_than_it_is_there(
     host: Host,
 ) -> None:
-    with leftovers.written_down(host, LAYOUT, MADE):
+    with uninstall.written_down(host, LAYOUT, MADE):
         during = written(host), stat.S_IMODE(host.local_path(LAYOUT.made).stat().st_mode)
 
     assert during == ([[*MADE]], 0o600)
@@ -41,11 +41,11 @@ def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_tha
 def test_what_could_not_be_removed_stays_written_down(host: Host) -> None:
     with (
         pytest.raises(InstallerError),
-        leftovers.written_down(host, LAYOUT, MADE),
+        uninstall.written_down(host, LAYOUT, MADE),
     ):
         raise InstallerError("remove it", remedy="none")
 
-    assert not leftovers.remove_made(host, LAYOUT)
+    assert not uninstall.remove_made(host, LAYOUT)
     assert written(host) == [[*MADE]]
 
 
@@ -62,4 +62,4 @@ def test_what_could_not_be_removed_stays_written_down(host: Host) -> None:
 def test_nothing_is_removed_that_verify_has_not_written(host: Host, made: object) -> None:
     host.local_path(LAYOUT.made).write_text(json.dumps({"made": made}))
 
-    assert not leftovers.remove_made(host, LAYOUT, hurried=True)
+    assert not uninstall.remove_made(host, LAYOUT, hurried=True)

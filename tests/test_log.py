@@ -11,7 +11,7 @@ from tests.support.site import PROJECT, Site
 
 TALK = """
 from installer.host.events import log as events
-from installer import log
+from installer.cli import log
 log.configure(log.LogFormat.JSON)
 for number in range(5000):
     events.info("said", number=number, path="x" * 200)

@@ -2,27 +2,27 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer import looks
-from installer.decide.drift import LOOKS, REST_S, UNMADE_S
-from installer.decide.effect import Effect, Handler
-from installer.decide.engines.model import RuntimeEntry
-from installer.decide.errors import InstallerError, NotIdleError
-from installer.decide.facts import EngineFacts
-from installer.decide.options import Drift, Options, Places
-from installer.decide.part import Part
-from installer.decide.parts import gpus
-from installer.decide.plan import Plan
-from installer.decide.rows import CdiRow, EngineRow, Record, ToolkitRow
-from installer.decide.steps import Reload, WriteConfig
+from installer.cdi.plan import GPUS, STALE
+from installer.change.plan import Plan
+from installer.errors import InstallerError, NotIdleError
 from installer.host.files import Host
-from installer.record import seen, watching
-from installer.record.seen import EngineSeen, Seen
+from installer.lifecycle import check as looks
+from installer.lifecycle import readiness as seen
+from installer.lifecycle import watching
+from installer.lifecycle.drift import LOOKS, REST_S, UNMADE_S
+from installer.lifecycle.readiness import EngineCheck, LastCheck
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import RuntimeEntry
+from installer.model.facts import EngineState
+from installer.model.options import Drift, Options, Places
+from installer.model.record import CdiRow, EngineRow, Record, ToolkitRow
+from installer.model.steps import Part, Reload, WriteConfig
 from installer.watch import ROOM
 from installer.watch import fingerprint as signature
 
@@ -31,43 +31,43 @@ UNIT = "docker.service"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 2}', '{"version": 1}', "[" * 100_000], ids=range(6)
+    "text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "later": 1}', "[" * 100_000], ids=range(6)
 )
 def test_a_damaged_state_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state").write_text(text)
 
-    assert seen.read(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
+    assert seen.read_check(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
 
 
 def test_a_state_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")
-    seen.publish(host, path, Seen(problem="x", remedy="y"))
-    assert seen.read(host, path) is not None
+    seen.publish_check(host, path, LastCheck(problem="x", remedy="y"))
+    assert seen.read_check(host, path) is not None
 
     os.chown(tmp_path / "state", 65534, -1)
 
-    assert seen.read(host, path) is None
+    assert seen.read_check(host, path) is None
 
 
 def test_a_state_file_survives_its_way_through_the_disk(tmp_path: Path) -> None:
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")
-    engine = EngineSeen("containerd", serves=False, since="then", differs="it does not", process="/proc/7")
-    said = Seen(
+    engine = EngineCheck("containerd", serves=False, since="then", differs="it does not", process="/proc/7")
+    said = LastCheck(
         number=4, engines=(engine,), doing=("a",), looks=(1.5,), repairs={"x": (2.5, 3.5)}, failures=2
     )
 
-    seen.publish(host, path, said)
+    seen.publish_check(host, path, said)
 
-    found = seen.read(host, path)
+    found = seen.read_check(host, path)
     assert found is not None
     assert found.current
     assert replace(found, boot_id="", pid=0, time="") == said
 
 
 def test_since_is_kept_while_nothing_changes() -> None:
-    before = (EngineSeen("a", serves=True, since="1"), EngineSeen("b", serves=True, since="2"))
+    before = (EngineCheck("a", serves=True, since="1"), EngineCheck("b", serves=True, since="2"))
 
-    found = seen.with_since((EngineSeen("a", serves=True), EngineSeen("b", serves=False)), before)
+    found = seen.with_since((EngineCheck("a", serves=True), EngineCheck("b", serves=False)), before)
 
     assert found[0].since == "1"
     assert found[1].since not in {"", "2"}
@@ -122,9 +122,9 @@ class Node:
 def test_monitoring_is_told_each_look_and_once_what_is_not_repaired(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    looks.look(node.work(Drift.REPORT), asked=False)
-    looks.look(node.work(Drift.REPORT), asked=False)
-    looks.look(node.work(), asked=True)
+    looks.check_node(node.work(Drift.REPORT), asked=False)
+    looks.check_node(node.work(Drift.REPORT), asked=False)
+    looks.check_node(node.work(), asked=True)
 
     assert node.told == ["drifted", f"looked, {len(DIFFERS.steps)} steps"]
 
@@ -132,7 +132,7 @@ def test_monitoring_is_told_each_look_and_once_what_is_not_repaired(tmp_path: Pa
 def test_a_repair_is_on_the_disk_before_its_first_step_for_a_kill_counts_too(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    looks.look(node.work(), asked=False)
+    looks.check_node(node.work(), asked=False)
 
     assert node.done == [
         "did 1, known before: ['/etc/docker/daemon.json'] ['create /etc/docker/daemon.json']",
@@ -143,7 +143,7 @@ def test_a_repair_is_on_the_disk_before_its_first_step_for_a_kill_counts_too(tmp
 def test_a_node_that_goes_down_is_left_as_it_is(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS, stops=True)
 
-    looks.look(node.work(), asked=False)
+    looks.check_node(node.work(), asked=False)
 
     assert node.done == ["withdrawn"]
     assert "it is going down" in node.said["problem"]
@@ -153,7 +153,7 @@ def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Pat
     node = Node(tmp_path, DIFFERS)
     failing = replace(node.work(), carry_out=_refuse)
 
-    watch = looks.look(failing, asked=False)
+    watch = looks.check_node(failing, asked=False)
 
     assert (node.said["problem"], node.said["code"]) == ("write it", "no-space")
     assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
@@ -180,14 +180,14 @@ def test_a_device_that_was_there_only_while_the_plan_was_made_has_all_looked_at_
     work = replace(work, options=replace(work.options, driver_root="/driver"))
     (tmp_path / "driver").mkdir()
 
-    watch = looks.look(work, asked=False)
+    watch = looks.check_node(work, asked=False)
 
-    assert (watch.before == looks.ELSEWISE) is flaps
+    assert (watch.before == looks.CHECK_AGAIN) is flaps
 
 
-def _plan_with_a_reload(serving: Effect) -> Plan:
+def _plan_with_a_reload(serving: EffectiveConfig) -> Plan:
     entry = RuntimeEntry("nvidia", RUNTIME)
-    engine = EngineFacts(
+    engine = EngineState(
         "docker",
         STEP.path,
         None,
@@ -202,19 +202,19 @@ def _plan_with_a_reload(serving: Effect) -> Plan:
 
 
 RUNTIME = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-SERVING = Effect({"nvidia": Handler(str(RUNTIME))}, "runc")
-NOT_SERVING = Effect({"runc": Handler("runc")}, "runc")
+SERVING = EffectiveConfig({"nvidia": Runtime(str(RUNTIME))}, "runc")
+NOT_SERVING = EffectiveConfig({"runc": Runtime("runc")}, "runc")
 
 
 def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_more(tmp_path: Path) -> None:
     node = Node(tmp_path, _plan_with_a_reload(SERVING))
 
-    watch = looks.look(node.work(Drift.IGNORE), asked=False)
+    watch = looks.check_node(node.work(Drift.IGNORE), asked=False)
 
     assert (node.done, node.told, node.said["problem"]) == (["published"], ["looked, 0 steps"], "")
     assert 0 < watch.due_s <= looks.IGNORED_S, "what it serves it gives up with its next reload, in no file"
     node.plan, node.done = _plan_with_a_reload(NOT_SERVING), []
-    looks.look(node.work(Drift.IGNORE), asked=False)
+    looks.check_node(node.work(Drift.IGNORE), asked=False)
     assert (node.done, node.told[1:]) == (["withdrawn"], ["drifted"])
     assert "--drift ignore repairs nothing" in node.said["problem"]
     assert "toolkit-installer reconcile" in node.said["remedy"]
@@ -223,7 +223,7 @@ def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_mo
 def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:
     node = Node(tmp_path, _plan_with_a_reload(SERVING))
 
-    looks.look(node.work(), asked=False)
+    looks.check_node(node.work(), asked=False)
 
     assert "Docker would have to be reloaded" in node.said["problem"]
     assert [(each["serves"], each["differs"]) for each in node.said["engines"]] == [(True, "")]
@@ -237,7 +237,7 @@ def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_o
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
     node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
 
-    looks.look(replace(node.work(), plan=_no_engine), asked=False)
+    looks.check_node(replace(node.work(), plan=_no_engine), asked=False)
 
     assert node.said["problem"].startswith("prove that containerd serves our runtimes (it does not run")
 
@@ -251,7 +251,7 @@ def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: 
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
     node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
 
-    watch = looks.look(node.work(drift), asked=False)
+    watch = looks.check_node(node.work(drift), asked=False)
 
     assert "published" not in node.done
     assert node.said["problem"] == (
@@ -275,7 +275,10 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
     )
     node = Node(tmp_path, plan)
 
-    first, again = looks.installed(node.work(), plan), looks.look(node.work(Drift.REPORT), asked=False)
+    first, again = (
+        looks.conclude_install(node.work(), plan),
+        looks.check_node(node.work(Drift.REPORT), asked=False),
+    )
 
     assert (node.said["problem"], node.said["code"]) == (NOT_IDLE.problem, "restart-pending")
     assert node.told == ["looked, 0 steps"], "and no failure"
@@ -287,7 +290,7 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
 def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    watch = looks.look(replace(node.work(), carry_out=_is_not_idle), asked=False)
+    watch = looks.check_node(replace(node.work(), carry_out=_is_not_idle), asked=False)
 
     assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
     assert node.told == []
@@ -303,7 +306,7 @@ def test_what_the_ledger_names_is_watched(tmp_path: Path) -> None:
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
     node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
 
-    watch = looks.look(node.work(), asked=False)
+    watch = looks.check_node(node.work(), asked=False)
 
     below = {place.removeprefix(str(tmp_path)) for place in watch.places}
     assert below >= {"/etc/containerd/", "/run/containerd/containerd.sock", "/usr/local/nvidia/toolkit"}
@@ -312,7 +315,7 @@ def test_what_the_ledger_names_is_watched(tmp_path: Path) -> None:
 def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    looks.look(replace(node.work(), plan=_mistaken), asked=True)
+    looks.check_node(replace(node.work(), plan=_mistaken), asked=True)
 
     assert node.said["code"] == "internal-error"
 
@@ -339,7 +342,7 @@ def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
     work = replace(node.work(), plan=_stopped_docker)
     work = replace(work, options=replace(work.options, driver_root="/driver", places=places))
 
-    watch = looks.look(work, asked=False)
+    watch = looks.check_node(work, asked=False)
     socket = tmp_path / ("run/mine.sock" if places else "var/run/docker.sock")
     socket.parent.mkdir(parents=True, exist_ok=True)
     before = signature(watch.places)
@@ -353,8 +356,8 @@ def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path)
     node = Node(tmp_path, DIFFERS)
     failing = replace(node.work(), plan=_stopped_docker)
 
-    due = [looks.look(failing, asked=True).due_s for _ in range(5)]
-    later = [looks.look(failing, asked=False).due_s for _ in range(3)]
+    due = [looks.check_node(failing, asked=True).due_s for _ in range(5)]
+    later = [looks.check_node(failing, asked=False).due_s for _ in range(3)]
 
     assert all(0 < each <= 2 for each in due), due
     assert [round(each, -1) for each in later] == [10, 60, 60], "only what nobody asks for does"
@@ -368,7 +371,7 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     version = f"{tmp_path}{Options().layout.version(toolkit.version)}"
     monkeypatch.setattr(watching, "is_mount_point", lambda local: str(local) == version)
 
-    watch = looks.look(replace(node.work(), plan=_stopped_docker), asked=False)
+    watch = looks.check_node(replace(node.work(), plan=_stopped_docker), asked=False)
 
     assert f"{version}/*" in watch.places
 
@@ -379,12 +382,12 @@ def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_l
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
     for _ in range(3):
-        watch = looks.look(failing, asked=False)
+        watch = looks.check_node(failing, asked=False)
     rested = watch.due_s
 
     pidfile.write_text("7")  # systemd holds its socket, which stays as it was
     changed = signature(watch.places) != watch.before
-    watch = looks.look(failing, asked=False)
+    watch = looks.check_node(failing, asked=False)
 
     assert round(rested) == 60
     assert changed
@@ -400,7 +403,7 @@ def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_pa
     rests = []
     for start in range(LOOKS + 1):
         pidfile.write_text("1" * start)
-        rests.append(looks.look(failing, asked=False).rest_s)
+        rests.append(looks.check_node(failing, asked=False).rest_s)
 
     assert rests == [0] * LOOKS + [REST_S]
 
@@ -416,7 +419,7 @@ def test_a_look_that_has_failed_waits_for_room_and_for_nothing_that_it_has_writt
         ledger.touch()
         raise InstallerError("write it", remedy="make room", code="no-space")
 
-    watch = looks.look(replace(node.work(), carry_out=rolled_back), asked=False)
+    watch = looks.check_node(replace(node.work(), carry_out=rolled_back), asked=False)
 
     assert watch.before == signature(watch.places)
     assert f"{ROOM}{tmp_path / 'usr/local/nvidia'}" in watch.places
@@ -428,7 +431,7 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
 ) -> None:
     node = Node(tmp_path, Plan((), Record(), Record(), {}, unmade=unmade))
 
-    watch = looks.look(node.work(), asked=False)
+    watch = looks.check_node(node.work(), asked=False)
 
     assert watch.due_s == (UNMADE_S if unmade else 0.0)
 
@@ -436,25 +439,25 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
 @pytest.mark.parametrize("drift", [Drift.REPORT, Drift.IGNORE, Drift.AUTO])
 def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: Path, drift: Drift) -> None:
     path = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
-    stale = Part(gpus.ID, (WriteConfig("cdi", path, None, None),), (gpus.STALE,), Record(cdi=CdiRow(())))
+    stale = Part(GPUS, (WriteConfig("cdi", path, None, None),), (STALE,), Record(cdi=CdiRow(())))
     drifted = replace(DIFFERS.parts[0], steps=(STEP, Reload("docker", ())), why=("changed", "changed"))
     node = Node(tmp_path, replace(DIFFERS, parts=(drifted, stale)))
 
-    watch = looks.look(node.work(drift), asked=False)
+    watch = looks.check_node(node.work(drift), asked=False)
 
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
     assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
-    assert watch.before == looks.ELSEWISE, "which is looked at once more"
+    assert watch.before == looks.CHECK_AGAIN, "which is looked at once more"
 
 
 @pytest.mark.parametrize("by_cdi", [False, True])
 def test_what_is_below_docker_is_watched_as_well(tmp_path: Path, *, by_cdi: bool) -> None:
     row = EngineRow("docker", PurePosixPath("/run/docker.sock"), "docker.service", ())
     held = Record(cdi=CdiRow(("docker",))) if by_cdi else Record(engines=(row,))
-    engine = EngineSeen("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
+    engine = EngineCheck("docker", serves=True, containerd="/run/c.sock", monitor="/usr/bin/shim")
     host, options = Host.under(PurePosixPath(tmp_path)), Options()
     (tmp_path / "run").mkdir()
 
-    places = watching.places(host, options, held, Seen(engines=(engine,)))
+    places = watching.places(host, options, held, LastCheck(engines=(engine,)))
 
     assert {f"{tmp_path}/usr/bin/shim", f"{tmp_path}/run/c.sock", f"={tmp_path}/run/containerd"} <= {*places}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import get_completion_class
 
-from installer.cli import program
-from installer.flags import FLAGS
+from installer.cli.app import program
+from installer.cli.flags import FLAGS
 from tests.engines import debs
 from tests.support.golden import golden
 from tests.support.manual import manual

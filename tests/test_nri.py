@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from installer.decide.nri import messages
-from installer.decide.nri.wire import unpack
-from installer.host import nri_plugin, nri_state
-from installer.host.nri_state import State
+from installer.nri import plugin as nri_plugin
+from installer.nri import wire
+from installer.nri.plugin import State
+from installer.nri.wire import unpack
 from tests.host.servers import message
 from tests.support.nri import ALLOW, WISH, Engine, Place, container, pod, until
 from tests.support.site import PROJECT, sentence
@@ -49,9 +50,9 @@ def test_it_registers_gives_devices_and_leaves_nothing(place: Place) -> None:
         child.terminate()
 
         assert child.wait(10) == 0
-    adjust = unpack(messages.CREATED, given["payload"])["adjust"]
+    adjust = unpack(wire.CREATED, given["payload"])["adjust"]
     assert adjust["devices"] == [{"name": "management.nvidia.com/gpu=all"}]
-    assert (refused["status"]["code"], refused["payload"]) == (messages.PERMISSION_DENIED, b"")
+    assert (refused["status"]["code"], refused["payload"]) == (wire.PERMISSION_DENIED, b"")
     assert (plain["status"]["code"], plain["payload"]) == (0, b"")
     assert _events(place) == ["registered", "devices given", "container refused", "stopped"]
     assert "NRI plugin  registered with containerd 2.1.9, since 20" in said.stdout
@@ -105,7 +106,7 @@ def test_an_engine_that_takes_it_in_its_last_moment_does_not_keep_it_from_the_ne
     assert sorted(took)[1] < BACK_S, took
 
 
-def test_a_directory_that_is_made_anew_is_watched_again(place: Place) -> None:
+def test_an_engine_in_a_directory_that_is_made_anew_is_found_again(place: Place) -> None:
     with place.plugin() as child:
         with Engine(place.socket) as engine:
             engine.plugged()
@@ -220,20 +221,22 @@ def test_its_last_words_are_left_where_kubernetes_looks(place: Place, tmp_path: 
     words = tmp_path / "termination-log"
     words.touch()
     start = (
-        "import sys; from pathlib import Path; from installer.host import nri_plugin, termination; "
-        f"termination.PATH = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
+        "import sys; from pathlib import Path; from installer.nri import plugin as nri_plugin; from installer.host import events; "
+        f"events.TERMINATION_LOG = Path({str(words)!r}); sys.exit(nri_plugin.main(sys.argv[1:]))"
     )
-    files = [str(place.socket), str(place.state), str(place.directory / "lock"), ""]
+    lock = os.open(place.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    files = [str(place.socket), str(place.state), str(place.directory / "lock"), str(lock)]
     command = [sys.executable, "-c", start, *files, "json", "name", "10", "operator=a.com/b"]
 
     with (
         Engine(place.socket) as engine,
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=PROJECT) as child,
+        subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=PROJECT, pass_fds=[lock]) as child,
     ):
         with pytest.raises(ConnectionResetError):
             engine.accept().register("2.0.8")
 
         assert child.wait(10) == 1
+    os.close(lock)
     assert words.read_text().startswith("cannot give CDI devices by NRI (containerd 2.0.8 takes them")
 
 
@@ -339,7 +342,7 @@ def test_a_socket_that_is_not_roots_is_not_used(place: Place, monkeypatch: pytes
 
 
 def test_a_state_is_read_as_it_was_told(place: Place) -> None:
-    nri_state.publish(str(place.state), State(problem="x"))
+    nri_plugin.publish(str(place.state), State(problem="x"))
 
     assert json.loads(place.state.read_text())["problem"] == "x"
     assert "not registered since" not in place.call("status").stdout  # nobody holds the lock
@@ -375,6 +378,7 @@ def test_of_two_plugins_the_one_whose_lock_another_has_taken_ends(place: Place) 
         until(place.state, '"registered": true')
         lock = place.directory / "toolkit-installer.pid"
         with lock.with_suffix(".new").open("w") as file:
+            os.fchmod(file.fileno(), 0o600)  # as a plugin makes its own
             fcntl.flock(file, fcntl.LOCK_EX)
             lock.with_suffix(".new").rename(lock)
 
@@ -390,7 +394,8 @@ def test_what_is_no_pidfile_is_left_alone(place: Place) -> None:
         lock = place.directory / "toolkit-installer.pid"
         lock.with_suffix(".new").write_text("somebody's\n")
         lock.with_suffix(".new").rename(lock)
-        child.send_signal(signal.SIGURG)
+        time.sleep(nri_plugin.WATCH_S + 0.5)
 
+        assert child.poll() is None
         assert plugin.create(WISH)["payload"]
         assert lock.read_text() == "somebody's\n"

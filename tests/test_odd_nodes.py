@@ -14,15 +14,15 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.engines import ENGINES
-from installer.decide.errors import Exit, InstallerError, UsageError
-from installer.decide.inode import File, Meta
-from installer.decide.options import Options
+from installer.engines import ENGINES
+from installer.engines.command_line import overruling, path_of
+from installer.engines.hints import without_cri
+from installer.engines.restart import numbers
+from installer.errors import Exit, InstallerError, UsageError
 from installer.host import inodes
 from installer.host.files import Host
-from installer.record.cmdline import overruling, path_of
-from installer.record.engines import numbers
-from installer.record.hints import without_cri
+from installer.model.files import File, Meta
+from installer.model.options import Options
 from tests.support.site import DAEMON_JSON, LEDGER, PROJECT, Site, sentence, waits
 from tests.support.waiting import until_it_sleeps
 
@@ -113,7 +113,7 @@ def test_memory_that_is_over_half_way_is_a_sentence_and_leaves_no_trace(
         assert site.call("install").returncode == 0
     before = site.tree()
     starved = (
-        "import sys; from installer.record import probe; from installer.cli import main\n"
+        "import sys; from installer.change import observe as probe; from installer.cli.app import main\n"
         "def none_left(*_, **__): raise MemoryError\n"
         "probe.contents_of = none_left\n"
         "sys.exit(main(sys.argv[1:]))"
@@ -146,8 +146,8 @@ def test_objects_in_objects_are_refused_as_well(site: Site) -> None:
         pytest.param(lambda rows: rows["engines"][0].update(name="podman"), "engine podman", id="an engine"),
         pytest.param(lambda rows: rows["configs"][0].update(engine="podman"), "engine podman", id="a config's"),
         pytest.param(lambda rows: rows.update(version=2), "version 2", id="a later version"),
-        pytest.param(lambda rows: rows.update(directories="/etc"), "a list", id="a text for a list"),
-        pytest.param(lambda rows: rows["toolkit"].update(version=7), "a text", id="a number for a text"),
+        pytest.param(lambda rows: rows.update(directories="/etc"), "`$.directories`", id="a text for a list"),
+        pytest.param(lambda rows: rows["toolkit"].update(version=7), "`$.toolkit.version`", id="a number for a text"),
         pytest.param(lambda rows: rows["toolkit"].update(version="../../etc"), "version", id="a way out"),
         pytest.param(lambda rows: rows["configs"][0].update(path="etc/x"), "etc/x", id="a relative path"),
         pytest.param(lambda rows: rows.update(later=True), "later", id="a key of later"),
@@ -289,7 +289,7 @@ def test_after_a_clean_roll_back_status_does_not_say_that_it_did_not_finish(site
 @pytest.mark.parametrize(("act", "moment"), [("carry_out", 0), ("_do", 0), ("_do", 1), ("_do", 4)])
 def test_status_tells_of_an_install_that_was_killed(site: Site, act: str, moment: int) -> None:
     code = (
-        "import os, signal, sys; from installer.record import transaction as t; from installer.cli import main\n"
+        "import os, signal, sys; from installer.change import transaction as t; from installer.cli.app import main\n"
         "name, left = sys.argv.pop(1), [int(sys.argv.pop(1))]\n"
         "act = getattr(t, name)\n"
         "def do(*words, **more):\n"
@@ -307,7 +307,8 @@ def test_status_tells_of_an_install_that_was_killed(site: Site, act: str, moment
     assert json.loads((site.root / LEDGER).read_text())["finished"] is False
     assert told.returncode == 1
     assert re.search(
-        "BAD unfinished +the last install or undo was cut short; run install or uninstall again", told.stdout
+        "BAD unfinished +the last install or undo failed or was cut short; run install or uninstall again",
+        told.stdout,
     )
     assert site.call("uninstall").returncode == 0
 

@@ -10,11 +10,10 @@ import click
 import pytest
 from hypothesis import given
 
-from installer.decide.edits import Syntax
-from installer.decide.edits.masked import masked
-from installer.decide.edits.secrets import MASK
-from installer.decide.inode import File
-from installer.show import diff
+from installer.cli.output import diff
+from installer.config_text import Syntax
+from installer.config_text.masked import MASK, masked
+from installer.model.files import File
 from tests.decide.edits.texts import json_texts, toml_texts
 from tests.support.site import DAEMON_JSON, Site
 

@@ -118,6 +118,55 @@ def test_a_check_that_is_killed_is_done_again_and_the_run_goes_on(site: Site) ->
     assert site.tree() == before
 
 
+# Python loads it before the program: a check that was asked for hangs within its first step until it is told to end.
+HANGS = """
+import signal, sys, time
+
+def hang(event, arguments):
+    if event == "os.rename" and str(arguments[1]).endswith("daemon.json"):
+        for _ in range(3000):
+            time.sleep(0 if signal.SIGTERM in signal.sigpending() else 0.01)
+
+if "asked" in sys.orig_argv[2:4]:
+    sys.addaudithook(hang)
+"""
+
+
+def test_a_check_that_hangs_is_ended_after_its_step_and_the_next_one_does_the_rest(site: Site) -> None:
+    before = site.tree()
+    copy, configs = site.root.parent / "copy", [DAEMON_JSON, "etc/containerd/config.toml"]
+    shutil.copytree(PROJECT / "installer", copy / "installer")
+    text = (copy / "installer/supervisor.py").read_text()
+    assert " HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0\n" in text
+    (copy / "installer/supervisor.py").write_text(text.replace(" 300.0\n", " 3.0\n"))
+    (copy / "sitecustomize.py").write_text(HANGS)
+    others = {name: (site.root / name).read_bytes() for name in configs}
+    environment = ENVIRONMENT | {"PYTHONPATH": str(copy)}
+    with subprocess.Popen(
+        site.command("run"), stderr=subprocess.PIPE, text=True, env=environment, cwd=copy
+    ) as child:
+        waits(child)
+        for name, content in others.items():
+            (site.root / name).write_bytes(content)
+        child.send_signal(signal.SIGHUP)
+        assert child.stderr is not None
+        said = list[tuple[str, str]]()
+        while ("drift repaired", "") not in said:
+            line = json.loads(child.stderr.readline())
+            said.append((line["event"], line.get("path", "")))
+        child.terminate()
+
+        assert child.wait(30) == 0
+    assert said == [
+        ("drift found", ""),
+        ("config written", f"/{configs[0]}"),
+        ("drift found", ""),
+        ("config written", f"/{configs[1]}"),
+        ("drift repaired", ""),
+    ]
+    assert site.tree() == before
+
+
 def test_an_undo_that_is_killed_is_said_and_the_next_one_finishes(site: Site) -> None:
     before = site.tree()
     with site.running() as child:
@@ -291,10 +340,10 @@ def test_who_carries_an_undo_on_has_a_copy_of_the_options_and_the_environment_of
     copy = site.root.parent / "copy"
     with site.running("--on-exit", "keep") as child:
         shutil.copy(site.root / f"{PIDFILE}.options", copy)
-        # As successor.py is called by the unit of systemd's, while run awaits that it has the ledger.
-        script, start = (str(PROJECT / "installer" / name) for name in ("host/successor.py", "start.py"))
+        # As the unit of systemd's does it, while run awaits that it has the ledger.
+        start = str(PROJECT / "installer/start.py")
         again = [sys.executable, start, "undo", str(copy), "", "0"]
-        command = [sys.executable, "-I", "-S", script, str(child.pid), *again]
+        command = [sys.executable, "-I", "-S", start, "successor", str(child.pid), *again]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as unit:
             child.terminate()
             assert child.wait(30) == 0

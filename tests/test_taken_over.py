@@ -1,13 +1,13 @@
 """A runtime of ours that somebody has taken over stays whole at an undo: what we wrote there is his by then."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.edits import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
-from installer.decide.undone import value_at
+from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
+from installer.engines.config_edits import value_at
 from tests.support.site import DAEMON_JSON, Site
 
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -62,32 +62,32 @@ def test_all_of_a_runtime_that_leads_elsewhere_stays_and_the_others_go(
     assert not (site.root / "usr/local/nvidia").exists()
 
 
-@pytest.mark.parametrize(
-    ("path", "key", "value", "left"),
-    [
-        pytest.param(
-            CONTAINERD, (*CONTAINERD_RUNTIMES, "nvidia", "runtime_type"), "io.containerd.runsc.v1",
-            ", less the name of our program", id="a shim",
-        ),
-        pytest.param(
-            DAEMON_JSON, ("runtimes", "nvidia"), {"runtimeType": "io.containerd.kata.v2", "args": []},
-            " as it is", id="another entry",
-        ),
-    ],
-)  # fmt: skip
-def test_a_runtime_that_has_another_shim_names_us_no_more(
-    site: Site, path: str, key: Key, value: Value, left: str
-) -> None:
+def test_a_runtime_that_has_another_shim_stays_and_so_does_the_program_that_it_names(site: Site) -> None:
     assert site.call("install").returncode == 0
-    _edit(site, path, Want(key, value))
-    taken = value_at(_tree(site, path), key)
+    key = (*CONTAINERD_RUNTIMES, "nvidia", "runtime_type")
+    _edit(site, CONTAINERD, Want(key, "io.containerd.runsc.v1"))
+    taken = value_at(_tree(site, CONTAINERD), key[:-1])
+
+    done = site.call("uninstall")
+
+    assert done.returncode == 4, done.stderr
+    assert f"remove the toolkit (/{CONTAINERD} names {OURS}" in done.stderr
+    assert value_at(_tree(site, CONTAINERD), key[:-1]) == taken
+    _edit(site, CONTAINERD, Want((*key[:-1], "options", "BinaryName"), "/usr/bin/runsc"))
+    assert site.call("uninstall").returncode == 0
+    assert not (site.root / "usr/local/nvidia").exists()
+
+
+def test_another_entry_in_the_place_of_ours_stays(site: Site) -> None:
+    assert site.call("install").returncode == 0
+    key, entry = ("runtimes", "nvidia"), {"runtimeType": "io.containerd.kata.v2", "args": []}
+    _edit(site, DAEMON_JSON, Want(key, entry))
 
     done = site.call("uninstall")
 
     assert done.returncode == 0, done.stderr
-    assert value_at(_tree(site, path), key) == taken
-    assert OURS not in (site.root / path).read_text()
-    assert f"left the runtime nvidia in /{path}{left}: somebody has made it start" in done.stderr
+    assert value_at(_tree(site, DAEMON_JSON), key) == entry
+    assert f"left the runtime nvidia in /{DAEMON_JSON} as it is: somebody has made it start" in done.stderr
 
 
 def test_what_docker_may_not_have_beside_a_path_does_not_come_back_beside_somebody_elses(site: Site) -> None:
@@ -172,10 +172,10 @@ def test_a_default_that_was_taken_over_stays_where_nobody_defines_the_one_before
     _edit(site, DAEMON_JSON, replace(v2, key=v2.key[:2], value=ABSENT))
     _edit(site, DAEMON_JSON, Want(("runtimes", "nvidia", "path"), "/usr/sbin/runc"))
 
+    kept = _tree(site, DAEMON_JSON)
+
     done = site.call("uninstall")
 
-    assert done.returncode == 0, done.stderr
-    left = _tree(site, DAEMON_JSON)
-    assert left["default-runtime"] == "nvidia"
-    assert left["runtimes"] == {"nvidia": {"path": "/usr/sbin/runc", "args": []}}
-    assert "did not make v2 the default runtime of Docker again (nobody defines it any more)" in done.stderr
+    assert done.returncode == 4, done.stderr
+    assert _tree(site, DAEMON_JSON) == kept
+    assert "is not defined)" in done.stderr

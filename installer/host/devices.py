@@ -5,10 +5,13 @@ import socket
 import stat
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.host.files import Host
+from installer.errors import InstallerError
+from installer.host.files import READ_ONLY, Host
+from installer.host.inodes import opened
 from installer.watch import lacks_room
 
 KMSG: Final = PurePosixPath("/dev/kmsg")
@@ -36,9 +39,9 @@ def character_devices(
             yield name, os.major(status.st_rdev), os.minor(status.st_rdev), _label(local / name)
 
 
-def _label(path: Path) -> str:
+def _label(here: Path) -> str:
     try:
-        label = os.getxattr(path, "security.selinux", follow_symlinks=False)
+        label = os.getxattr(here, "security.selinux", follow_symlinks=False)
     except OSError:
         return ""
     return label.rstrip(b"\0").decode(errors="backslashreplace")
@@ -50,26 +53,14 @@ def kernel_log(host: Host, words: Collection[str]) -> tuple[str, ...]:
     Everything that is there is read, but no longer than half a second: the kernel may be talking.
     """
     found: list[str] = []
-    try:
-        fd = os.open(host.local_path(KMSG), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ()
     deadline = time.monotonic() + LOG_S
-    try:
+    with suppress(OSError), opened(host.local_path(KMSG), os.O_RDONLY | os.O_NONBLOCK) as fd:
         for _ in range(LOG_LINES):
-            if time.monotonic() > deadline:
-                break
-            try:
-                record = os.read(fd, RECORD_BYTES)
-            except BrokenPipeError:  # overwritten meanwhile: the next one is there
-                continue
-            except OSError:  # EAGAIN: that was the last one
-                break
-            if not record:
-                break
-            found += [line for line in _messages(record) if any(word in line for word in words)]
-    finally:
-        os.close(fd)
+            with suppress(BrokenPipeError):  # overwritten meanwhile: the next one is there
+                record = os.read(fd, RECORD_BYTES)  # EAGAIN: that was the last one
+                if not record or time.monotonic() > deadline:
+                    break
+                found += [line for line in _messages(record) if any(word in line for word in words)]
     return tuple(found[-KEPT_LINES:])
 
 
@@ -107,11 +98,9 @@ def listens(host: Host, path: PurePosixPath) -> bool | None:
 
 def is_read_only(host: Host, path: PurePosixPath) -> bool:
     """Tell whether nothing can be written at ``path``, for its file system is mounted so."""
-    standing = next((each for each in (path, *path.parents) if host.exists(each)), path)
-    try:
-        return bool(os.statvfs(host.local_path(standing)).f_flag & os.ST_RDONLY)
-    except OSError:
-        return False
+    with suppress(InstallerError):
+        return READ_ONLY in host.mounted(path)
+    return False
 
 
 def is_full(host: Host, path: PurePosixPath) -> bool:

@@ -1,14 +1,33 @@
-"""What happened, told as events: a constant text in the past tense, and facts as its fields.
+"""What happened, told as events, and the standard streams: no reader that is gone or slow delays a stop.
 
-``installer.log`` chooses how they look. No library is loaded to tell one: each start tells a few.
+An event is a constant text in the past tense, and facts as its fields; ``cli.log`` chooses how they look.
 """
 
+import errno
+import io
 import json
+import os
+import select
+import stat
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from installer.errors import InstallerError, InternalError
 
 Writer = Callable[[str, str, Mapping[str, Any]], None]
+
+STDOUT: Final = 1
+STDERR: Final = 2
+PATIENCE_S: Final = 0.5
+POLL_S: Final = 0.1
+REMEDY: Final = "give it a file or a reader that takes it, then run again"
+# Where Kubernetes looks why a container has ended; on a host there is no such file.
+TERMINATION_LOG: Final = Path("/dev/termination-log")
+TERMINATION_BYTES: Final = 4096  # Kubernetes reads no more
 
 
 class Log:
@@ -40,3 +59,180 @@ def _write(level: str, event: str, fields: Mapping[str, Any]) -> None:
 
 
 log = Log(_write)
+
+
+def writer(*, readable: bool) -> Writer:
+    """Return what writes events to stderr, and never waits for who reads them."""
+
+    def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if readable:
+            words = " ".join(f"{name}={value}" for name, value in fields.items())
+            text = f"{now} [{level}] {event} {words}\n"
+        else:
+            text = line({**fields, "event": event, "level": level, "timestamp": now}) + "\n"
+        write(STDERR, text.encode(errors="backslashreplace"), lambda: False)
+
+    return write_event
+
+
+@contextmanager
+def internal_errors() -> Iterator[None]:
+    """Let whatever the block raises be an InstallerError, and log where an unexpected exception came from.
+
+    Raises:
+        InternalError: in the place of any exception that is no InstallerError.
+    """
+    try:
+        yield
+    except InstallerError:
+        raise
+    except Exception as error:
+        internal = InternalError(error)
+        if internal.code != "no-memory":  # that sentence says all, and there is nothing to report
+            # Not its text, which may quote a config.
+            log.error("internal error", kind=internal.kind, frames=list(internal.frames))  # noqa: TRY400
+        raise internal from error
+
+
+def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
+    """Write in parts that fit whole where poll(2) sees room, so that nothing blocks; tell whether all went.
+
+    ``goes_on`` is asked again and again while there is no room.
+    """
+    try:
+        return _write_all(fd, content, goes_on)
+    except OSError:  # the reader has gone, or its disk is full
+        return False
+
+
+def _write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
+    """Do what ``write`` does; OSError where the other side takes nothing."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    waits_s = 0.0
+    while content:
+        if poll.poll(waits_s * 1000):
+            with suppress(BlockingIOError):  # the other side of the pipe made it so
+                content = content[os.write(fd, content[: select.PIPE_BUF]) :]
+        elif not goes_on():
+            return False
+        waits_s = POLL_S
+    return True
+
+
+def patient() -> Callable[[], bool]:
+    """Return what says for ``PATIENCE_S`` that a write goes on."""
+    until = time.monotonic() + PATIENCE_S
+    return lambda: time.monotonic() < until
+
+
+class _Stream(io.RawIOBase):
+    """Standard output or error; what finds no reader is lost, and all that comes after it.
+
+    ``failure`` is why it was lost, but for a reader that has gone away: that has seen what it wanted.
+    """
+
+    def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
+        self._fd, self._patience, self._closed = fd, patience, closed
+        self.lost = closed
+        self.failure: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def write(self, content: Any) -> int:
+        taken = bytes(content)
+        if self._closed:
+            self.failure = OSError(errno.EBADF, "it is closed")
+        try:
+            self.lost = self.lost or not _write_all(self._fd, taken, self._patience())
+        except (BrokenPipeError, ConnectionResetError):
+            self.lost = True
+        except OSError as error:
+            self.lost, self.failure = True, error
+        return len(taken)
+
+
+def open_standard_streams(stopping: Callable[[], bool]) -> Callable[[], bool]:
+    """Open those of the three that are closed, and let the others hold nobody.
+
+    A log line would go to the next file of ours where stderr is closed. What stdout is to get waits for its
+    reader, as long as nobody asks us to stop; what stderr is to get waits ``PATIENCE_S``.
+
+    Returns:
+        What flushes stdout and tells whether all got there; why not is said, unless a stop cut it short.
+    """
+    closed = {fd for fd in range(STDERR + 1) if _open_closed(fd)}
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    cut_short = False
+
+    def goes_on() -> bool:
+        nonlocal cut_short
+        cut_short = stopping()
+        return not cut_short
+
+    stdout = _Stream(STDOUT, lambda: goes_on, closed=STDOUT in closed)
+    sys.stdout = _text(stdout, sys.stdout)
+    sys.stderr = _text(_Stream(STDERR, patient, closed=STDERR in closed), sys.stderr)
+
+    def finish() -> bool:
+        sys.stdout.flush()
+        try:
+            os.close(os.dup(STDOUT))  # NFS tells only now that there was no room
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                stdout.failure = stdout.failure or error
+        if stdout.failure is not None:
+            reason = (stdout.failure.strerror or str(stdout.failure)).lower()
+            sys.stderr.write(f"toolkit-installer: cannot write to standard output ({reason}); {REMEDY}\n")
+        return not cut_short and stdout.failure is None
+
+    return finish
+
+
+def _open_closed(fd: int) -> bool:
+    """Open a standard stream that is closed, so that no file of ours gets its number; tell whether it was."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        try:
+            os.open(os.devnull, os.O_RDWR)
+        except OSError:  # there is nothing in /dev
+            os.memfd_create("closed")
+        os.set_inheritable(fd, True)  # noqa: FBT003 - no name to give it
+        return True
+    return False
+
+
+def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
+    # A path may have any bytes: what the terminal's encoding has no letters for is shown by its number.
+    encoding = getattr(before, "encoding", None) or "utf-8"
+    buffer = io.BufferedWriter(stream)
+    return io.TextIOWrapper(
+        buffer,
+        encoding,
+        errors="backslashreplace",
+        line_buffering=stream.isatty() or stream.fileno() == STDERR,
+    )
+
+
+def leave(text: str) -> None:
+    """Let ``text`` be the container's last words, if it is one; that it cannot be written stops nothing."""
+    with suppress(OSError):
+        # Whatever it is: a FIFO is opened without waiting for somebody to read it.
+        fd = os.open(TERMINATION_LOG, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.ftruncate(fd, 0)
+                content = text.encode(errors="backslashreplace")[: TERMINATION_BYTES - 1]
+                # A character that is cut in two is none.
+                os.write(fd, content.decode(errors="ignore").encode() + b"\n")
+        finally:
+            os.close(fd)

@@ -8,13 +8,13 @@ an absolute link in a mounted host root must not lead into our own image.
 import errno
 import os
 import stat
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
-from installer.decide.errors import InstallerError
-from installer.decide.inode import File, Kind
+from installer.errors import InstallerError
 from installer.host.inodes import (
     exchange_names,
     find_name,
@@ -22,16 +22,20 @@ from installer.host.inodes import (
     kind_of,
     labelled_as_neighbours,
     meta_of,
-    no_file,
+    opened,
     refuse,
     refuse_missing_root,
     remove_name,
     staged_name,
-    too_large,
     translated,
     write_synced,
 )
-from installer.host.places import DIRECTORY, Mount, Place, Places
+from installer.host.kernel import trusted_uids
+from installer.host.paths import DIRECTORY, Place, Places
+from installer.model.files import Entry, File, Kind
+from installer.model.typed_json import loads
+
+T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 16 << 20  # of a file, which may be anybody's
@@ -45,7 +49,7 @@ class Host(Places):
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> Self:
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
         refuse_missing_root(root)
-        host = cls([Mount(PurePosixPath("/"), Path(root))])
+        host = cls({PurePosixPath("/"): Path(root)})
         for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
             host.mount(host.resolve(directory), Path(local))  # a path is looked up without its links
         return host
@@ -71,29 +75,18 @@ class Host(Places):
         """
         with translated("read", path):
             try:
-                with self.place(path).opened() as (directory, name):
+                with (
+                    self.place(path).opened() as (directory, name),
                     # Whatever it is: a FIFO is opened without waiting for somebody to write into it.
-                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                    fd = os.open(name, flags, dir_fd=directory)
+                    opened(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory) as fd,
+                ):
+                    return _read(fd, path)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             except OSError as error:
                 if error.errno != errno.ENXIO:  # a socket
                     raise
-                raise no_file(path, "not a regular file") from error
-            try:
-                status = os.fstat(fd)
-                if not stat.S_ISREG(status.st_mode):
-                    found = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-                    raise no_file(path, found)
-                content = bytearray()
-                while part := os.read(fd, READ_BYTES):
-                    content += part
-                    if len(content) > MOST_BYTES:
-                        raise too_large(path, MOST_BYTES)
-                return File(bytes(content), meta_of(fd, status))
-            finally:
-                os.close(fd)
+                raise _no_file(path, "not a regular file") from error
 
     def refuse_unreplaceable(self, path: PurePosixPath) -> None:
         """Raise where a file can be read but not replaced by a rename.
@@ -132,17 +125,6 @@ class Host(Places):
             with _staged(at) as (directory, name):
                 write_synced(name, file.content, labelled_as_neighbours(at.local_path, file.meta), directory)
 
-    def stage(self, path: PurePosixPath, file: File) -> PurePosixPath:
-        """Put ``file`` where ``replace`` would stage it, for somebody to look at; ``sweep`` removes it."""
-        with translated("stage", path):
-            place = self.place(path)
-            staged = _beside(place)
-            with staged.opened() as (directory, name):
-                remove_name(name, directory)
-                write_synced(name, file.content, file.meta, directory)
-            up = len(place.local_path.parts) - len(staged.local_path.parts)
-            return self.resolve(path).parents[up] / name
-
     def sweep(self, path: PurePosixPath) -> None:
         """Remove what a killed ``replace`` or ``link`` of ``path`` left beside it."""
         for last in (False, True):
@@ -165,11 +147,8 @@ class Host(Places):
         with translated("make the directory", path), self.place(path).opened() as (directory, name):
             with suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=directory)
-                made = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-                try:
+                with opened(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as made:
                     os.fchmod(made, mode)  # the umask may have taken something away
-                finally:
-                    os.close(made)
                 os.fsync(directory)
                 return
             if not stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
@@ -272,6 +251,30 @@ class Host(Places):
             return os.statvfs(self.local_path(standing))
 
 
+def _read(fd: int, path: PurePosixPath) -> File:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise _no_file(path, "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
+    content = bytearray()
+    while part := os.read(fd, READ_BYTES):
+        content += part
+        if len(content) > MOST_BYTES:
+            raise InstallerError(
+                f"read {path} (it has more than {MOST_BYTES >> 20} MiB)",
+                remedy="make it smaller, or move it away",
+                code="file-operation-failed",
+            )
+    return File(bytes(content), meta_of(fd, status))
+
+
+def _no_file(path: PurePosixPath, found: str) -> InstallerError:
+    return InstallerError(
+        f"read {path} (it is {found})",
+        remedy="put a file in its place, or move it away",
+        code="file-not-replaceable",
+    )
+
+
 def _beside(place: Place) -> Place:
     """Return where the next content of ``place`` is written."""
     staged = staged_name(place.local_path)
@@ -293,3 +296,96 @@ def _staged(place: Place) -> Iterator[tuple[int, str]]:
                 remove_name(staged, beside)
             raise
         os.fsync(directory)
+
+
+CAPABILITIES: Final = "security.capability"
+
+
+def entries(host: Host, path: PurePosixPath) -> dict[PurePosixPath, Entry]:
+    """Return what stands at ``path``, which is ``.``, and below it."""
+    local = host.local_path(path)
+    trusted = trusted_uids()
+    return {PurePosixPath(file.relative_to(local)): _entry(file, trusted) for file in host.below(path)}
+
+
+def entry_of(host: Host, path: PurePosixPath) -> Entry | None:
+    """Return what stands at ``path``, no link followed in the last place; None where there is nothing."""
+    try:
+        return _entry(host.local_path(path, last=False), trusted_uids())
+    except OSError:
+        return None
+
+
+def _entry(local: Path, trusted: frozenset[int]) -> Entry:
+    status = local.lstat()
+    return Entry(
+        status.st_size,
+        stat.S_IMODE(status.st_mode),
+        str(local.readlink()) if stat.S_ISLNK(status.st_mode) else "",
+        owned=status.st_uid in trusted,
+        directory=stat.S_ISDIR(status.st_mode),
+        capabilities=stat.S_ISREG(status.st_mode) and _has_capabilities(local),
+    )
+
+
+def _has_capabilities(local: Path) -> bool:
+    try:
+        return bool(os.getxattr(local, CAPABILITIES, follow_symlinks=False))
+    except OSError:  # none, or a file system that has none
+        return False
+
+
+def restrict(host: Host, path: PurePosixPath, mode: int) -> None:
+    """Make a file or directory this user's, with ``mode``; no link is followed."""
+    with (
+        translated("restrict", path),
+        host.place(path, last=False).opened() as (directory, name),
+        opened(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory) as fd,
+    ):
+        if os.fstat(fd).st_uid not in trusted_uids():
+            os.fchown(fd, os.geteuid(), -1)
+        os.fchmod(fd, mode)
+
+
+def text(host: Host, path: PurePosixPath) -> str:
+    """Return the text of a file, whatever its bytes; "" where it cannot be read."""
+    try:
+        return text_of(host.read(path))
+    except InstallerError:
+        return ""
+
+
+def text_of(file: File | None) -> str:
+    """Return the text of a file that was read; "" where there is none.
+
+    With a byte order mark of UTF-16 it is in that: engines read their specifications so, too.
+    """
+    if file is None:
+        return ""
+    encoding = "utf-16" if file.content[:2] in {BOM_UTF16_LE, BOM_UTF16_BE} else "utf-8"
+    return file.content.decode(encoding, errors="replace")
+
+
+def told_by_root(host: Host, path: PurePosixPath, kind: type[T]) -> T | None:
+    """Return what a file of root's says in JSON; None where that cannot be had, or is of another kind."""
+    try:
+        file = host.read(path)
+        return loads(file.content, kind) if file is not None and file.meta.uid in trusted_uids() else None
+    except (InstallerError, RecursionError, ValueError):
+        return None
+
+
+def is_file(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a file is seen at ``path``: not behind a link that somebody who is not root can place."""
+    try:
+        return host.kind(path) is Kind.FILE
+    except InstallerError:
+        return False
+
+
+def is_absent(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether nothing is at ``path``; not where nobody can tell, as ``is_file``."""
+    try:
+        return not host.exists(path)
+    except InstallerError:
+        return False

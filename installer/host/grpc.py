@@ -19,9 +19,9 @@ CODES: Final = (
 class StatusError(Exception):
     """The call ended with another status than OK: ``code`` is its name, ``words`` are the server's."""
 
-    def __init__(self, code: str, words: str) -> None:
-        super().__init__(f"{code}: {words}")
-        self.code, self.words = code, words
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.words = code, text
 
 
 def call(path: str, method: str, request: bytes, *, timeout_s: float) -> bytes:

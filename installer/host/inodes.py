@@ -11,10 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, NoReturn
 
-from installer.decide.data import replace
-from installer.decide.errors import InstallerError, Option, Remedy
-from installer.decide.inode import Kind, Meta
+from msgspec.structs import replace
+
+from installer.errors import InstallerError, Option, Remedy
 from installer.host.kernel import mounts
+from installer.model.files import Kind, Meta
 
 RENAME_EXCHANGE: Final = 2  # linux/fs.h
 STAGED: Final = ".toolkit-installer"
@@ -34,15 +35,13 @@ REMEDIES: Final = {
 }
 
 
-def refuse(verb: str, path: PurePosixPath, error: OSError) -> NoReturn:
-    """Raise what ``error`` means to the owner of the host.
-
-    Raises:
-        InstallerError: always; the remedy depends on the errno.
-    """
-    reason = (error.strerror or str(error)).lower()
-    remedy = REMEDIES.get(error.errno or 0, "make it possible, then run again")
-    raise InstallerError(f"{verb} {path} ({reason})", remedy=remedy, code="file-operation-failed") from error
+def refuse(verb: str, path: PurePosixPath, os_error: OSError) -> NoReturn:
+    """Raise InstallerError with what ``os_error`` means to the owner of the host."""
+    reason = (os_error.strerror or str(os_error)).lower()
+    remedy = REMEDIES.get(os_error.errno or 0, "make it possible, then run again")
+    raise InstallerError(
+        f"{verb} {path} ({reason})", remedy=remedy, code="file-operation-failed"
+    ) from os_error
 
 
 @contextmanager
@@ -55,11 +54,7 @@ def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
 
 
 def refuse_missing_root(root: PurePosixPath) -> None:
-    """Raise where there is no directory at ``root``, which this process was told to find the host's root at.
-
-    Raises:
-        InstallerError: always in that case.
-    """
+    """Raise InstallerError where there is no directory at ``root``, where the host's root should be."""
     with translated("look at", root):
         there = Path(root).is_dir()
     if not there:
@@ -70,22 +65,14 @@ def refuse_missing_root(root: PurePosixPath) -> None:
         )
 
 
-def no_file(path: PurePosixPath, found: str) -> InstallerError:
-    """Return why ``path`` cannot be read: something is there that is no file."""
-    return InstallerError(
-        f"read {path} (it is {found})",
-        remedy="put a file in its place, or move it away",
-        code="file-not-replaceable",
-    )
-
-
-def too_large(path: PurePosixPath, limit: int) -> InstallerError:
-    """Return why ``path`` is not read to its end."""
-    return InstallerError(
-        f"read {path} (it has more than {limit >> 20} MiB)",
-        remedy="make it smaller, or move it away",
-        code="file-operation-failed",
-    )
+@contextmanager
+def opened(where: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> Iterator[int]:
+    """Yield a descriptor for the block; it is closed for programs that are started."""
+    fd = os.open(where, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
@@ -111,15 +98,12 @@ def remove_name(name: str, dir_fd: int) -> None:
 
 def write_synced(name: str, content: bytes, meta: Meta, dir_fd: int) -> None:
     """Create a file in an open directory, on the disk when this returns; it is for root alone until then."""
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
-    try:
+    with opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=dir_fd) as fd:
         view = memoryview(content)
         while view:
             view = view[os.write(fd, view) :]
         apply_metadata(fd, meta)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def apply_metadata(fd: int, meta: Meta) -> None:
@@ -179,14 +163,8 @@ def labelled_as_neighbours(local: Path, meta: Meta) -> Meta:
 
 def kind_of(status: os.stat_result) -> Kind:
     """Return what ``status`` describes."""
-    for test, kind in (
-        (stat.S_ISREG, Kind.FILE),
-        (stat.S_ISDIR, Kind.DIRECTORY),
-        (stat.S_ISLNK, Kind.LINK),
-    ):
-        if test(status.st_mode):
-            return kind
-    return Kind.OTHER
+    kinds = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
+    return kinds.get(stat.S_IFMT(status.st_mode), Kind.OTHER)
 
 
 def staged_name(local: Path) -> Path:
@@ -214,12 +192,8 @@ def _same_mount(one: Path, other: Path) -> bool:
 
 def is_mount_point(local: Path) -> bool:
     """Tell whether something is mounted at just this place; the kernel names it without links."""
-    return str(local.parent.resolve() / local.name) in mount_points()
-
-
-def mount_points() -> frozenset[str]:
-    """Return every mount point this process sees."""
-    return frozenset(point for point, _ in mounts())
+    named = str(local.parent.resolve() / local.name)
+    return any(point == named for point, _ in mounts())
 
 
 def changed_s(local: Path) -> float:

@@ -1,20 +1,41 @@
-"""What the kernel writes into /proc, as text, whatever bytes other people's names hold; and whom we trust."""
+"""What the kernel tells in /proc, as text, whatever bytes other people's names hold; and whom we trust."""
 
 import os
 import re
 from pathlib import Path
 from typing import Final
 
-from installer.host import glance
-
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
-trusted_uids: Final = glance.trusted_uids
 _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
-def text_of(path: Path) -> str:
+def trusted_uids() -> frozenset[int]:
+    """Return whose files and processes are believed: root's, and our own where we are not root (in tests)."""
+    return frozenset({0, os.geteuid()})
+
+
+def is_roots(pid: int, proc: Path) -> bool:
+    """Tell whether a process is root's, by all four of its uids.
+
+    Not by the owner of /proc/PID: that is root for whoever forbids to be traced. Nor by the effective uid
+    alone: anybody can start a setuid program with his lock in it, and stop that for ever.
+    """
+    try:
+        uids = status_field("Uid:", pid, proc)
+    except OSError:
+        return False
+    return len(uids) == 4 and set(uids) <= {str(uid) for uid in trusted_uids()}  # noqa: PLR2004 - proc(5)
+
+
+def status_field(name: str, pid: int, proc: Path) -> list[str]:
+    """Return the words of a line of /proc/PID/status; none where it has no such line."""
+    lines = text_of(proc / f"{pid}/status").split("\n")
+    return next((line.split()[1:] for line in lines if line.startswith(name)), [])
+
+
+def text_of(here: Path) -> str:
     """Return a file of /proc as text that gives the same bytes again by os.fsencode."""
-    return os.fsdecode(path.read_bytes())
+    return os.fsdecode(here.read_bytes())
 
 
 def pids(proc: Path) -> list[int]:
@@ -41,9 +62,23 @@ def mounts(mountinfo: Path | None = None) -> list[tuple[str, str]]:
     except OSError:
         return []
     fields = (line.split(b" ", 5) for line in lines)
-    return [(unescaped(each[4]), unescaped(each[3])) for each in fields if len(each) > 5]  # noqa: PLR2004
+    return [(_unescape(each[4]), _unescape(each[3])) for each in fields if len(each) > 5]  # noqa: PLR2004
 
 
-def unescaped(word: bytes) -> str:
-    """Return a name of mountinfo as the path that it means."""
+def _unescape(word: bytes) -> str:
     return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), word))
+
+
+def boot_id() -> str:
+    """Return the id of this boot (random(4)); it changes with each one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def runs(pid: int) -> bool:
+    """Tell whether a process has ``pid``, in our own pid namespace."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def machine() -> str:
+    """Return the node's architecture as uname(2) names it."""
+    return os.uname().machine

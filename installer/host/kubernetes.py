@@ -1,16 +1,20 @@
-"""Kubernetes' API as a pod reaches it: over TLS, with the token of its service account."""
+"""Kubernetes' API as a pod reaches it, and the pods of a node by the directories of their logs."""
 
 import json
 import os
-import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse, HTTPSConnection
-from pathlib import Path
-from typing import Any, Final
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
 
-from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError
+from msgspec import Struct
+
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.host.inodes import changed_s
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 READY: Final = Path("/dev/shm/untaint.ready")  # noqa: S108 - nobody else is in the pod
@@ -19,6 +23,9 @@ PORT: Final = "KUBERNETES_SERVICE_PORT"
 SILENT_S: Final = 300.0  # the API bookmarks a watch about once a minute
 JSON_PATCH: Final = "application/json-patch+json"
 OK: Final = 200
+# NAMESPACE_NAME_UID, made right before the pod's sandbox (engine-facts.md#kubelet-pod-logs).
+POD_LOGS: Final = PurePosixPath("/var/log/pods")
+OWN_NAME: Final = "HOSTNAME"
 
 
 class RefusedError(InstallerError):
@@ -28,8 +35,7 @@ class RefusedError(InstallerError):
     status = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(Struct, frozen=True):
     """Where the API answers, and the directory of our account's token, authority and namespace.
 
     The file ``ready`` is there while the API lets us watch.
@@ -93,7 +99,10 @@ class Api:
             yield from events(answer)
 
     @contextmanager
-    def _asked(self, method: str, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
+    def _asked(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
+        import ssl
+        from http.client import HTTPSConnection
+
         # Read anew each time: the kubelet exchanges the token long before it ends.
         headers = {"Authorization": f"Bearer {(self.account / 'token').read_text().strip()}"}
         headers |= {"Accept": "application/json", **({"Content-Type": JSON_PATCH} if body else {})}
@@ -115,6 +124,8 @@ class Api:
 @contextmanager
 def understood(asked: str) -> Iterator[None]:
     """Let what is wrong with an answer be told as the answer to what was ``asked``."""
+    from http.client import HTTPException
+
     try:
         yield
     except (OSError, HTTPException, ValueError, RecursionError) as error:
@@ -136,7 +147,7 @@ def events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield told
 
 
-def _refused(method: str, path: str, answer: HTTPResponse) -> RefusedError:
+def _refused(method: str, path: str, answer: "HTTPResponse") -> RefusedError:
     said = answer.read(4096).decode(errors="replace")
     error = RefusedError(
         f"{method} {path} ({answer.status} {said})", remedy="see whether our service account has the right"
@@ -145,8 +156,32 @@ def _refused(method: str, path: str, answer: HTTPResponse) -> RefusedError:
     return error
 
 
-def _object(text: bytes) -> dict[str, Any]:
-    found = json.loads(text)
+def _object(content: bytes) -> dict[str, Any]:
+    found = json.loads(content)
     if not isinstance(found, dict):
-        raise ValueError(f"no object: {text[:80]!r}")  # noqa: TRY004 - what came is wrong, not who called
+        raise ValueError(f"no object: {content[:80]!r}")  # noqa: TRY004 - what came is wrong, not who called
     return found
+
+
+def replicas(host: Host) -> tuple[PurePosixPath, ...] | None:
+    """Return the log directories of the other pods of our DaemonSet; None where we are no pod."""
+    name = os.environ.get(OWN_NAME, "")
+    try:
+        found = host.names(POD_LOGS) if name else ()
+    except InstallerError:
+        return None
+    own = next((each for each in found if each.split("_")[1:-1] == [name]), None)
+    if own is None:
+        return None
+    beginning = f"{own.partition('_')[0]}_{name.rpartition('-')[0]}-"
+    return tuple(POD_LOGS / each for each in found if each != own and _is_alike(each, beginning))
+
+
+def _is_alike(directory: str, beginning: str) -> bool:
+    """Tell whether a pod's name is that of its DaemonSet and one more word."""
+    return directory.startswith(beginning) and "-" not in directory.removeprefix(beginning).partition("_")[0]
+
+
+def changed_since(host: Host, directories: Iterable[PurePosixPath], moment_s: float) -> bool:
+    """Tell whether one of ``directories`` was made or changed since a moment."""
+    return any(changed_s(host.local_path(path)) > moment_s for path in directories)

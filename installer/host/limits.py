@@ -1,13 +1,18 @@
-"""How much memory this process may use before the kernel ends it, and how many files it may open."""
+"""What bounds this process: memory and open files; and threads, as far as those allow them."""
 
 import re
 import resource
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
 
-from installer.decide.errors import InstallerError
+from installer.errors import InstallerError
+
+if TYPE_CHECKING:
+    from threading import Thread
 
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -80,11 +85,104 @@ def free_memory_bytes(meminfo: Path = MEMINFO, status: Path = STATUS) -> int:
     return min((each for each in free if each is not None), default=sys.maxsize)
 
 
-def _kilobytes(file: Path, name: str) -> int | None:
+def _kilobytes(local: Path, name: str) -> int | None:
     """Return a number of such a file, in bytes; None where it is not told."""
     with suppress(OSError):
         if found := re.search(
-            rf"^{name}:\s+(\d{{1,15}}) kB$", file.read_text(errors="replace"), re.MULTILINE
+            rf"^{name}:\s+(\d{{1,15}}) kB$", local.read_text(errors="replace"), re.MULTILINE
         ):
             return int(found[1]) << 10
     return None
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Begin(Protocol):
+    """Begins a piece of work, and returns what waits for it and returns what it comes to."""
+
+    def __call__(self, work: Callable[[], T], *, long: bool) -> Callable[[], T]:
+        """Begin ``work``: in a thread if it is ``long``, else it is done at once."""
+
+
+@contextmanager
+def beside() -> Iterator[Begin]:
+    """Do long work while the block goes on; an error is raised where its outcome is asked for.
+
+    What is short is done at once: a thread takes longer to start, and to take turns with the others.
+    """
+    from threading import Thread
+
+    threads: list[Thread] = []
+
+    def begin(work: Callable[[], T], *, long: bool) -> Callable[[], T]:
+        outcomes: list[Callable[[], T]] = []
+        thread = Thread(target=lambda: outcomes.append(_outcome(work)))
+        if not (long and _start(thread)):
+            thread.run()
+            return outcomes[0]
+        threads.append(thread)
+
+        def wait() -> T:
+            thread.join()
+            return outcomes[0]()
+
+        return wait
+
+    try:
+        yield begin
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def each(function: Callable[[S], T], items: Iterable[S], *, at_once: int = 8) -> list[T]:
+    """Return what ``function`` makes of each item, in their order."""
+    from threading import Thread
+
+    rest = [*enumerate(items)][::-1]
+    outcomes: dict[int, Callable[[], T]] = {}
+
+    def work() -> None:
+        with suppress(IndexError):  # nothing is left
+            while True:
+                at, item = rest.pop()
+                outcomes[at] = _outcome(partial(function, item))
+
+    threads = [Thread(target=work) for _ in range(min(at_once, len(rest)) - 1)]
+    started = [thread for thread in threads if _start(thread)]
+    work()
+    for thread in started:
+        thread.join()
+    return [outcomes[at]() for at in range(len(outcomes))]
+
+
+def _start(thread: "Thread") -> bool:
+    """Start a thread; tell whether one could be had.
+
+    None is started where memory has an end for this process alone: who starts one waits for its first word,
+    for ever where it dies for want of memory before that; and one that cannot load what it needs for its end
+    (glibc: libgcc_s) takes the whole process with it.
+    """
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
+        return False
+    try:
+        thread.start()
+    except RuntimeError:  # the cgroup or the node has no room for another
+        return False
+    return True
+
+
+def _outcome(work: Callable[[], T]) -> Callable[[], T]:
+    """Do ``work``; return what returns its outcome, or raises its error."""
+    try:
+        value = work()
+    except Exception as error:  # noqa: BLE001 - raised where the outcome is asked for
+        return partial(_raise, error)
+    return lambda: value
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

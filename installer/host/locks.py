@@ -1,41 +1,62 @@
 """Locks that tell two instances apart: flock(2) on an inode that has its name, and that only root opens.
 
-Whoever may read a file may lock it. So what is locked has mode 0600, and a lock on anything wider counts only
-where a process of root's holds it.
+Whoever may read a file may lock it: a lock on one of a wider mode than 0600 counts only where a process of
+root's holds it. Who holds one tells the kernel's own table (/proc/locks): nobody takes a lock to look.
 """
 
+import errno
 import fcntl
 import os
 import re
+import signal
 import stat
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final, NoReturn
+from typing import Final
 
-from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError, LockedError, Option, Remedy
+from msgspec import Struct
+
+from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
-from installer.host.glance import MAX_PID_BYTES
-from installer.host.home import open_home
-from installer.host.inodes import translated
-from installer.host.kernel import trusted_uids
-from installer.host.lock_table import PROC, has_name, lock_holder, root_holds
-from installer.host.processes import started_of
+from installer.host.inodes import opened, translated
+from installer.host.kernel import is_roots, status_field, text_of, trusted_uids
+from installer.host.processes import pidfd, started_of
 from installer.host.supervision import own_pid
+from installer.model.paths import Layout
 
+PROC: Final = Path("/proc")
 LOCK: Final = "lock"
+LEDGER: Final = Layout().ledger.name
 PRIVATE: Final = 0o600
 OTHERS: Final = 0o077
 TRIES: Final = 100  # a name that changes its inode more often than this does so on purpose
+MAX_PID_BYTES: Final = 64
 # A pid of ours or NVIDIA's, or what a crash has left of one.
-_PID = re.compile(rb"[0-9\s\0]*")
-FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PID: Final = re.compile(rb"[0-9\s\0]*")
+# Pid and inode in a line of /proc/locks, but for one that only waits.
+_FLOCK: Final = re.compile(
+    r"\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) [0-9a-f]{1,8}:[0-9a-f]{1,8}:(\d{1,20}) ", re.ASCII
+)
+# Opened as it stands: no link is followed, no other end of a FIFO waited for.
+LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
+_CLAIM: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length (0: all), pid
+# Why a process does not go on: proc(5), and where the kernel holds it, as far as it says that of a sleep.
+HALTED: Final = {
+    "T": "stopped",
+    "t": "traced",
+    "D": "frozen by its cgroup, or waiting for a disk",
+    "R": "in a loop",
+}
+FROZEN_IN, FROZEN = ("get_signal", "do_freezer_trap"), "frozen by its cgroup"
+HALTED_LOOKS, HALTED_S = 3, 0.05  # who waits for a disk goes on in a moment
+BUSY_LOOKS: Final = 20  # who has to wait for a processor takes longer
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """A held lock; it lives as long as a descriptor of it does, in this process or another one."""
 
     fd: int
@@ -48,8 +69,7 @@ class Lock:
 def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = ()) -> Lock | None:
     """Lock the directory at ``path`` by the file ``lock`` in it; None where it has gone meanwhile.
 
-    The directory itself is for everybody to read, and so to lock. ``inherited`` are descriptors of the lock
-    that ``run`` holds, where they still are this file.
+    ``inherited`` are descriptors of the lock that ``run`` holds, where they still are this file.
 
     Raises:
         LockedError: another process holds it.
@@ -57,26 +77,63 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
     """
     with translated("lock", path):
         local = host.local_path(path, last=False)
-        directory = open_home(local, path)
+        directory = _open_home(local, path)
         if directory is None:
             return None
         try:
-            file = _inherited(inherited, local / LOCK)
-            lock = Lock(_lock_file(host, directory) if file is None else file)
-            try:
-                _flock(lock.fd, local / LOCK, path)
-                still = has_name(directory, local) and has_name(lock.fd, local / LOCK)
-            except BaseException:
-                lock.release()
-                raise
-        except FileNotFoundError:  # who held it has just removed it
-            return None
+            with suppress(FileNotFoundError):  # who held it has just removed it
+                for _ in range(TRIES):
+                    if not _has_name(directory, local):
+                        return None
+                    fd = next((each for each in inherited if _has_name(each, local / LOCK)), None)
+                    fd = _open_or_make(directory) if fd is None else fd
+                    if (lock := _locked(host, fd, local / LOCK, path)) is not None:
+                        return lock
         finally:
             os.close(directory)
-        if still:
-            return lock
-        lock.release()
         return None
+
+
+def _open_or_make(directory: int) -> int:
+    """Open the lock in a directory, made where there is none: on a full disk one that is there has to do."""
+    with suppress(FileNotFoundError):
+        return os.open(LOCK, LOOK, dir_fd=directory)
+    return os.open(LOCK, LOOK | os.O_CREAT, PRIVATE, dir_fd=directory)
+
+
+def _open_home(local: Path, path: PurePosixPath) -> int | None:
+    """Open our own directory, before anything in it is believed; None where it has gone.
+
+    Raises:
+        InstallerError: it is no directory, or another user's and never ours.
+    """
+    try:
+        fd = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            raise
+        raise InstallerError(
+            f"use {path} (it is not a directory but a link or a file)",
+            remedy="move it away, then run again",
+            code="install-dir-unusable",
+        ) from error
+    if os.fstat(fd).st_uid not in trusted_uids() and not _holds_a_ledger_of_roots(fd):
+        os.close(fd)
+        raise InstallerError(
+            f"use {path} (it belongs to another user)",
+            remedy=f"move it away; or if it was ours, and its ledger names only that: chown -R root {path}",
+            code="install-dir-unusable",
+        )
+    return fd
+
+
+def _holds_a_ledger_of_roots(directory: int) -> bool:
+    """Tell whether it was ours before somebody gave it away; the ledger itself is checked when it is read."""
+    with suppress(OSError):
+        return os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid in trusted_uids()
+    return False
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
@@ -89,22 +146,39 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
     with translated("lock", path):
         local = host.local_path(path)
         for _ in range(TRIES):
-            if (lock := _new_pidfile(host, local, path)) is not None:
+            fd = _open_or_make_pidfile(local, path)
+            if fd is not None and (lock := _locked(host, fd, local, path)) is not None:
                 return lock
     raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
 
+@contextmanager
+def alone(host: Host, path: PurePosixPath) -> Iterator[None]:
+    """Hold the lock on a private file of ours for the block; nothing is made or written.
+
+    Raises:
+        LockedError: another process holds it.
+        InstallerError: the file cannot be opened.
+    """
+    with translated("lock", path):
+        local = host.local_path(path)
+        fd = os.open(local, LOOK)
+    try:
+        _flock(fd, local, path)
+        yield
+    finally:
+        os.close(fd)
+
+
 def remove_pidfile(host: Host, path: PurePosixPath) -> None:
-    """Remove the pidfile if it is one of ours, and nobody else's who runs; what is not is left as it is."""
+    """Remove the pidfile if it is one of ours and no other process holds it, else leave it as it is."""
     with translated("remove", path):
         local = host.local_path(path)
-        fd = _pidfile(local)
-        if fd is None:
-            return
-        os.close(fd)
-        holder = lock_holder(local)
-        if holder is None or holder[0] in {os.getpid(), own_pid()}:
-            host.remove(path)
+        if (fd := _open_pidfile(local)) is not None:
+            with os.fdopen(fd):
+                held = {*holders(os.fstat(fd))}
+            if held <= {os.getpid(), own_pid()}:
+                host.remove(path)
 
 
 def write_pid(lock: Lock, path: PurePosixPath) -> None:
@@ -114,58 +188,24 @@ def write_pid(lock: Lock, path: PurePosixPath) -> None:
         os.pwrite(lock.fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _process_tables(host: Host) -> tuple[Path, ...]:
-    """Return our own /proc and the host's: one that is mounted from there shows the host's processes."""
-    return tuple({PROC, host.local_path(PurePosixPath(PROC))})
-
-
-def _lock_file(host: Host, directory: int) -> int:
-    """Open the file in a directory, made where there is none, or where somebody else could lock it."""
+def _has_name(fd: int, local: Path) -> bool:
+    """Tell whether an open inode still has its name: a lock on one that lost it keeps nobody out."""
     try:
-        # For reading: that goes on a full disk and on one that is read-only.
-        fd = os.open(LOCK, FLAGS & ~os.O_RDWR, dir_fd=directory)
-        if not _is_a_neighbours(host, fd):
-            return fd
-        try:
-            os.unlink(LOCK, dir_fd=directory)
-        finally:
-            os.close(fd)
-    except FileNotFoundError:
-        pass
-    return os.open(LOCK, FLAGS | os.O_CREAT, PRIVATE, dir_fd=directory)
+        return os.path.samestat(os.fstat(fd), local.lstat())
+    except OSError:
+        return False
 
 
-def _inherited(fds: Sequence[int], local: Path) -> int | None:
-    """Return the one of ``fds`` that is open on what has the name ``local``."""
-    return next((fd for fd in fds if has_name(fd, local)), None)
-
-
-def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        _refuse(local, path, error)
-
-
-def _new_pidfile(host: Host, local: Path, path: PurePosixPath) -> Lock | None:
-    """Lock the pidfile that is there, or a new one; None where its name was lost meanwhile."""
-    try:
-        fd = os.open(local, FLAGS | os.O_CREAT | os.O_EXCL, PRIVATE)
-    except FileExistsError:
-        found = _pidfile(local)
-        if found is None:
-            if os.path.lexists(local):
-                _refuse_foreign(path)
-            return None
-        fd = found
+def _locked(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | None:
+    """Lock an open file; None where it lost its name meanwhile, or does by us for others could lock it."""
     lock = Lock(fd)
     try:
         if _is_a_neighbours(host, fd):
-            if has_name(fd, local):
+            if _has_name(fd, local):
                 local.unlink()
         else:
             _flock(fd, local, path)
-            if has_name(fd, local):
+            if _has_name(fd, local):
                 return lock
     except BaseException:
         lock.release()
@@ -174,10 +214,60 @@ def _new_pidfile(host: Host, local: Path, path: PurePosixPath) -> Lock | None:
     return None
 
 
-def _pidfile(local: Path) -> int | None:
+def _is_a_neighbours(host: Host, fd: int) -> bool:
+    """Tell whether others than root may open and so lock a file, and no process of root's is seen to do so.
+
+    So it is with NVIDIA's pidfiles. The host's own /proc is looked at, too, where it is mounted: ours shows
+    the processes of this pid namespace alone.
+    """
+    file = os.fstat(fd)
+    procs = {PROC, host.local_path(PurePosixPath(PROC))} if file.st_mode & OTHERS else ()
+    return bool(procs) and not any(holders(file, proc) for proc in procs)
+
+
+def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise LockedError(
+            f"start (another instance holds {path}{_describe_holder(local)})",
+            remedy="stop it first, or let it finish",
+        ) from error
+
+
+def _describe_holder(local: Path) -> str:
+    """Return who holds a lock, as part of a sentence; "" where nobody can tell, as of what has just gone."""
+    with suppress(OSError):
+        for pid in holders(local.stat()):
+            if (started := started_of(pid, PROC)) is not None:
+                since = time.gmtime(_booted_s() + started)
+                return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', since)} UTC"
+    return ""
+
+
+def _booted_s() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
+    """Open the pidfile that is there, or a new one; None where that has gone meanwhile."""
+    try:
+        return os.open(local, LOOK | os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE)
+    except FileExistsError as error:
+        fd = _open_pidfile(local)
+        if fd is None and os.path.lexists(local):
+            raise InstallerError(
+                f"use {path} as the pidfile (what is there is not a pidfile of root's)",
+                remedy=Remedy("move it away, or choose another ", Option("pid-file")),
+                code="name-taken",
+            ) from error
+        return fd
+
+
+def _open_pidfile(local: Path) -> int | None:
     """Open the pidfile of ours that stands there; None where there is none, or something else."""
     try:
-        fd = os.open(local, FLAGS)
+        fd = os.open(local, LOOK | os.O_RDWR)
     except OSError:
         return None
     status = os.fstat(fd)
@@ -189,58 +279,152 @@ def _pidfile(local: Path) -> int | None:
     return fd
 
 
-def _is_another(local: Path, status: os.stat_result, text: bytes) -> bool:
+def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
     """Tell whether it is the pidfile of another program, which runs and has written it.
 
-    Not where the pid is that of a later process: numbers are given again. Nor where the mode or the name says
-    that it is ours or NVIDIA's, whose pid may be of another namespace.
+    Not where the mode or the name says that it is ours or NVIDIA's, whose pid may be of another namespace.
     """
-    pid = text.strip(b"\0 \n")
+    pid = content.strip(b"\0 \n")
     if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
         return False
-    started = started_of(int(pid), PROC)
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return started is not None and booted + started <= status.st_mtime
+    started = started_of(int(pid), PROC)  # numbers are given again: a later process has not written it
+    return started is not None and _booted_s() + started <= status.st_mtime
 
 
-def _is_a_neighbours(host: Host, fd: int) -> bool:
-    """Tell whether somebody who is not root holds a lock on a file, or may at any time: he could open it.
+@contextmanager
+def claimed(host: Host, directory: PurePosixPath) -> Iterator[None]:
+    """Tell whoever holds the lock of ``directory``, during the block, that somebody waits for it.
 
-    So it is with the pidfiles of 0.1.0, and with what an admin has given a wider mode. A lock whose holder is
-    not seen counts where root alone could open the file.
+    By a lock of an open file description (fcntl(2), F_OFD_SETLK) on the same file, which an flock(2) does not
+    collide with: it needs no file of its own, ends with its process, and is seen from every pid namespace.
     """
-    wide = bool(os.fstat(fd).st_mode & OTHERS)
+    fd = None
+    with suppress(OSError):  # it has gone; or a file system without such locks: then nobody is told
+        fd = os.open(host.local_path(directory, last=False) / LOCK, LOOK)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _CLAIM.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held = root_holds(fd, _process_tables(host))
-        return held is False or (held is None and wide)
-    return wide
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
-def _refuse_foreign(path: PurePosixPath) -> NoReturn:
-    raise InstallerError(
-        f"use {path} as the pidfile (what is there is not a pidfile of root's)",
-        remedy=Remedy("move it away, or choose another ", Option("pid-file")),
-        code="name-taken",
+def is_claimed(lock: Lock) -> bool:
+    """Tell whether somebody waits for a lock that we hold."""
+    with suppress(OSError):
+        claim = fcntl.fcntl(lock.fd, fcntl.F_OFD_GETLK, _CLAIM.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        return bool(_CLAIM.unpack(claim)[0] != fcntl.F_UNLCK)
+    return False
+
+
+def _read_flocks(proc: Path) -> list[tuple[int, int]]:
+    """Return pid, and inode of the file, of each flock(2) that is held; OSError without such a table."""
+    lines = map(_FLOCK.match, text_of(proc / "locks").split("\n"))
+    return [(int(line[1]), int(line[2])) for line in lines if line]
+
+
+def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
+    """Return root's processes that have a file open, and locked one of its number.
+
+    Every file system counts its inodes for itself, and some tell another device of their locks.
+    """
+    try:
+        table = _read_flocks(proc)
+    except OSError:
+        return []
+    pids = (pid for pid, inode in table if inode == status.st_ino and is_roots(pid, proc))
+    return [pid for pid in pids if _has_open(status, pid, proc)]
+
+
+def _has_open(status: os.stat_result, pid: int, proc: Path) -> bool:
+    with suppress(OSError):  # it has ended
+        for entry in (proc / f"{pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                if os.path.samestat(entry.stat(), status):
+                    return True
+    return False
+
+
+def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
+    """Tell whether ``here`` is a pidfile of root's, held by the process of root's whose pid is in it.
+
+    Where we may not look, the table of locks has to do; where there is none to be read, it seems held.
+    """
+    try:
+        table = _read_flocks(proc)
+    except OSError:
+        table = None
+    try:
+        with opened(here, LOOK) as fd:
+            file, pid = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
+    except PermissionError:
+        return any(inode == here.stat().st_ino for _, inode in table or ())
+    except OSError:
+        return False
+    if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
+        return False
+    if table is None:
+        return True
+    return any(_is_called(holder, pid, proc) for holder in holders(file, proc))
+
+
+def _is_called(holder: int, pid: str, proc: Path) -> bool:
+    """Tell whether a process has a pid in one of its namespaces; who begins has written none yet."""
+    with suppress(OSError):  # it has ended
+        return not pid or pid in (status_field("NSpid:", holder, proc) or [str(holder)])
+    return False
+
+
+def holder_of(here: Path) -> int | None:
+    """Return the pid, in our own pid namespace, of the ``run`` that holds the pidfile at ``here``."""
+    with suppress(OSError):
+        return next(iter(holders(here.lstat())), None) if is_held_pidfile(here) else None
+    return None
+
+
+def send(here: Path, number: signal.Signals) -> int | None:
+    """Send a signal to the holder of the pidfile at ``here``; return its pid, None where nobody holds it.
+
+    Its lock proves it, not the number in the file.
+    """
+    pid = holder_of(here)
+    if pid is None:
+        return None
+    with suppress(ProcessLookupError), pidfd(pid) as process:
+        if process is None:
+            os.kill(pid, number)
+            return pid
+        if holder_of(here) == pid:  # from here on the descriptor can mean nobody else
+            signal.pidfd_send_signal(process, number)
+            return pid
+    return None
+
+
+def halted(here: Path) -> str:
+    """Return why the holder of a pidfile does not go on; "" where it does."""
+    before = None
+    for look in range(BUSY_LOOKS):
+        time.sleep(HALTED_S if look else 0)
+        try:
+            found = [_halt(pid) for pid in holders(here.stat())]
+        except OSError:
+            return ""
+        now = next((each for each in found if each[0]), None)
+        if now is None or before not in {None, now}:
+            return ""
+        before = now
+        if look + 1 >= HALTED_LOOKS and now[0] != HALTED["R"]:
+            return now[0]
+    return HALTED["R"]
+
+
+def _halt(pid: int) -> tuple[str, str]:
+    """Return why a process does not go on, and how often it has waited until now."""
+    (state, *_), (waits, *_) = (
+        status_field(name, pid, PROC) or [""] for name in ("State:", "voluntary_ctxt_switches:")
     )
-
-
-def _refuse(local: Path, path: PurePosixPath, error: OSError) -> NoReturn:
-    raise LockedError(
-        f"start (another instance holds {path}{_holder(local)})",
-        remedy="stop it first, or let it finish",
-    ) from error
-
-
-def _holder(local: Path) -> str:
-    """Return who holds a lock, as part of a sentence; "" where nobody can tell, as of what has just gone."""
     try:
-        holder = lock_holder(local)
-    except InstallerError:
-        return ""
-    if holder is None:
-        return ""
-    pid, started = holder
-    since = time.gmtime(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started)
-    return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', since)} UTC"
+        frozen = state == "S" and text_of(PROC / f"{pid}/wchan") in FROZEN_IN
+    except OSError:
+        frozen = False
+    return FROZEN if frozen else HALTED.get(state, ""), waits

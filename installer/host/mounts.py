@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from installer.decide.errors import InstallerError
+from installer.errors import InstallerError
 from installer.host import inodes, kernel
 from installer.host.files import Host
 
@@ -133,14 +133,9 @@ def resolved(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
 
 def _mount_of(local: PurePosixPath) -> tuple[PurePosixPath, PurePosixPath] | None:
     """Return the mount point above ``local``, if not the container's root, and its path within its disk."""
-    found = [mount for mount in _mounts() if mount[0] != ROOT and local.is_relative_to(mount[0])]
-    return max(found, key=lambda mount: len(mount[0].parts), default=None)
-
-
-def _mounts() -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Yield each mount point and what is mounted there within its file system."""
-    for point, root in kernel.mounts():
-        yield PurePosixPath(point), PurePosixPath(root)
+    mounts = [(PurePosixPath(point), PurePosixPath(within)) for point, within in kernel.mounts()]
+    above = [mount for mount in mounts if mount[0] != ROOT and local.is_relative_to(mount[0])]
+    return max(above, key=lambda mount: len(mount[0].parts), default=None)
 
 
 def _same(local: PurePosixPath, host: Host, candidate: PurePosixPath) -> bool:

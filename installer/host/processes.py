@@ -1,20 +1,28 @@
-"""Who answers on a socket is proven by the kernel, and only the proven process is ever signalled."""
+"""Processes: who answers on a socket is proven by the kernel, and only the proven one is ever signalled.
+
+Of the others on the host, root's alone are looked at, and the programs that they run.
+"""
 
 import errno
+import mmap
 import os
 import re
 import signal as signals
 import socket
+import stat
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
 
-from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError
-from installer.host.kernel import pids, text_of, trusted_uids
-from installer.host.sockets import connectable, held_by
+from msgspec import Struct
+
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.host.kernel import is_roots, pids, text_of, trusted_uids
+from installer.host.sockets import connectable
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
 """Makes dockerd answer."""
@@ -22,16 +30,19 @@ HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 """Makes a gRPC server (containerd, CRI-O) answer: the connection preface and an empty SETTINGS frame."""
 
+PROC: Final = PurePosixPath("/proc")
+LOOK_S: Final = 2.0  # at all processes together; a node may run ten thousands
+READ_BYTES: Final = 64 << 20
+DELETED: Final = " (deleted)"
+INOTIFY: Final = "anon_inode:inotify"
 _PROC = Path("/proc")
-_LISTENING = "00010000"  # __SO_ACCEPTCON
 _MONITORS = ("containerd-shim", "conmon")  # what comm has of them
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """The process that answers on a socket.
 
     ``name`` is its comm, ``exe`` the path in its own mount namespace (None if we may not look), ``unit`` the
@@ -47,20 +58,17 @@ class Peer:
     started: float
 
 
-@dataclass(frozen=True, slots=True)
-class Unseen:
+class Unseen(Struct, frozen=True):
     """A process answers, but in a pid namespace that we cannot see into: go by its unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Silent:
+class Silent(Struct, frozen=True):
     """Somebody listens, but gave no answer; ``reason`` says what happened instead."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NotServing:
+class NotServing(Struct, frozen=True):
     """Nobody listens: there is no socket, or it was left behind by a process that is gone."""
 
 
@@ -134,21 +142,6 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
         ) from error
 
 
-def listening(process: Path) -> frozenset[str]:
-    """Return the paths of the unix sockets that a process, a directory of /proc, listens on.
-
-    None are known of one whose descriptors we may not look at.
-    """
-    try:
-        held = held_by(process)
-        lines = [line.split(None, 7) for line in text_of(process / "net/unix").split("\n")[1:]]
-    except OSError:
-        return frozenset()
-    # number, references, protocol, flags, type, state, inode, path (net/unix/af_unix.c: unix_seq_show)
-    named = [line for line in lines if len(line) > 7]  # noqa: PLR2004 - others have no path
-    return frozenset(line[7] for line in named if line[3] == _LISTENING and f"socket:[{line[6]}]" in held)
-
-
 def unit_in(cgroup: str) -> str | None:
     """Return the systemd service that a process with this /proc/PID/cgroup is part of, the innermost one.
 
@@ -186,24 +179,24 @@ def monitors_in_unit_of(process: Path) -> int:
     return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in pids(proc) if service)
 
 
-def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
+def _is_monitor_in(process: Path, service: str, name: str) -> bool:
     try:
         return (
             text_of(process / "comm").startswith(_MONITORS)
             and _service_of(process) == service
-            and not _is_of_a_call(process, engine)
+            and not _is_of_a_call(process, name)
         )
     except OSError:  # it ended meanwhile
         return False
 
 
-def _is_of_a_call(process: Path, engine: str) -> bool:
+def _is_of_a_call(process: Path, name: str) -> bool:
     """Tell whether a conmon serves an exec, or a container that is not made yet, and not a live container."""
     if not text_of(process / "comm").startswith("conmon"):
         return False
     words = text_of(process / "cmdline").split("\0")
-    parent = text_of(process / "stat").rpartition(")")[2].split()[1]
-    return "-e" in words or parent == engine
+    parent = _fields(text_of(process / "stat"))[1]
+    return "-e" in words or parent == name
 
 
 def _service_of(process: Path) -> str:
@@ -231,37 +224,43 @@ def _seen(pid: int, proc: Path) -> Peer | None:
             return None
         started = started_of(pid, proc)
         name = _name(pid, proc)
-        cmdline = text_of(proc / f"{pid}/cmdline")
+        cmdline = _command_line(pid, proc)
         unit = unit_in(text_of(proc / f"{pid}/cgroup"))
     except OSError:  # it ended meanwhile
         return None
-    if started is None:
-        return None
-    return Peer(pid, name, _exe(pid, proc), tuple(cmdline.split("\0")[:-1]), unit, started)
+    return None if started is None else Peer(pid, name, _exe(pid, proc), cmdline, unit, started)
 
 
 def started_of(pid: int, proc: Path) -> float | None:
     """Return the start of a process, as in Peer; None if it has ended."""
     try:
-        stat = text_of(proc / f"{pid}/stat")
-        fields = stat.rpartition(")")[2].split()  # comm may hold blanks and parentheses; then comes field 3
-        return None if fields[0] in "ZX" else int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        text = text_of(proc / f"{pid}/stat")
+        return None if _fields(text)[0] in "ZX" else started_in(text)
     except (OSError, IndexError, ValueError, OverflowError):
         return None
 
 
-def started_in(stat: str) -> float:
+def started_in(text: str) -> float:
     """Return the seconds from boot to the start of the process with this /proc/PID/stat."""
-    return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return int(_fields(text)[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(text: str) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on: the second may hold blanks and parentheses."""
+    return text.rpartition(")")[2].split()
 
 
 def _name(pid: int, proc: Path) -> str:
     return text_of(proc / f"{pid}/comm").removesuffix("\n")
 
 
+def _command_line(pid: int, proc: Path) -> tuple[str, ...]:
+    return tuple(text_of(proc / f"{pid}/cmdline").split("\0")[:-1])
+
+
 def _exe(pid: int, proc: Path) -> str | None:
     try:
-        return str((proc / f"{pid}/exe").readlink()).removesuffix(" (deleted)")  # upgraded while it runs
+        return str((proc / f"{pid}/exe").readlink()).removesuffix(DELETED)  # upgraded while it runs
     except OSError:
         return None
 
@@ -294,3 +293,123 @@ def pidfd(pid: int) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+class Seen(Struct, frozen=True):
+    """One process; ``file`` tells one program from another, also where both had the same path.
+
+    ``program`` is "" where nobody may look at it: a container needs CAP_SYS_PTRACE for that.
+    ``of_host`` tells that it sees the host's files as init does, and that its program is one that root alone
+    can have written: only such a program may be started.
+    """
+
+    pid: int
+    name: str
+    program: str
+    deleted: bool
+    cmdline: tuple[str, ...]
+    file: tuple[int, int]
+    of_host: bool
+
+
+def sees_host(host: Host) -> bool:
+    """Tell whether the host's processes are in view: its first one, or the kernel's own."""
+    directory = host.local_path(PROC)
+    with suppress(OSError):
+        if text_of(directory / "2/comm") == "kthreadd\n":
+            return True
+    with suppress(OSError):
+        return text_of(directory / "1/comm") in {"systemd\n", "init\n"}
+    return False
+
+
+def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
+    """Yield root's processes, kernel threads left out.
+
+    ``unread`` has those come as well whose program nobody may look at.
+    """
+    proc = host.local_path(PROC)
+    init = _namespace(proc / "1")
+    for directory in _roots(proc):
+        pid = int(directory.name)
+        try:
+            name, cmdline = _name(pid, proc), _command_line(pid, proc)
+        except OSError:  # it ended
+            continue
+        try:
+            program = os.readlink(directory / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
+        except PermissionError:
+            if unread and cmdline:
+                yield Seen(pid, name, "", deleted=False, cmdline=cmdline, file=(0, 0), of_host=False)
+            continue
+        except OSError:  # it ended, or is a thread of the kernel's
+            continue
+        file, safe = _program(directory / "exe")
+        of_host = safe and init != "" and _namespace(directory) == init
+        yield Seen(
+            pid, name, program.removesuffix(DELETED), program.endswith(DELETED), cmdline, file, of_host
+        )
+
+
+def holds(host: Host, pid: int, mark: bytes) -> bool:
+    """Tell whether the program of a process has ``mark`` in it; only its first 64 MB are looked at."""
+    try:
+        with (host.local_path(PROC) / str(pid) / "exe").open("rb") as file:
+            size = min(os.fstat(file.fileno()).st_size, READ_BYTES)
+            if not size:
+                return False
+            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
+                return content.find(mark) >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def inotify_instances(host: Host) -> int:
+    """Return how many inotify instances root's processes hold: their limit is one for all of them."""
+    return sum(_instances(directory) for directory in _roots(host.local_path(PROC)))
+
+
+def _instances(directory: Path) -> int:
+    try:
+        links = [entry.path for entry in os.scandir(directory / "fd")]
+        return sum(os.readlink(link) == INOTIFY for link in links)  # noqa: PTH115 - the text counts
+    except OSError:
+        return 0
+
+
+def _roots(proc: Path) -> Iterator[Path]:
+    deadline = time.monotonic() + LOOK_S
+    for pid in pids(proc):
+        if time.monotonic() > deadline:
+            return
+        if is_roots(pid, proc):
+            yield proc / str(pid)
+
+
+def _namespace(directory: Path) -> str:
+    try:
+        return os.readlink(directory / "ns/mnt")  # noqa: PTH115 - the text counts
+    except OSError:
+        return ""
+
+
+def _program(exe: Path) -> tuple[tuple[int, int], bool]:
+    try:
+        status = exe.stat()
+    except OSError:
+        return (0, 0), False
+    return (status.st_dev, status.st_ino), _by_root(status)
+
+
+def root_wrote(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a program of the host is one that root alone can have written."""
+    try:
+        return _by_root(host.local_path(path).stat())
+    except OSError:
+        return False
+
+
+def _by_root(status: os.stat_result) -> bool:
+    mode = status.st_mode
+    others = mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(mode) and bool(mode & 0o111) and not others and status.st_uid in trusted_uids()

@@ -1,18 +1,21 @@
-"""The host's own programs, run in the host's own root: what they link to is there and not here."""
+"""The host's own programs, run in the host's own root, and texts for them that are on no disk."""
 
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from installer.decide.data import dataclass
-from installer.decide.errors import InstallerError
+from msgspec import Struct
+
+from installer.errors import InstallerError
 from installer.host import signals
-from installer.host.files import Host
+from installer.host.devices import size_of
+from installer.host.files import Host, is_file
+from installer.host.inodes import opened
+from installer.model.paths import EXECUTABLE_DIRS
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -22,6 +25,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
     "LANG": "C.UTF-8",
 }
 STOP_POLL_S: Final = 0.1
+MEMORY: Final = "/dev/shm"  # noqa: S108 - writable also where a container's root is not
 UNSTARTED: Final = range(125, 128)  # chroot(1): it failed itself; the program cannot be started; is not there
 
 
@@ -29,8 +33,7 @@ class LateError(InstallerError):
     """A program of the host's did not come to its end in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """What a program that came to its end gave."""
 
     returncode: int
@@ -51,6 +54,29 @@ def is_program(host: Host, path: PurePosixPath) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+
+def can_be_started(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a program stands at ``path``, or a link leads to one: a file, executable, not empty."""
+    return is_file(host, path) and is_program(host, path) and size_of(host, path) > 0
+
+
+def find_file(
+    root: PurePosixPath, places: Iterable[PurePosixPath], *, executable: bool
+) -> PurePosixPath | None:
+    """Return the first of ``places`` below ``root``, a path as this process sees it, that is a file."""
+    for place in places:
+        path = Path(root / place)
+        if path.is_file() and (not executable or path.stat().st_mode & 0o111):
+            return place
+    return None
+
+
+def find_program(root: PurePosixPath, name: str) -> PurePosixPath | None:
+    """Return where a program is below ``root``, in a directory of distributions, with links followed."""
+    places = (PurePosixPath(directory, name) for directory in EXECUTABLE_DIRS)
+    place = find_file(root, places, executable=True)
+    return PurePosixPath(Path(root / place).resolve()) if place else None
 
 
 def run_in(
@@ -84,7 +110,8 @@ def run_in_time(
         LateError: it was started, and had not come to its end after ``timeout_s``.
     """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    ran = _ran(command, timeout_s, environment, fds)
+    with _child(command, environment=environment, fds=fds) as child:
+        ran = _run(child, timeout_s)
     if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
         return None
     return ran
@@ -97,29 +124,14 @@ def run_beside(program: PurePosixPath, words: Sequence[str]) -> Iterator[Callabl
     What is yielded waits for its end, for so many seconds at most; it returns None as ``run_in`` does. A
     program that still runs at the end of the block is ended.
     """
-    from subprocess import DEVNULL, PIPE, Popen, SubprocessError
+    with _child([str(program), *words]) as child:
 
-    command = [str(program), *words]
-    try:
-        child = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=ENVIRONMENT, cwd="/")
-    except (OSError, SubprocessError):  # the second where it is killed before it is that program
-        yield lambda _: None
-        return
-    with child:
-        try:
-            yield partial(_ended, child)
-        finally:
-            child.kill()
+        def wait(timeout_s: float) -> Ran | None:
+            with suppress(LateError):
+                return _run(child, timeout_s)
+            return None
 
-
-def _ended(child: "Popen[bytes]", timeout_s: float) -> Ran | None:
-    from subprocess import TimeoutExpired
-
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except TimeoutExpired:
-        return None
-    return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+        yield wait
 
 
 def run_until_stopped(
@@ -133,55 +145,103 @@ def run_until_stopped(
         LateError: it had not come to its end after ``timeout_s``.
         StoppedError: a stop is pending.
     """
-    import subprocess
+    # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
+    with os.fdopen(os.memfd_create("text"), "wb+") as given:
+        given.write(text.encode())
+        given.seek(0)
+        with _child([str(program), *words], stdin=given.fileno()) as child:
+            return _run(child, timeout_s, check=signals.check)
 
-    deadline = time.monotonic() + timeout_s
-    pipe = subprocess.PIPE
+
+@contextmanager
+def _child(
+    command: Sequence[str],
+    *,
+    stdin: int | None = None,
+    environment: Mapping[str, str] = ENVIRONMENT,
+    fds: Sequence[int] = (),
+) -> Iterator["Popen[bytes] | None"]:
+    """Start a program, and end it after the block; None where it cannot be started."""
+    from subprocess import DEVNULL, PIPE, Popen, SubprocessError
+
     try:
-        # Not by a pipe: communicate() takes a text once, and gives none of it on when it is called again.
-        with os.fdopen(os.memfd_create("text"), "wb+") as given:
-            given.write(text.encode())
-            given.seek(0)
-            child = subprocess.Popen(
-                [str(program), *words], stdin=given, stdout=pipe, stderr=pipe, env=ENVIRONMENT
-            )
-    except (OSError, subprocess.SubprocessError):  # as in run_beside
-        return None
+        child = Popen(
+            command,
+            stdin=DEVNULL if stdin is None else stdin,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment,
+            cwd="/",
+            pass_fds=fds,
+        )
+    except (OSError, SubprocessError):  # the second where it is killed before it is that program
+        yield None
+        return
     with child:
         try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    out, err = child.communicate(timeout=STOP_POLL_S)
-                    return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-                signals.check()
-                if time.monotonic() > deadline:
-                    raise _late(str(program), timeout_s)
+            yield child
         finally:
             child.kill()
 
 
-def _ran(
-    command: Sequence[str], timeout_s: float, environment: Mapping[str, str], fds: Sequence[int]
+def _run(
+    child: "Popen[bytes] | None", timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> Ran | None:
-    import subprocess
+    """Return what a program gave at its end; ``check`` is called meanwhile, and may raise."""
+    from subprocess import TimeoutExpired
 
+    deadline = time.monotonic() + timeout_s
+    while child is not None:
+        left_s = max(0.0, deadline - time.monotonic())
+        with suppress(TimeoutExpired):
+            out, err = child.communicate(timeout=min(left_s, STOP_POLL_S))
+            return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+        check()
+        if not left_s:
+            program = child.args[0] if isinstance(child.args, list) else ""
+            raise LateError(f"run {program} within {timeout_s:g} s", remedy="run it by hand on the node")
+    return None
+
+
+class Held(Struct, frozen=True):
+    """One text, or a directory of texts: ``name`` is its path for a program that inherits ``fd``.
+
+    The name is the kernel's link to an open file (proc(5), /proc/PID/fd), so it holds in whatever root the
+    program runs.
+    """
+
+    fd: int
+    name: str
+
+    def fill(self, text: str) -> None:
+        """Write the text."""
+        with open(self.fd, "wb", closefd=False) as file:
+            file.write(text.encode())
+
+
+@contextmanager
+def held_texts(count: int) -> Iterator[Sequence[Held]]:
+    """Yield ``count`` empty texts (memfd_create(2)), gone at the end."""
+    fds: list[int] = []
     try:
-        done = subprocess.run(
-            command,
-            input=b"",
-            capture_output=True,
-            env=environment,
-            cwd="/",
-            timeout=timeout_s,
-            pass_fds=fds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _late(command[0], timeout_s) from error
-    except (OSError, subprocess.SubprocessError):  # as in run_beside
-        return None
-    return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        fds.extend(os.memfd_create("config") for _ in range(count))
+        yield [Held(fd, f"/proc/self/fd/{fd}") for fd in fds]
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
-def _late(program: str, timeout_s: float) -> LateError:
-    return LateError(f"run {program} within {timeout_s:g} s", remedy="run it by hand on the node")
+@contextmanager
+def held_directory(texts: Mapping[PurePosixPath, str]) -> Iterator[Held]:
+    """Yield a directory with ``texts`` by their relative paths, which nobody but its owner can enter."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as directory:
+        top = Path(directory, "texts")
+        top.mkdir()
+        for path, text in texts.items():
+            (top / path).parent.mkdir(parents=True, exist_ok=True)
+            (top / path).write_bytes(text.encode())
+        with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            # A link at the end would not be walked into, so the directory itself is named behind it.
+            yield Held(fd, f"/proc/self/fd/{fd}/texts")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from installer.decide.errors import StoppedError
+from installer.errors import StoppedError
 from installer.host import supervision
 
 # QUIT as NVIDIA's installer takes it: it is the stop signal of some images.

@@ -1,18 +1,140 @@
-"""Unix sockets at paths of any length (a call takes 107 bytes of one, unix(7)), and who holds a socket."""
+"""Unix sockets: at paths of any length, HTTP over them within bounds, and who listens on one."""
 
+import errno
 import os
-from collections.abc import Iterator
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-LONGEST: Final = 107
+from installer.host.kernel import text_of, trusted_uids
 
-LISTENS: Final = b"00010000"  # __SO_ACCEPTCON, as /proc/net/unix has it
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+LONGEST: Final = 107  # bytes of a path that connect(2) takes (unix(7))
+FOR_ALL: Final = 0o666  # to connect is to write; a textfile is for all to read, too
+LISTENS: Final = "00010000"  # __SO_ACCEPTCON
+MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB
 
 
-def held_by(process: Path) -> frozenset[str]:
-    """Return what a process, a directory of /proc, holds open, as "socket:[7]"; one may close meanwhile."""
+@contextmanager
+def connectable(here: Path) -> Iterator[str]:
+    """Give ``here`` for the block in words that connect(2) takes: by its open directory where it is too long.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    if len(os.fsencode(here)) <= LONGEST:
+        yield str(here)
+        return
+    directory = os.open(here.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{here.name}"
+    finally:
+        os.close(directory)
+
+
+class AnswerError(ValueError):
+    """What came back is not HTTP, or not what was asked for."""
+
+
+class _Bounded(socket.socket):
+    """Reading, which http.client does by ``recv_into``, ends at the deadline and at ``MAX_BYTES``."""
+
+    deadline: float
+    received = 0
+
+    def recv_into(self, *words: Any) -> int:
+        self.settimeout(_left_s(self.deadline))
+        size = super().recv_into(*words)
+        self.received += size
+        if self.received > MAX_BYTES:
+            raise OSError(errno.EMSGSIZE, f"an answer of more than {MAX_BYTES >> 20} MB")
+        return size
+
+
+def ask_http(
+    address: Path, words: tuple[str, str, Any, Mapping[str, str]], *, deadline: float, stream: bool = False
+) -> tuple["HTTPResponse", bytes]:
+    """Return the answer to ``words``, those of HTTPConnection.request, and its body unless it is a stream.
+
+    ``deadline`` is a moment of time.monotonic().
+
+    Raises:
+        OSError: nobody listens, not in time, or too long.
+        AnswerError: it is not HTTP.
+    """
+    from http.client import HTTPConnection, HTTPException, RemoteDisconnected
+
+    with _Bounded(socket.AF_UNIX) as connection, connectable(address) as path:
+        connection.deadline = deadline
+        connection.settimeout(_left_s(deadline))
+        connection.connect(path)
+        try:
+            http = HTTPConnection("localhost")
+            http.sock = connection
+            http.request(*words)
+            answer = http.getresponse()
+            if stream:
+                return answer, b""
+            with answer:
+                # Room is made for what is announced, which is not what comes.
+                body = answer.read(MAX_BYTES)
+                if answer.length:
+                    raise AnswerError("ended before its answer did")
+                return answer, body
+        except RemoteDisconnected as error:
+            raise AnswerError("closed without an answer") from error
+        except HTTPException as error:
+            raise AnswerError("no answer in HTTP") from error
+
+
+def _left_s(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("no whole answer in time")
+    return left_s
+
+
+def listening(process: Path) -> frozenset[str]:
+    """Return the paths of the unix sockets that a process, a directory of /proc, listens on.
+
+    None are known of one whose descriptors we may not look at.
+    """
+    with suppress(OSError):
+        held = _open_sockets(process)
+        return frozenset(path for path, inode in _listeners(process) if inode in held)
+    return frozenset()
+
+
+def has_closed(process: str, path: str) -> bool:
+    """Tell whether a process that runs, a directory below /proc, has closed its socket.
+
+    dockerd does so as soon as it is told to stop (engine-facts.md#dockerd-stop).
+    """
+    name = PurePosixPath(path).name
+    with suppress(OSError):  # it has ended, or nobody can tell
+        listeners = {inode for each, inode in _listeners(Path(process)) if PurePosixPath(each).name == name}
+        held = _open_sockets(Path(process))
+        return bool(process and listeners and held and not listeners & held)
+    return False
+
+
+def _listeners(process: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and inode of each listening socket in the network namespace of a process."""
+    for row in text_of(process / "net/unix").split("\n")[1:]:
+        # number, references, protocol, flags, type, state, inode, path (net/unix/af_unix.c: unix_seq_show)
+        words = row.split(None, 7)
+        if len(words) > 7 and words[3] == LISTENS:  # noqa: PLR2004 - others have no path
+            yield words[7], f"socket:[{words[6]}]"
+
+
+def _open_sockets(process: Path) -> frozenset[str]:
+    """Return what a process holds open, as "socket:[7]"; one may close meanwhile."""
     held = set()
     with suppress(OSError):
         for each in (process / "fd").iterdir():
@@ -21,33 +143,19 @@ def held_by(process: Path) -> frozenset[str]:
     return frozenset(held)
 
 
-@contextmanager
-def connectable(path: Path) -> Iterator[str]:
-    """Give ``path`` for the block in words that connect(2) takes: by its open directory where it is too long.
-
-    Raises:
-        OSError: there is no such directory.
-    """
-    if len(os.fsencode(path)) <= LONGEST:
-        yield str(path)
-        return
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
+def is_like_ours(here: Path) -> bool:
+    """Tell whether a socket is as we make one: root's, and for all."""
+    with suppress(OSError):
+        there = here.lstat()
+        like_ours = stat.S_ISSOCK(there.st_mode) and stat.S_IMODE(there.st_mode) == FOR_ALL
+        return like_ours and there.st_uid in trusted_uids()
+    return False
 
 
-def has_closed(process: str, path: str) -> bool:
-    """Tell whether a process that runs, a directory below /proc, has closed its socket.
-
-    dockerd does so as soon as it is told to stop (engine-facts.md#dockerd-stop).
-    """
-    ending = f"/{PurePosixPath(path).name}\n".encode()
-    with suppress(OSError):  # it has ended, or nobody can tell
-        with Path(f"{process}/net/unix").open("rb") as table:
-            rows = [row.split(None, 7) for row in table if row.endswith(ending)]
-        listening = {f"socket:[{row[6].decode()}]" for row in rows if row[3] == LISTENS}
-        held = held_by(Path(process))
-        return bool(process and listening and held and not listening & held)
+def is_abandoned(here: Path) -> bool:
+    """Tell whether a socket is as we make one, and nobody listens on it: of a run that was killed."""
+    if is_like_ours(here):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as client, connectable(here) as name:
+            client.setblocking(False)  # noqa: FBT003 - one that listens may have no room for another
+            return client.connect_ex(name) == errno.ECONNREFUSED
     return False

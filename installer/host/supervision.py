@@ -2,20 +2,24 @@
 
 import os
 import signal
+import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from installer.decide.data import dataclass
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 START: Final = str(PACKAGE / "start.py")
 # An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
 BARE: Final = (sys.executable, "-I", "-S", *("-B",) * sys.flags.dont_write_bytecode)
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+PR_SET_NO_NEW_PRIVS: Final = 38
+CAPABILITY_VERSION_3: Final = 0x20080522  # linux/capability.h
+SETS_BYTES: Final = 24  # effective, permitted and inheritable, of the low 32, then of the others
 STOPPED, HANDED_OVER = 64, 65  # exit codes of a child alone, as in supervisor.py
+HUNG: Final = "hung"  # as there
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,31 @@ def become(
     words += [str(options), str(most), kept, " ".join(left), *command()]
     with suppress(OSError):
         os.execv(sys.executable, [*BARE, START, "supervisor", *words])  # noqa: S606 - no shell is meant to be there
+
+
+def become_plugin(lock: int, words: Sequence[str]) -> None:
+    """Become the plugin that ``nri_plugin.main`` makes of ``words``, with its lock; return if that fails."""
+    os.set_inheritable(lock, True)  # noqa: FBT003 - its only form
+    _keep_no_capability()
+    with suppress(OSError):
+        os.execv(sys.executable, [*BARE, START, "plugin", *words])  # noqa: S606 - no shell is meant to be there
+
+
+def _keep_no_capability() -> None:
+    """Leave root's next program none: none is left now, and with no_new_privs an exec brings none back.
+
+    The bounding set would need CAP_SETPCAP, which a pod has no other use for.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
+
+
+def ending(status: str) -> str:
+    """Return how a child has ended, of which the kernel has told ``status``."""
+    if status == HUNG:
+        return "killed, for it hung"
+    code = os.waitstatus_to_exitcode(int(status))
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

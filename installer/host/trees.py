@@ -1,38 +1,42 @@
 """Whole directories: a payload installed complete or not at all, and removed."""
 
 import fcntl
+import hashlib
 import os
+import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
-from installer.decide.errors import InstallerError, LockedError
-from installer.decide.inode import Meta
-from installer.decide.toolkit import Copy, PayloadFile, Symlink, Text
-from installer.host.digests import NOTES, SUMS, digest_of, mark_of
+from installer.errors import InstallerError, LockedError
+from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
     apply_metadata,
     exchange_names,
     label_of,
+    opened,
     translated,
     write_synced,
 )
-from installer.host.lock_table import root_holds
+from installer.host.limits import beside
+from installer.host.limits import each as do_each
 from installer.host.mounts import mounted_below, refuse_mounts_below
-from installer.host.places import DIRECTORY
+from installer.host.paths import DIRECTORY
+from installer.model.files import Copy, Meta, PayloadFile, Symlink, Text
 
 Label = tuple[tuple[str, bytes], ...]
 
 PRIVATE: Final = 0o700
-OTHERS: Final = 0o077
 WIDE: Final = 0o755
 WAIT_S: Final = 5.0
 WAIT_POLL_S: Final = 0.01
+TELL_S: Final = 2.0  # on a disk as usual all of it takes a tenth of that
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
@@ -53,15 +57,19 @@ def install_tree(
         try:
             os.mkdir(staged, WIDE, dir_fd=directory)
             _fill(staged, directory, files, label_of(host.local_path(like)) if like else ())
-            switch = exchange_names if _is_directory(name, directory) else _rename
-            switch(directory, staged, directory, name)
-            try:
-                os.fsync(directory)
-            except Exception:
-                switch(directory, name, directory, staged)
-                raise
+            _switch(exchange_names if _is_directory(name, directory) else _rename, directory, staged, name)
         finally:
             _remove(staged, directory)
+
+
+def _switch(switch: Callable[[int, str, int, str], None], directory: int, staged: str, name: str) -> None:
+    """Give what is staged its name, on the disk when this returns, or else nothing of the kind."""
+    switch(directory, staged, directory, name)
+    try:
+        os.fsync(directory)
+    except Exception:
+        switch(directory, name, directory, staged)
+        raise
 
 
 def _rename(one_fd: int, one: str, other_fd: int, other: str) -> None:
@@ -85,12 +93,7 @@ def create_tree(
                 return
             try:
                 _fill(staged, directory, files, ())
-                _rename(directory, staged, directory, name)
-                try:
-                    os.fsync(directory)
-                except Exception:
-                    _rename(directory, name, directory, staged)
-                    raise
+                _switch(_rename, directory, staged, name)
             except Exception:
                 _remove(staged, directory)
                 raise
@@ -131,10 +134,6 @@ def _lock(fd: int, staged: str, directory: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        # 0.1.0 left one for everybody to open, and so to lock, if it was killed.
-        held = root_holds(fd)
-        if held is False or (held is None and os.fstat(fd).st_mode & OTHERS):
-            _remove(staged, directory)
         return False
     status = _status(staged, directory)
     return status is not None and os.path.samestat(os.fstat(fd), status)
@@ -165,32 +164,23 @@ def _remove(name: str, directory: int) -> None:
 
 def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Label) -> None:
     """Put ``files`` into the directory ``staged``."""
-    top = os.open(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-    from installer.host.progress import Progress
-    from installer.host.threads import each as put_each
-
     noted: list[str] = []
-    try:
+    with opened(staged, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as top:
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
         put = Progress(files).of(lambda file: _put(top, file, label, noted))
-        put_each(put, files, at_once=COPIES_AT_ONCE)
+        do_each(put, files, at_once=COPIES_AT_ONCE)
         if noted and str(NOTES.parent) in below:
             write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
         for each in (*below, "."):
-            made = os.open(each, DIRECTORY, dir_fd=top)
-            try:
+            with opened(each, DIRECTORY, dir_fd=top) as made:
                 os.fchmod(made, WIDE)  # whatever the umask: user-namespaced pods must reach the payload
                 os.fsync(made)
-            finally:
-                os.close(made)
-    finally:
-        os.close(top)
 
 
-def _put(top: int, file: PayloadFile, label: Label, noted: list[str]) -> None:
-    match file:
+def _put(top: int, shipped: PayloadFile, label: Label, noted: list[str]) -> None:
+    match shipped:
         case Copy(path, source, size_bytes, digest, mode):
             _copy(Path(source), str(path), top, size_bytes, _labelled(mode, label))
             mark = mark_of(str(path), top)
@@ -207,7 +197,7 @@ def _put(top: int, file: PayloadFile, label: Label, noted: list[str]) -> None:
         case Symlink(path, target):
             os.symlink(target, str(path), dir_fd=top)
         case _:
-            assert_never(file)
+            assert_never(shipped)
 
 
 def _labelled(mode: int, label: Label) -> Meta:
@@ -269,10 +259,107 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
 @contextmanager
 def _kept_from_others(name: str, directory: int) -> Iterator[None]:
     """Lock a directory: who makes it anew fills nothing that is being removed under the staged name."""
-    fd = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-    try:
+    with opened(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as fd:
         with suppress(BlockingIOError):  # it is our own ledger's, and locked as that
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    finally:
-        os.close(fd)
+
+
+class Progress:
+    """Counts the bytes of files that are there, and tells them every two seconds."""
+
+    def __init__(self, files: Sequence[PayloadFile]) -> None:
+        from threading import Lock
+
+        self._total = sum(map(_size, files))
+        self._done = 0
+        self._told = time.monotonic()
+        self._lock = Lock()
+
+    def of(self, put: Callable[[PayloadFile], None]) -> Callable[[PayloadFile], None]:
+        """Return ``put``, whose files are counted; it may be called by several threads."""
+
+        def counted(shipped: PayloadFile) -> None:
+            put(shipped)
+            with self._lock:
+                self._done += _size(shipped)
+                now = time.monotonic()
+                if self._done < self._total and now - self._told >= TELL_S:
+                    self._told = now
+                    log.info("toolkit partly copied", mb=self._done >> 20, of_mb=self._total >> 20)
+
+        return counted
+
+
+def _size(shipped: PayloadFile) -> int:
+    return shipped.size_bytes if isinstance(shipped, Copy) else 0
+
+
+LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up
+NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: what was noted at its copy
+SUMS: Final = "SHA256SUMS"
+MOST_BYTES: Final = 1 << 20
+_SUM: Final = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
+
+
+def sums_of(root: PurePosixPath) -> dict[str, str]:
+    """Return the sha256 of files of a toolkit's source by their paths below ``root``, as a build has them.
+
+    They are believed until a file is copied: its copy is hashed. A source that has none is hashed.
+    """
+    with suppress(OSError, ValueError), (Path(root) / SUMS).open("rb") as file:
+        lines = file.read(MOST_BYTES).decode().splitlines()
+        return {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}
+    return {}
+
+
+def mark_of(path: str, directory: int | None = None) -> str:
+    """Return a text that each change of the large file at ``path`` changes; "" for any other.
+
+    The time of the last change of an inode is the kernel's: no call sets it to another (inode(7)).
+    """
+    with suppress(OSError):
+        status = os.stat(path, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_size >= LARGE_BYTES:
+            which = f"{status.st_ino}:{status.st_mode}:{status.st_uid}"
+            return f"{which}:{status.st_size}:{status.st_ctime_ns}"
+    return ""
+
+
+@contextmanager
+def digests_below(
+    host: Host, path: PurePosixPath | None, noted: Mapping[str, str]
+) -> Iterator[Callable[[], dict[PurePosixPath, str]]]:
+    """Hash the regular files below ``path``, if one is given, while the block goes on.
+
+    What is yielded returns their sha256 in hex, "" for one that cannot be read. What has a mark that was
+    ``noted`` is not read.
+    """
+    if path is None:
+        yield dict
+        return
+    local = str(host.local_path(path))
+    files = [os.path.join(place, name) for place, _, names in os.walk(local) for name in names]  # noqa: PTH118
+    with beside() as begun:
+        hashed = {
+            PurePosixPath(file[len(local) + 1 :]): (
+                partial(noted.__getitem__, mark)
+                if (mark := mark_of(file)) in noted
+                else begun(partial(digest_of, file), long=bool(mark))
+            )
+            for file in files
+        }
+        yield lambda: {name: done() for name, done in hashed.items()}
+
+
+def digest_of(path: str, directory: int | None = None) -> str:
+    """Return the sha256 of the regular file at ``path``, which may be below an open directory; else ""."""
+    try:
+        # Not what a link leads to, and no wait for the other end of a FIFO.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return ""
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""docs/compatibility.md is what compat.toml says, and every defect in it has a test that is there."""
+"""docs/compatibility.md is what nvidia.toml and differences.toml say, and every defect in it has a test that is there."""
 
 import ast
 import tomllib
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from installer.compat_words import Row, rows
+from installer.cli.nvidia_words import Row, rows
 from tests.conftest import defects, differences, named_tests
 from tests.support.golden import golden
 
@@ -18,7 +18,7 @@ HEAD = """\
 
 `nvidia-toolkit` and `nvidia-ctk-installer` take the command line and the environment of NVIDIA's
 nvidia-ctk-installer v1.20.0, and of container-config's nvidia-toolkit of 2021. This file is made from
-`installer/compat.toml`; `make golden` rewrites it.
+`installer/cli/nvidia.toml` and `tests/compat/differences.toml`; `make golden` rewrites it.
 
 ## Grammar
 
@@ -111,7 +111,7 @@ def test_a_difference_is_told_once_and_from_both_sides() -> None:
 
 def test_no_name_or_variable_stands_for_two_flags() -> None:
     names = [name for row in rows() for name in row.names]
-    data = tomllib.loads((PROJECT / "installer/compat.toml").read_text())
+    data = tomllib.loads((PROJECT / "installer/cli/nvidia.toml").read_text())
 
     assert len(names) == len(set(names))
     assert len(data["flag"]) == len(rows())

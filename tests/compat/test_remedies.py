@@ -7,18 +7,31 @@ from typing import Any
 
 import pytest
 
-from installer import log
-from installer.compat_options import options_from
-from installer.compat_words import read, rows, spelt
-from installer.decide.errors import InstallerError, Option, Remedy
-from installer.flags import FLAGS
+from installer.cli import log
+from installer.cli.flags import FLAGS
+from installer.cli.log import LogFormat
+from installer.cli.nvidia import options_from
+from installer.cli.nvidia_words import read, rows, spelt
+from installer.errors import InstallerError, Option, Remedy
 from installer.host import events
-from installer.log import LogFormat
 from tests.compat.nvidia import Nvidia
 
 INSTALLER = Path(__file__).parents[2] / "installer"
 SHARED = sorted(
-    path for folder in ("decide", "host", "record") for path in (INSTALLER / folder).rglob("*.py")
+    path
+    for folder in (
+        "engines",
+        "host",
+        "payload",
+        "cdi",
+        "nri",
+        "change",
+        "metrics",
+        "lifecycle",
+        "report",
+        "model",
+    )
+    for path in (INSTALLER / folder).rglob("*.py")
 )
 OWN = {flag.name.removeprefix("--") for flag in FLAGS}
 # Only asked for by our own verbs: the mode, an undo while containers run on our runtimes, what monitoring is told, NRI.

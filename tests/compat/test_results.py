@@ -4,10 +4,10 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.compat_options import options_from
-from installer.compat_words import read
-from installer.decide.errors import InstallerError
-from installer.decide.options import Cdi, Options, RestartMode
+from installer.cli.nvidia import options_from
+from installer.cli.nvidia_words import read
+from installer.errors import InstallerError
+from installer.model.options import Cdi, Options, RestartMode
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each flag and each variable of compat.toml: names, precedence, kinds, defaults, errors."""
+"""Each flag and each variable of nvidia.toml: names, precedence, kinds, defaults, errors."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.compat_words import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Asked, Row, read, rows
-from installer.decide.errors import InstallerError, UsageError
+from installer.cli.nvidia_words import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Asked, Row, read, rows
+from installer.errors import InstallerError, UsageError
 
 ENGINES = ("docker", "containerd", "crio")
 OLD = ("toolkit-args", "runtime-args")

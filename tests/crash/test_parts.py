@@ -4,18 +4,24 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer import cli, compat, daemon
-from installer import log as logging
-from installer.decide.errors import InstallerError
-from installer.decide.options import Cdi, Options, RestartMode
-from installer.decide.parts.cdi import OWNER
-from installer.decide.steps import (
+from installer.change import transaction
+from installer.cli import app as cli
+from installer.cli import log as logging
+from installer.cli import nvidia as compat
+from installer.errors import InstallerError
+from installer.host import signals
+from installer.lifecycle import install as daemon
+from installer.lifecycle.uninstall import uninstall
+from installer.model.options import Cdi, Options, RestartMode
+from installer.model.record import OWNER
+from installer.model.steps import (
     InstallVersion,
     MakeDeviceNodes,
     MakeDirectory,
@@ -23,9 +29,6 @@ from installer.decide.steps import (
     SwitchToolkit,
     WriteConfig,
 )
-from installer.host import signals
-from installer.record import transaction
-from installer.uninstall import uninstall
 from tests.crash import faults
 from tests.crash.faults import Fault, effects
 from tests.crash.nodes import LEDGER

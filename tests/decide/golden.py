@@ -3,23 +3,25 @@
 import shutil
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from installer.decide.configs import tree_of
-from installer.decide.engines import ENGINES
-from installer.decide.engines.row import Engine
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File, Kind
-from installer.decide.options import Options, RestartMode
-from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import WriteConfig
-from installer.decide.toolkit import LIBRARIES, REQUIRED, Artifact
-from installer.flags import DEFAULT_HOOK
-from installer.record.engines import numbers
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.change.plan import Plan, plan_install
+from installer.cli.flags import DEFAULT_HOOK
+from installer.engines import ENGINES
+from installer.engines.config_edits import tree_of
+from installer.engines.restart import numbers
+from installer.model.engine_spec import EngineSpec
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import Artifact, File, Kind
+from installer.model.options import Options, RestartMode
+from installer.model.record import Record
+from installer.model.steps import WriteConfig
+from installer.payload.files import LIBRARIES, REQUIRED
 from tests.support.golden import REWRITE, golden
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -27,8 +29,7 @@ HEAD = b"\x7fELF\x02\x01" + bytes(12) + (62).to_bytes(2, "little")
 Disk = dict[PurePosixPath, File | None]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One directory below tests/golden/<engine>."""
 
     engine: str
@@ -52,7 +53,7 @@ class Case:
         """Return the facts that a probe of ``disk`` would find."""
         engine = ENGINES[self.engine]
         drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_in
-        found = EngineFacts(
+        found = EngineState(
             self.engine,
             engine.config,
             drop_in,
@@ -131,7 +132,7 @@ def _tree(root: Path) -> Disk:
 
 
 def _files(
-    disk: Disk, engine: Engine, config: PurePosixPath, drop_in: PurePosixPath | None
+    disk: Disk, engine: EngineSpec, config: PurePosixPath, drop_in: PurePosixPath | None
 ) -> Iterator[PurePosixPath]:
     yield config
     beside = {drop_in} if drop_in else set()

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from installer.decide.effect import Effect, Handler
+from installer.model.effective import EffectiveConfig, Runtime
 
 
-def served(binaries: Mapping[str, str], default: str, *, systemd_cgroup: bool = False) -> Effect:
+def served(binaries: Mapping[str, str], default: str, *, systemd_cgroup: bool = False) -> EffectiveConfig:
     """Return the effect of an engine that serves ``binaries``, all with the same cgroup driver."""
     table = {"options": {"SystemdCgroup": systemd_cgroup}}
-    return Effect({name: Handler(binary, table) for name, binary in binaries.items()}, default)
+    return EffectiveConfig({name: Runtime(binary, table) for name, binary in binaries.items()}, default)

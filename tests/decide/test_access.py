@@ -4,8 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.inode import Entry
-from installer.decide.integrity import access_flaw
+from installer.model.files import Entry
+from installer.payload.files import access_flaw
 
 PROGRAM, LIBRARY = PurePosixPath("nvidia-ctk"), PurePosixPath("libnvidia-container.so.1")
 

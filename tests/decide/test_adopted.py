@@ -4,12 +4,12 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File, Kind
-from installer.decide.options import Options
-from installer.decide.parts.adopted import adoption, left_alone, left_theirs
-from installer.decide.rows import Record
+from installer.change.adopted import adoption, left_alone, left_theirs
+from installer.engines import ENGINES
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import File, Kind
+from installer.model.options import Options
+from installer.model.record import Record
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -30,7 +30,7 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
     row = ENGINES[engine]
     files = tuple(PurePosixPath(path) for path in texts if path != HOOK)
     hooks = (PurePosixPath(HOOK),) if HOOK in texts else ()
-    found = EngineFacts(engine, row.config, None, None, files, row.socket, row.unit, hooks=hooks)
+    found = EngineState(engine, row.config, None, None, files, row.socket, row.unit, hooks=hooks)
     contents = {
         PurePosixPath(path): File(text.encode()) if text is not None else None for path, text in texts.items()
     }

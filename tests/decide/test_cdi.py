@@ -1,18 +1,16 @@
 """The CDI specification among the steps of a plan, and on its way back."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.facts import Facts
-from installer.decide.inode import File
-from installer.decide.options import Cdi, Options
-from installer.decide.parts.cdi import OWNER
-from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import ConfigRow, DeviceNode, Record, Saved
-from installer.decide.steps import RemoveDeviceNodes, Step, WriteConfig
-from installer.decide.undo import plan_undo
+from installer.change.plan import Plan, plan_install, plan_undo
+from installer.model.facts import Facts
+from installer.model.files import File
+from installer.model.options import Cdi, Options
+from installer.model.record import OWNER, ConfigRow, DeviceNode, Record, Saved
+from installer.model.steps import RemoveDeviceNodes, Step, WriteConfig
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")

@@ -1,12 +1,12 @@
 """What is noted of a config that says by itself what is wanted."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from installer.decide.configs import config_change
-from installer.decide.edits import Syntax, Want
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import FileWants
-from installer.decide.rows import EngineRow, Record, Saved
+from installer.config_text import Syntax, Want
+from installer.engines import ENGINES
+from installer.engines.config_edits import config_change
+from installer.model.engine_spec import FileWants
+from installer.model.record import EngineRow, Record, Saved
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")

@@ -1,16 +1,20 @@
 """What a thing says of itself where nobody has said anything: a claim is false until somebody makes it."""
 
+import dataclasses
 import inspect
+from dataclasses import is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 import installer
 
 # Of these the usual case is the true one; the two of the toolkit's config are so in NVIDIA's own.
 TRUE = {
     "ConfigChange.saved",
-    "Effect.ready",
+    "EffectiveConfig.ready",
     "Entry.owned",
     "Node.sees_host",
     "ToolkitConfig.accept_envvar_when_unprivileged",
@@ -19,21 +23,22 @@ TRUE = {
 
 
 def _claims() -> dict[str, Any]:
-    """Return the claims of all classes of data that are made in ``decide`` and ``record``, with their defaults."""
+    """Return the claims of all classes of data that are made in the rooms, with their defaults."""
     top = Path(inspect.getfile(installer)).parent
     found = {}
-    for floor in ("decide", "record"):
-        for path in (top / floor).rglob("*.py"):
+    for room in ("model", "engines", "payload", "cdi", "nri", "change", "lifecycle", "report/doctor"):
+        for path in (top / room).rglob("*.py"):
             module = import_module(
                 ".".join(path.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__")
             )
-            for cls in vars(module).values():
-                known = ("__defaults__", "_field_defaults")  # of our own classes, of named tuples
-                defaults = next(
-                    (getattr(cls, each) for each in known if inspect.isclass(cls) and hasattr(cls, each)),
-                    None,
-                )
-                for name, value in (defaults or {}).items():
+            for cls in filter(inspect.isclass, vars(module).values()):
+                fields = getattr(cls, "_field_defaults", {})  # of a named tuple
+                if is_dataclass(cls):
+                    fields = {each.name: each.default for each in dataclasses.fields(cls)}
+                if issubclass(cls, Struct):
+                    defaults = cls.__struct_defaults__  # of the last fields
+                    fields = dict(zip(cls.__struct_fields__[-len(defaults) :], defaults, strict=False))
+                for name, value in fields.items():
                     if isinstance(value, bool):
                         found[f"{cls.__name__}.{name}"] = value
     return found

@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.drift import (
+from installer.change.plan import Plan
+from installer.lifecycle.drift import (
     HOUR_S,
     PAUSES_S,
     REST_S,
@@ -17,14 +18,13 @@ from installer.decide.drift import (
     retry_s,
     with_repair,
 )
-from installer.decide.inode import File
-from installer.decide.options import Drift
-from installer.decide.part import Part
-from installer.decide.plan import Plan
-from installer.decide.rows import Record
-from installer.decide.steps import (
+from installer.model.files import File
+from installer.model.options import Drift
+from installer.model.record import Record
+from installer.model.steps import (
     FindRuntimes,
     InstallVersion,
+    Part,
     Reload,
     RemoveVersion,
     Step,

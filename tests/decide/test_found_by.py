@@ -1,23 +1,22 @@
 """k3s and RKE2 look for the toolkit by themselves: nothing of theirs is edited, and they are restarted once."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import RuntimeEntry
-from installer.decide.errors import InstallerError, UsageError
-from installer.decide.facts import Container, EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import Kind
-from installer.decide.options import InUse, Options
-from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
-from installer.decide.undo import plan_rollback, plan_undo
-from installer.flags import FLAGS, options_from
+from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.cli.flags import FLAGS, options_from
+from installer.engines import ENGINES
+from installer.errors import InstallerError, UsageError
+from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import RuntimeEntry
+from installer.model.facts import Container, EngineState, Facts, ToolkitFacts
+from installer.model.files import Kind
+from installer.model.options import InUse, Options
+from installer.model.record import Record
+from installer.model.steps import MakeDirectory, Neighbour, Reload, SwitchToolkit, WriteConfig
 from tests.decide.golden import cases
 from tests.decide.serving import served
 
@@ -28,9 +27,9 @@ PAYLOAD = next(iter(cases("containerd"))).facts({}, Record(), {})
 NAMES = pytest.mark.parametrize("name", ["k3s", "rke2"])
 
 
-def facts(name: str, serving: Effect | None, held: Record | None = None) -> Facts:
+def facts(name: str, serving: EffectiveConfig | None, held: Record | None = None) -> Facts:
     """Return a node of k3s or RKE2, with nothing installed or what ``held`` says."""
-    engine = EngineFacts(
+    engine = EngineState(
         name,
         PurePosixPath(f"/var/lib/rancher/{name}/agent/etc/containerd/config.toml"),
         None,

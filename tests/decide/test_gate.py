@@ -2,24 +2,23 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.edits import Syntax
-from installer.decide.effect import Effect, Flags, Handler, disturbed
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
-from installer.decide.inode import File
-from installer.decide.options import RestartMode
-from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.restarts import not_started_again
-from installer.decide.rows import Record
-from installer.decide.steps import Neighbour, Reload, WriteConfig
-from installer.decide.texts import Texts, texts_alone
-from installer.decide.undo import plan_undo
+from installer.change.plan import Plan, entries_for, plan_install, plan_undo
+from installer.config_text import Syntax
+from installer.engines import ENGINES
+from installer.engines.reloading import not_started_again
+from installer.engines.texts import Texts, texts_alone
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, Flags, Runtime, disturbed
+from installer.model.facts import EngineState
+from installer.model.files import File
+from installer.model.options import RestartMode
+from installer.model.record import Record
+from installer.model.steps import Neighbour, Reload, WriteConfig
 from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
 from tests.decide.serving import served
 
@@ -33,8 +32,7 @@ OLD = 'plugins."io.containerd.grpc.v1.cri".containerd'
 CRI = '[plugins."io.containerd.grpc.v1.cri".containerd]'
 
 
-@dataclass(frozen=True)
-class Own(Case):
+class Own(Case, frozen=True):
     """A case whose one config is told here."""
 
     config: PurePosixPath = CONFIG
@@ -85,10 +83,10 @@ def undone(case: Case, disk: Disk, plan: Plan) -> tuple[Plan, Disk]:
 
 
 def test_a_text_that_changes_what_others_have_is_not_written() -> None:
-    def flips_the_driver(engine: EngineFacts, texts: Texts) -> Effect:
+    def flips_the_driver(engine: EngineState, texts: Texts) -> EffectiveConfig:
         said = texts_alone(engine, texts)
         driver = "nvidia" not in said.handlers
-        other = Handler("", {"options": {"SystemdCgroup": driver}})
+        other = Runtime("", {"options": {"SystemdCgroup": driver}})
         return replace(said, rest_digest="told", handlers={**said.handlers, "runc": other})
 
     with pytest.raises(InstallerError, match="the runtime runc would have other settings"):
@@ -100,7 +98,7 @@ def test_a_text_that_changes_what_others_have_is_not_written() -> None:
 
 
 def test_a_text_with_which_the_engine_would_not_serve_us_is_not_written() -> None:
-    def knows_nothing_of_us(engine: EngineFacts, texts: Texts) -> Effect:
+    def knows_nothing_of_us(engine: EngineState, texts: Texts) -> EffectiveConfig:
         said = texts_alone(engine, texts)
         others = {name: handler for name, handler in said.handlers.items() if name not in OURS}
         return replace(said, rest_digest="told", handlers=others)
@@ -122,7 +120,7 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
 
     # As containerd 2.3.4 and 2.4.0-beta.0 were seen to: a file of schema 1, one without a version or with
     # ``root`` alone. 2.4 after the beta also takes imports that are newer than the root file; 2.3.4 does not start.
-    def reads_schema_1(engine: EngineFacts, texts: Texts) -> Effect:
+    def reads_schema_1(engine: EngineState, texts: Texts) -> EffectiveConfig:
         return replace(texts_alone(engine, texts), rest_digest="told")
 
     plan = plan_install(case.facts(case.before, Record(), {}), case.options, reads_schema_1)
@@ -130,12 +128,9 @@ def test_what_the_program_says_counts_more_than_a_doubt_of_the_texts() -> None:
     assert [step for step in plan.steps if isinstance(step, WriteConfig)]
 
 
-def test_a_runtime_that_was_made_the_default_stays_and_the_rest_goes() -> None:
+def test_an_owner_who_made_ours_the_default_keeps_all_of_ours_and_may_put_his_config_right() -> None:
     plan, disk = installed(CONTAINERD, CONTAINERD.before, Record())
-    file = disk[CONFIG]
-    assert file is not None
-    text = file.content.decode()
-    assert "default_runtime_name" in text
+    corrected = disk
     disk = edited(disk, CONFIG, ('default_runtime_name = "runc"', 'default_runtime_name = "nvidia"'))
 
     back, left = undone(CONTAINERD, disk, plan)
@@ -143,16 +138,17 @@ def test_a_runtime_that_was_made_the_default_stays_and_the_rest_goes() -> None:
     assert [error.problem for error in back.needed] == [
         f"take the runtime nvidia away from containerd (it was made the default in {CONFIG})"
     ]
-    after = left[CONFIG]
-    assert after is not None
-    assert f"{TOOLKIT}/nvidia-container-runtime" in after.content.decode()
-    assert "nvidia-legacy" not in after.content.decode()
+    assert left == disk
     assert back.final is not None
-    assert back.final.toolkit is not None
-    assert [name for name, _ in back.final.engines[0].runtimes] == ["nvidia"]
+    assert plan.final is not None
+    assert (back.final.toolkit, back.final.configs) == (plan.final.toolkit, plan.final.configs)
+    assert {name for name, _ in back.final.engines[0].runtimes} == OURS
+    full = plan_undo(undo_facts(CONTAINERD, corrected, back.final), CONTAINERD.options)
+    assert written(corrected, full) == CONTAINERD.before
+    assert full.final is None
 
 
-def test_a_default_of_dockers_that_names_ours_keeps_it() -> None:
+def test_a_default_of_dockers_that_names_ours_keeps_all_of_them() -> None:
     plan, disk = installed(DOCKER, DOCKER.before, Record())
     file = disk[DAEMON_JSON]
     assert file is not None
@@ -162,12 +158,27 @@ def test_a_default_of_dockers_that_names_ours_keeps_it() -> None:
 
     back, left = undone(DOCKER, disk, plan)
 
-    after = left[DAEMON_JSON]
+    assert left == disk
+    assert back.needed
+
+
+def test_a_default_that_we_gave_goes_though_the_engine_cannot_do_without_a_runtime_of_ours() -> None:
+    case = replace(DOCKER, said={"set_as_default": True})
+    plan, disk = installed(case, case.before, Record())
+    assert plan.final is not None
+    facts = undo_facts(case, disk, plan.final)
+    engine = replace(facts.engines[0], next_flags=Flags("nvidia"))
+
+    back = plan_undo(replace(facts, engines=(engine,)), case.options)
+
+    after = written(disk, back)[DAEMON_JSON]
     assert after is not None
     said = json.loads(after.content)
-    assert said["runtimes"].keys() & OURS == {"nvidia"}
-    assert said["default-runtime"] == "nvidia"
-    assert back.needed
+    assert said["runtimes"].keys() == OURS
+    assert "default-runtime" not in said
+    assert [error.problem for error in back.needed] == [
+        "take the runtime nvidia away from Docker (its unit starts it with --default-runtime nvidia)"
+    ]
 
 
 def test_keys_that_a_migration_has_moved_are_ours_still() -> None:
@@ -248,7 +259,7 @@ def test_a_default_that_is_another_after_a_reload_is_seen() -> None:
     ("after", "said"),
     [
         pytest.param(
-            Effect({}, "", broken="no such file"), ["it would not start: no such file"], id="broken"
+            EffectiveConfig({}, "", broken="no such file"), ["it would not start: no such file"], id="broken"
         ),
         pytest.param(
             served({"nvidia": "/x"}, "runc"), ["the runtime runc would be lost"], id="a runtime is lost"
@@ -266,7 +277,7 @@ def test_a_default_that_is_another_after_a_reload_is_seen() -> None:
         ),
     ],
 )
-def test_what_others_would_notice_is_told_in_words(after: Effect, said: list[str]) -> None:
+def test_what_others_would_notice_is_told_in_words(after: EffectiveConfig, said: list[str]) -> None:
     before = replace(served({"runc": ""}, "runc"), rest_digest="a" if after.rest_digest else "")
 
     assert [*disturbed(before, after, {"nvidia"})] == said
@@ -334,7 +345,7 @@ def test_a_default_that_a_flag_makes_keeps_its_runtime(case: Case) -> None:
     problem = f"take the runtime nvidia away from {ENGINES[case.engine].title} (it was started with --default-runtime nvidia)"
     assert [error.problem for error in back.needed] == [problem]
     assert back.final is not None
-    assert [name for name, _ in back.final.engines[0].runtimes] == ["nvidia"]
+    assert {name for name, _ in back.final.engines[0].runtimes} == OURS
     assert back.final.toolkit == plan.final.toolkit
     texts = [step.after for step in back.steps if isinstance(step, WriteConfig) and step.after]
     assert [text for text in texts if b"nvidia-container-runtime" in text.content] == texts
@@ -363,12 +374,12 @@ def test_a_flag_that_names_a_program_of_the_toolkit_keeps_it(case: Case) -> None
 @pytest.mark.parametrize(
     "found",
     [
-        pytest.param(Effect({}, "", broken="no such import"), id="refused"),
-        pytest.param(Effect({}, "runc", undefined="runc"), id="without its default"),
+        pytest.param(EffectiveConfig({}, "", broken="no such import"), id="refused"),
+        pytest.param(EffectiveConfig({}, "runc", undefined="runc"), id="without its default"),
     ],
 )
 @pytest.mark.parametrize("case", [CONTAINERD, CRIO], ids=["containerd", "crio"])
-def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found: Effect) -> None:
+def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found: EffectiveConfig) -> None:
     plan, disk = installed(case, case.before, Record())
     assert plan.final is not None
     facts = undo_facts(case, disk, plan.final)
@@ -378,9 +389,12 @@ def test_an_undo_does_not_restart_into_what_the_engine_refuses(case: Case, found
     running = replace(facts, engines=(replace(engine, serving=served(ours, "runc")),))
     stopped = replace(facts, engines=(replace(engine, stopped=True),))
 
-    with pytest.raises(InstallerError, match="it would not come up again with the config it has"):
-        accepted(plan_undo(running, restarts, lambda *_: found))
+    back = plan_undo(running, restarts, lambda *_: found)
 
+    assert back.steps == ()
+    assert "it would not come up again" in back.needed[0].problem
+    assert back.final is not None
+    assert (back.final.engines, back.final.configs) == (plan.final.engines, plan.final.configs)
     assert plan_undo(stopped, restarts, lambda *_: found).final is None
 
 
@@ -406,8 +420,7 @@ OF_OTHERS = f"""version = 2
 """
 
 
-@dataclass(frozen=True)
-class Imports(Own):
+class Imports(Own, frozen=True):
     """A case whose config imports what another installer has left."""
 
     @property
@@ -507,12 +520,21 @@ def test_what_the_old_tables_serve_is_served_beside_our_default_and_after_us() -
 
 
 def test_a_default_that_would_be_served_by_no_name_any_more_is_told() -> None:
-    runc = Handler("", {"runtime_type": "io.containerd.runc.v2"})
-    nvidia = Handler(f"{TOOLKIT}/nvidia-container-runtime")
-    before = Effect({"default": runc}, "default")
+    runc = Runtime("", {"runtime_type": "io.containerd.runc.v2"})
+    nvidia = Runtime(f"{TOOLKIT}/nvidia-container-runtime")
+    before = EffectiveConfig({"default": runc}, "default")
 
-    lost = [*disturbed(before, Effect({"nvidia": nvidia}, "nvidia"), OURS)]
-    back = [*disturbed(Effect({"nvidia": nvidia}, "nvidia"), before, OURS)]
+    lost = [*disturbed(before, EffectiveConfig({"nvidia": nvidia}, "nvidia"), OURS)]
+    back = [*disturbed(EffectiveConfig({"nvidia": nvidia}, "nvidia"), before, OURS)]
 
     assert lost == ["the runtime default would be lost"]
     assert back == []
+
+
+def test_an_engine_that_refuses_its_default_without_us_is_disturbed_by_nothing_that_appears() -> None:
+    """CRI-O's program says nothing else of a config whose default runtime is not defined."""
+    refused = EffectiveConfig({}, "", undefined="nvidia")
+    healed = EffectiveConfig({"runc": Runtime("/usr/bin/runc"), "nvidia": Runtime("/t/nvidia")}, "nvidia")
+
+    assert [*disturbed(refused, healed, OURS)] == []
+    assert [*disturbed(refused, EffectiveConfig({}, "runc", broken="no such file"), OURS)]

@@ -1,17 +1,16 @@
 """What an install makes of configs as people have them, reviewed by eye, and back to the byte."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.configs import text_of
-from installer.decide.edits import undo
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.options import RestartMode
-from installer.decide.rows import Record
-from installer.decide.steps import WriteConfig
-from installer.decide.undo import plan_undo
+from installer.change.plan import plan_undo
+from installer.config_text import undo
+from installer.engines import ENGINES
+from installer.engines.config_edits import text_of
+from installer.errors import InstallerError
+from installer.model.options import RestartMode
+from installer.model.record import Record
+from installer.model.steps import WriteConfig
 from tests.decide.golden import Case, cases, expected, installed, sentence, shape, undo_facts, written
 from tests.decide.serving import served
 

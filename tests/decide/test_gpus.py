@@ -1,21 +1,19 @@
 """GPUs by CDI alone among the steps of a plan: the specification follows the driver, and no engine is changed."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.drift import Drifted, following
-from installer.decide.effect import Effect
-from installer.decide.facts import Facts, GpuSpecification
-from installer.decide.inode import File
-from installer.decide.options import Mode, Options
-from installer.decide.parts.cdi import OWNER
-from installer.decide.parts.gpus import CHANGED, GIVES_WAY, ID, NEW, REMOVED, STALE, WITHDRAWN
-from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import CdiRow, ConfigRow, Record
-from installer.decide.steps import FindRuntimes, InstallVersion, MakeDirectory, Reload, WriteConfig
-from installer.decide.undo import plan_rollback, plan_undo
+from installer.cdi.plan import CHANGED, GIVES_WAY, GPUS, NEW, REMOVED, STALE, WITHDRAWN
+from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.lifecycle.drift import Drifted, following
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import Facts, GpuSpecification
+from installer.model.files import File
+from installer.model.options import Mode, Options
+from installer.model.record import OWNER, CdiRow, ConfigRow, Record
+from installer.model.steps import FindRuntimes, InstallVersion, MakeDirectory, Reload, WriteConfig
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -23,7 +21,7 @@ OPTIONS: Options = replace(CASE.options, mode=Mode.CDI, set_as_default=False, ru
 PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
 THEIRS = PurePosixPath("/var/run/cdi/nvidia.yaml")
 NEW_FILE, OLD_FILE = File(b"new\n"), File(b"old\n")
-IN_EFFECT = Effect({}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),))
+IN_EFFECT = EffectiveConfig({}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),))
 MADE = GpuSpecification(PATH, "new\n")
 LACKING = GpuSpecification(PATH, lacking="no driver")
 
@@ -41,7 +39,7 @@ def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -
 
 
 def done(plan: Plan) -> list[tuple[bytes | None, str]]:
-    part = next(part for part in plan.parts if part.id == ID)
+    part = next(part for part in plan.parts if part.id == GPUS)
     assert all(isinstance(step, WriteConfig) and step.path == PATH for step in part.steps)
     texts = [
         step.after.content if step.after else None for step in part.steps if isinstance(step, WriteConfig)

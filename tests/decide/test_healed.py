@@ -5,13 +5,12 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
-from installer.decide.inode import File
-from installer.decide.plan import plan_install
-from installer.decide.rows import Record
-from installer.decide.texts import texts_alone
-from installer.decide.undo import plan_undo
+from installer.change.plan import plan_install, plan_undo
+from installer.engines.texts import texts_alone
+from installer.errors import InstallerError
+from installer.model.facts import EngineState
+from installer.model.files import File
+from installer.model.record import Record
 from tests.decide.golden import Case, accepted, cases, undo_facts, written
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
@@ -19,7 +18,7 @@ CONFIG = PurePosixPath("/etc/docker/daemon.json")
 
 
 def with_default(name: str) -> Case:
-    class Removed(Case):
+    class Removed(Case, frozen=True):
         @property
         def before(self) -> dict[PurePosixPath, File | None]:
             return {CONFIG: File(f'{{\n  "default-runtime": "{name}",\n  "debug": true\n}}\n'.encode())}
@@ -50,6 +49,6 @@ def test_a_default_that_ours_do_not_define_is_refused() -> None:
 
 def _read(
     case: Case, disk: Mapping[PurePosixPath, File | None]
-) -> tuple[EngineFacts, Mapping[PurePosixPath, File | None]]:
+) -> tuple[EngineState, Mapping[PurePosixPath, File | None]]:
     (engine,) = case.facts(dict(disk), Record(), {}).engines
     return engine, disk

@@ -1,32 +1,32 @@
 """Which way GPUs come to containers: what engines say decides, and what was asked for."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.facts import Container, EngineFacts
-from installer.decide.mode import READS, WITH_CDI, against_cdi, highest_read, lacking, mode_of
-from installer.decide.options import Mode, Options
-from installer.decide.plan import plan_install
-from installer.decide.rows import EngineRow, Record
+from installer.cdi.mode import against_cdi, highest_read, lacking, mode_of
+from installer.change.plan import plan_install
+from installer.engines import ENGINES
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import Container, EngineState
+from installer.model.options import Mode, Options
+from installer.model.record import EngineRow, Record
 from tests.decide.golden import cases
 
-PROGRAMS = {row.process for row in ENGINES.values()}
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
-IN_EFFECT = Effect({}, "runc", cdi=True, cdi_dirs=DIRS)
+IN_EFFECT = EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS)
 AUTO = Options(mode=Mode.AUTO)
 HELD = Record(engines=(EngineRow("containerd", PurePosixPath("/s"), "containerd.service", ()),))
 
 
 def engine(
-    serving: Effect | None = IN_EFFECT, name: str = "containerd", version: tuple[int, ...] = (2, 1, 9)
-) -> EngineFacts:
+    serving: EffectiveConfig | None = IN_EFFECT,
+    name: str = "containerd",
+    version: tuple[int, ...] = (2, 1, 9),
+) -> EngineState:
     row = ENGINES[name]
-    return EngineFacts(
+    return EngineState(
         name,
         row.config,
         None,
@@ -63,7 +63,7 @@ def engine(
         ),
     ],
 )
-def test_an_engine_takes_devices_by_cdi_where_it_says_so(found: EngineFacts, why: str) -> None:
+def test_an_engine_takes_devices_by_cdi_where_it_says_so(found: EngineState, why: str) -> None:
     assert lacking(found) == why
 
 
@@ -81,7 +81,7 @@ def test_an_engine_takes_devices_by_cdi_where_it_says_so(found: EngineFacts, why
     ],
 )
 def test_a_specification_is_of_a_version_that_all_engines_read(
-    engines: tuple[EngineFacts, ...], highest: tuple[int, ...] | None
+    engines: tuple[EngineState, ...], highest: tuple[int, ...] | None
 ) -> None:
     assert highest_read(engines) == highest
 
@@ -130,7 +130,7 @@ def test_a_specification_is_of_a_version_that_all_engines_read(
     ],
 )
 def test_auto_takes_what_costs_the_node_least(
-    engines: tuple[EngineFacts, ...], held: Record, options: Options, mode: Mode, why: str
+    engines: tuple[EngineState, ...], held: Record, options: Options, mode: Mode, why: str
 ) -> None:
     found, said = mode_of(engines, held, options)
 
@@ -155,11 +155,6 @@ def test_all_that_stands_against_cdi_is_told_with_the_release_that_has_it() -> N
         "Docker",
         "CRI-O",
     }
-
-
-@pytest.mark.parametrize("table", [READS, WITH_CDI], ids=["what it reads", "since when it has CDI"])
-def test_each_program_that_is_an_engine_has_its_row(table: Mapping[str, object]) -> None:
-    assert set(table) == PROGRAMS
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,21 @@
 """What is no reason to write to a config or to reload an engine: a key of its owner's, or a ledger that is lost."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.configs import syntax_of, tree_of
-from installer.decide.edits import Want, apply
-from installer.decide.effect import Effect, Handler
-from installer.decide.engines import ENGINES
-from installer.decide.facts import Facts
-from installer.decide.inode import File, Kind
-from installer.decide.options import RestartMode
-from installer.decide.parts.adopted import adoption
-from installer.decide.plan import plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import Reload, WriteConfig
-from installer.decide.undo import plan_undo
+from installer.change.adopted import adoption
+from installer.change.plan import plan_install, plan_undo
+from installer.config_text import Want, apply
+from installer.engines import ENGINES
+from installer.engines.config_edits import syntax_of, tree_of
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.facts import Facts
+from installer.model.files import File, Kind
+from installer.model.options import RestartMode
+from installer.model.record import Record
+from installer.model.steps import Reload, WriteConfig
 from tests.decide.golden import Case, Disk, cases, installed, undo_facts, written
 
 ACCEPTED = [case for engine in ENGINES for case in cases(engine) if not case.said.get("refused")]
@@ -41,8 +40,8 @@ def _facts(case: Case, disk: Disk, held: Record, originals: Disk) -> Facts:
     facts = case.facts(disk, held, originals)
     (row,), (engine,) = held.engines, facts.engines
     programs = {"runc": "runc", **{name: str(path) for name, path in row.runtimes}}
-    handlers = {name: Handler(program, {"path": program}) for name, program in programs.items()}
-    serving = Effect(handlers, row.default or "runc")
+    handlers = {name: Runtime(program, {"path": program}) for name, program in programs.items()}
+    serving = EffectiveConfig(handlers, row.default or "runc")
     return replace(
         facts,
         engines=(replace(engine, serving=serving, version=engine.version or (28, 5)),),

@@ -1,18 +1,17 @@
 """A plan is a sum of parts: each step has its reason, and all obstacles are told, not the first."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts, Facts
-from installer.decide.options import Cdi, RestartMode
-from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import DeviceNode, Record
-from installer.decide.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
-from installer.decide.undo import plan_rollback, plan_undo
+from installer.change.plan import Plan, entries_for, plan_install, plan_rollback, plan_undo
+from installer.engines import ENGINES
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState, Facts
+from installer.model.options import Cdi, RestartMode
+from installer.model.record import DeviceNode, Record
+from installer.model.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
 from tests.decide.golden import Case, cases, installed, undo_facts
 from tests.decide.serving import served
 
@@ -102,10 +101,10 @@ def _why(plan: Plan, kind: type[Reload | WriteConfig]) -> list[str]:
     return [why for step, why in zip(plan.steps, plan.why, strict=True) if isinstance(step, kind)]
 
 
-def _serving(serving: Effect | None, **more: object) -> Facts:
+def _serving(serving: EffectiveConfig | None, **more: object) -> Facts:
     facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
-    engines: tuple[EngineFacts, ...] = tuple(replace(one, serving=serving) for one in facts.engines)
-    return replace(facts, engines=tuple(replace(one, **more) for one in engines))  # type: ignore[arg-type]
+    engines: tuple[EngineState, ...] = tuple(replace(one, serving=serving) for one in facts.engines)
+    return replace(facts, engines=tuple(replace(one, **more) for one in engines))
 
 
 @pytest.mark.parametrize(

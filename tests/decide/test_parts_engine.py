@@ -3,11 +3,11 @@
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.effect import Effect
-from installer.decide.plan import plan_install
-from installer.decide.rows import EngineRow, Record
+from installer.change.plan import plan_install
+from installer.model.effective import EffectiveConfig
+from installer.model.record import EngineRow, Record
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -22,12 +22,12 @@ ITS = EngineRow("containerd", SOCKET, "containerd.service", (), PurePosixPath("/
         (None, (), None),
         (None, (DOCKERS,), None),
         (None, (DOCKERS, ITS), "/before"),
-        (Effect({}, "runc"), (DOCKERS, ITS), "/before"),
-        (Effect({}, "runc", state=PurePosixPath("/now")), (DOCKERS, ITS), "/now"),
+        (EffectiveConfig({}, "runc"), (DOCKERS, ITS), "/before"),
+        (EffectiveConfig({}, "runc", state=PurePosixPath("/now")), (DOCKERS, ITS), "/now"),
     ],
 )
 def test_where_its_containers_are_it_tells_or_has_told(
-    serving: Effect | None, held: tuple[EngineRow, ...], state: str | None
+    serving: EffectiveConfig | None, held: tuple[EngineRow, ...], state: str | None
 ) -> None:
     facts = CASE.facts(CASE.before, Record(), {})
     engines = tuple(replace(engine, serving=serving) for engine in facts.engines)

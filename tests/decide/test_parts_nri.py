@@ -3,27 +3,27 @@
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.effect import Effect
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File, Meta
-from installer.decide.nri.wishes import Allowed, Nri
-from installer.decide.options import Mode, Options
-from installer.decide.parts import nri
-from installer.decide.rows import ConfigRow, Record
-from installer.decide.steps import WriteConfig, inverse
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import File, Meta
+from installer.model.nri import Allowed, Nri
+from installer.model.options import Mode, Options
+from installer.model.record import ConfigRow, Record
+from installer.model.steps import WriteConfig, inverse
+from installer.nri import plan as nri
 
 ALLOWED = (Allowed("operator", "management.nvidia.com/gpu"),)
 BESIDE = Options(nri=Nri(allowed=ALLOWED, beside=True))
 
 
-def engine(name: str, *version: int) -> EngineFacts:
+def engine(name: str, *version: int) -> EngineState:
     path = PurePosixPath("/x")
-    return EngineFacts(name, path, None, None, (), path, "x.service", version=version or None)
+    return EngineState(name, path, None, None, (), path, "x.service", version=version or None)
 
 
-def against(options: Options, *engines: EngineFacts) -> list[str]:
+def against(options: Options, *engines: EngineState) -> list[str]:
     facts = Facts(engines, {}, {}, frozenset(), (), ToolkitFacts(), Record())
     return [error.problem for error in nri.install(facts, options).obstacles]
 
@@ -71,7 +71,7 @@ def test_an_engine_whose_config_has_nri_switched_off_is_refused(
 ) -> None:
     facts = Facts((engine("containerd", 2, 1, 9),), {}, {}, frozenset(), (), ToolkitFacts(), held)
 
-    part = nri.install(facts, BESIDE, lambda *_: Effect({}, "runc", nri=told))
+    part = nri.install(facts, BESIDE, lambda *_: EffectiveConfig({}, "runc", nri=told))
 
     assert [each.problem for each in part.obstacles] == (
         ["serve containerd by NRI (its config has NRI switched off)"] if refused else []

@@ -3,18 +3,19 @@
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.facts import Facts, ToolkitFacts
-from installer.decide.inode import Entry, File, Kind
-from installer.decide.options import Options
-from installer.decide.parts import toolkit
-from installer.decide.parts.toolkit import ADOPTED, STAND_IN, VERSIONS
-from installer.decide.plan import plan_install
-from installer.decide.reloading import in_progress
-from installer.decide.rows import ConfigRow, Record, ToolkitRow
-from installer.decide.steps import RemoveToolkit, RemoveVersion, SwitchToolkit, WriteConfig
-from installer.record.rows_json import dumps, loads
+from installer.change.ledger import dumps, loads
+from installer.change.plan import plan_install
+from installer.engines.reloading import in_progress
+from installer.model.facts import Facts, ToolkitFacts
+from installer.model.files import Entry, File, Kind
+from installer.model.options import Options
+from installer.model.paths import VERSIONS
+from installer.model.record import ConfigRow, Record, ToolkitRow
+from installer.model.steps import RemoveToolkit, RemoveVersion, SwitchToolkit, WriteConfig
+from installer.payload import plan as toolkit
+from installer.payload.plan import ADOPTED, STAND_IN
 from tests.decide.golden import Case, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")

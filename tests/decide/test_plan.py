@@ -1,31 +1,30 @@
 """What stands in the way of a plan, and what a plan tells its owner."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect
-from installer.decide.engines.model import RuntimeEntry
-from installer.decide.errors import Exit
-from installer.decide.facts import Facts, ToolkitFacts
-from installer.decide.inode import Entry, Kind
-from installer.decide.options import Options, RestartMode
-from installer.decide.parts.toolkit import VERSIONS
-from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.room import ROOM_FOR
-from installer.decide.rows import Failure, Record, ToolkitRow
-from installer.decide.steps import InstallVersion, Reload, SwitchToolkit
-from installer.decide.toolkit import CONFIG, Copy, Text
-from installer.decide.toolkit_config import ToolkitConfig
+from installer.change.plan import Plan, entries_for, plan_install
+from installer.errors import Exit
+from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import RuntimeEntry
+from installer.model.facts import Facts, ToolkitFacts
+from installer.model.files import Copy, Entry, Kind, Text
+from installer.model.options import Options, RestartMode, ToolkitConfig
+from installer.model.paths import VERSIONS
+from installer.model.record import Failure, Record, ToolkitRow
+from installer.model.steps import InstallVersion, Reload, SwitchToolkit
+from installer.payload.files import CONFIG
+from installer.payload.plan import ROOM_FOR
 from tests.decide.golden import Case, cases
 from tests.decide.serving import served
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 
 
-def _facts(serving: Effect | None = None) -> Facts:
+def _facts(serving: EffectiveConfig | None = None) -> Facts:
     facts = CASE.facts(CASE.before, Record(), {})
     engines = tuple(replace(engine, serving=serving) for engine in facts.engines)
     return replace(facts, engines=engines)

@@ -1,16 +1,16 @@
 """What nobody changed is no drift, whatever an engine reports of itself."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect, Handler
-from installer.decide.inode import File
-from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import WriteConfig
+from installer.change.plan import Plan, plan_install
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.files import File
+from installer.model.record import Record
+from installer.model.steps import WriteConfig
 from tests.decide.golden import Disk, cases, written
 
 CRIO = next(case for case in cases("crio") if case.path.name == "source-build-absent")
@@ -26,7 +26,7 @@ RELOADED = {"runtime_path": "/usr/bin/crun", "monitor_path": "/usr/bin/conmon"}
 
 def planned(disk: Disk, held: Record, reports: Mapping[str, str]) -> Plan:
     facts = CRIO.facts(disk, held, {row.path: None for row in held.configs})
-    serving = Effect({"crun": Handler("/usr/bin/crun", reports)}, "crun")
+    serving = EffectiveConfig({"crun": Runtime("/usr/bin/crun", reports)}, "crun")
     engines = tuple(replace(each, serving=serving) for each in facts.engines)
     return plan_install(replace(facts, engines=engines), CRIO.options)
 

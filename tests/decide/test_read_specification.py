@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from installer.decide.inode import File, Meta
-from installer.decide.read_specification import devices
-from installer.record.texts import text_of
+from installer.cdi.specification import devices
+from installer.host.files import text_of
+from installer.model.files import File, Meta
 from tests.support.specifications import FLOW, JSON, READ, UNREAD, YAML
 
 KIND = "nvidia.com/gpu"

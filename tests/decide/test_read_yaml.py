@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from installer.decide.errors import InstallerError
-from installer.decide.read_yaml import DEPTH, SIZE, VALUES, read_yaml
+from installer.cdi.specification import DEPTH, SIZE, VALUES, read_yaml
+from installer.errors import InstallerError
 
 # An alias as a key, an alias for ten of the one above: ten to the tenth values in 542 bytes.
 BOMB = "".join(

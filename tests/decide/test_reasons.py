@@ -4,33 +4,32 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.effect import Effect, Handler
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import RuntimeEntry
-from installer.decide.facts import EngineFacts
-from installer.decide.inode import File
-from installer.decide.reasons import PASSING, of_undo
-from installer.decide.steps import Reload, WriteConfig
+from installer.engines import ENGINES
+from installer.engines.reloading import PASSING, reasons_of_undo
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import RuntimeEntry
+from installer.model.facts import EngineState
+from installer.model.files import File
+from installer.model.steps import Reload, WriteConfig
 
 OURS = PurePosixPath("/toolkit/nvidia-container-runtime")
 ENTRY = RuntimeEntry("nvidia", OURS)
-MINE, THEIRS = Handler(str(OURS)), Handler("/opt/theirs")
+MINE, THEIRS = Runtime(str(OURS)), Runtime("/opt/theirs")
 ROW = ENGINES["containerd"]
-ENGINE = EngineFacts("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
+ENGINE = EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
 WANTED, GONE = Reload("containerd", (ENTRY,)), Reload("containerd", (), (ENTRY,))
 WELL = "its config is restored"
 
 
-def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Handler) -> EngineFacts:  # noqa: FBT001
-    return replace(ENGINE, serving=Effect({"runc": Handler(), **handlers}, default, cdi=cdi))
+def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Runtime) -> EngineState:  # noqa: FBT001
+    return replace(ENGINE, serving=EffectiveConfig({"runc": Runtime(), **handlers}, default, cdi=cdi))
 
 
 @pytest.mark.parametrize(
     ("step", "found", "why"),
     [
-        (WANTED, None, "nobody knows what it serves"),
         (WANTED, replace(ENGINE, silence="it hangs"), "nobody knows what it serves (it hangs)"),
         (WANTED, serves(nvidia=MINE), WELL),
         (WANTED, serves(), "it does not serve nvidia"),
@@ -57,8 +56,8 @@ def serves(default: str = "runc", cdi: bool | None = None, /, **handlers: Handle
         ),
     ],
 )
-def test_why_an_engine_is_reloaded(step: Reload, found: EngineFacts | None, why: str) -> None:
-    assert [*of_undo([step], found)] == [why]
+def test_why_an_engine_is_reloaded(step: Reload, found: EngineState, why: str) -> None:
+    assert [*reasons_of_undo([step], found)] == [why]
 
 
 def test_why_a_config_is_written_back() -> None:
@@ -67,7 +66,7 @@ def test_why_a_config_is_written_back() -> None:
     removed = WriteConfig("docker", PurePosixPath("/a"), after, None)
     other: Any = WriteConfig("docker", PurePosixPath("/b"), before, after)
 
-    assert [*of_undo([passing, other, removed], None)] == [
+    assert [*reasons_of_undo([passing, other, removed], serves())] == [
         PASSING,
         "an install changed it",
         "an install made it",
@@ -79,7 +78,7 @@ def test_why_a_config_is_written_back() -> None:
 def test_an_engine_serves_what_was_asked_for_where_nothing_of_it_is_missing(
     default: str, *, cdi: bool | None
 ) -> None:
-    serving = Effect({"runc": Handler()}, default, cdi=cdi)
+    serving = EffectiveConfig({"runc": Runtime()}, default, cdi=cdi)
     step = replace(GONE, demoted=frozenset({"nvidia"}), cdi=True)
 
     assert step.satisfied_by(serving) == (default == "runc" and cdi is not False)

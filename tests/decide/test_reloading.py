@@ -4,31 +4,33 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.effect import Effect, Handler
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import Extras, RuntimeEntry
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File
-from installer.decide.layout import Layout
-from installer.decide.reloading import pending, stale, stale_runtimes, unwanted_defaults
-from installer.decide.rows import EngineRow, Record
-from installer.decide.steps import WriteConfig
+from installer.engines import ENGINES
+from installer.engines.reloading import pending, stale, stale_runtimes, unwanted_defaults
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import Extras, RuntimeEntry
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import File
+from installer.model.paths import Layout
+from installer.model.record import EngineRow, Record
+from installer.model.steps import WriteConfig
 
 OURS = Layout().toolkit / "nvidia-container-runtime"
 ENTRIES = (RuntimeEntry("nvidia", OURS),)
-THEIRS = Handler("/opt/theirs", {"path": "/opt/theirs"})
+THEIRS = Runtime("/opt/theirs", {"path": "/opt/theirs"})
 
 
-def engine(name: str, serving: Effect | None, version: tuple[int, ...] | None = (28, 5)) -> EngineFacts:
+def engine(
+    name: str, serving: EffectiveConfig | None, version: tuple[int, ...] | None = (28, 5)
+) -> EngineState:
     row = ENGINES[name]
-    return EngineFacts(
+    return EngineState(
         name, row.config, None, None, (row.config,), row.socket, row.unit, version=version, serving=serving
     )
 
 
-def said(facts: EngineFacts, config: dict[str, Any] | str, *, held: Record | None = None) -> list[str]:
+def said(facts: EngineState, config: dict[str, Any] | str, *, held: Record | None = None) -> list[str]:
     text = config if isinstance(config, str) else json.dumps(config)
     contents = {facts.config: File(text.encode())}
     whole = Facts((facts,), contents, {}, frozenset(), (), ToolkitFacts(), held or Record())
@@ -56,7 +58,7 @@ TABLE = {"theirs": {"path": "/opt/theirs"}}
 def test_a_default_that_the_file_does_not_say_is_told(
     default: str, config: dict[str, Any], told: str
 ) -> None:
-    serving = Effect({"runc": Handler("runc"), "theirs": THEIRS}, default)
+    serving = EffectiveConfig({"runc": Runtime("runc"), "theirs": THEIRS}, default)
     held = Record(engines=(EngineRow("docker", ENGINES["docker"].socket, "", (("nvidia-cdi", OURS),)),))
 
     found = said(engine("docker", serving), config, held=held)
@@ -68,7 +70,7 @@ def test_a_default_that_the_file_does_not_say_is_told(
 
 
 def test_nothing_is_stale_of_an_engine_that_is_restarted_or_silent() -> None:
-    serving = Effect({"theirs": THEIRS}, "theirs")
+    serving = EffectiveConfig({"theirs": THEIRS}, "theirs")
 
     assert said(engine("containerd", serving), "version = 2\n") == []
     assert said(engine("docker", None), {}) == []
@@ -105,8 +107,8 @@ OFF = {**LIKE, "privileged_without_host_devices": False}
 def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
     served: dict[str, Any], defined: dict[str, Any] | None, told: str
 ) -> None:
-    now = engine("containerd", Effect({"x": Handler("", served), "default": Handler("/d")}, "runc"))
-    wanted = Effect({"x": Handler("", defined)} if defined else {}, "runc", rest_digest="said")
+    now = engine("containerd", EffectiveConfig({"x": Runtime("", served), "default": Runtime("/d")}, "runc"))
+    wanted = EffectiveConfig({"x": Runtime("", defined)} if defined else {}, "runc", rest_digest="said")
 
     line = f"containerd serves the runtime x, {told}" if told else None
 
@@ -136,7 +138,7 @@ def test_a_runtime_of_others_that_containerds_next_start_takes_away_is_told(
 def test_what_becomes_of_cdi_after_a_reload(
     name: str, said_of_it: str, *, cdi: bool | None, asked: bool, told: bool
 ) -> None:
-    facts = engine(name, Effect({}, "runc", cdi=cdi))
+    facts = engine(name, EffectiveConfig({}, "runc", cdi=cdi))
 
     found = pending(facts, Extras(cdi=asked), told=told)
 

@@ -1,17 +1,16 @@
 """An engine that would not come up again is not restarted, and what keeps a runtime of ours is named."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.engines import ENGINES
-from installer.decide.inode import File
-from installer.decide.options import RestartMode
-from installer.decide.plan import entries_for
-from installer.decide.restarts import not_idle
-from installer.decide.rows import Record
-from installer.decide.undo import plan_undo
+from installer.change.plan import entries_for, plan_undo
+from installer.engines import ENGINES
+from installer.engines.reloading import not_idle
+from installer.model.files import File
+from installer.model.options import RestartMode
+from installer.model.record import Record
 from tests.decide.golden import cases, installed, undo_facts
 from tests.decide.serving import served
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.specification import named, specification
+from installer.cdi.specification import named_paths, specification
+from installer.errors import InstallerError
 
 KIND = "nvidia.com/gpu"
 HOST, DRIVER = PurePosixPath("/host"), PurePosixPath("/driver")
@@ -148,5 +148,5 @@ def test_what_is_empty_or_nothing_of_the_kind_is_refused(text: str, why: str) ->
 def test_what_a_specification_names_is_what_has_to_be_there() -> None:
     text = specification(json.dumps(said(node={"path": "/dev/a", "hostPath": "/d/dev/a"})), KIND, ())
 
-    assert named(text) == ("/d/dev/a", "/lib/a")
-    assert named("---\n") == named("[]") == named('{"devices": [1]}') == ()
+    assert named_paths(text) == ("/d/dev/a", "/lib/a")
+    assert named_paths("---\n") == named_paths("[]") == named_paths('{"devices": [1]}') == ()

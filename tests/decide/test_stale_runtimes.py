@@ -4,12 +4,12 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.effect import Effect, Handler
-from installer.decide.facts import EngineFacts
-from installer.decide.reloading import stale_runtimes
+from installer.engines.reloading import stale_runtimes
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.facts import EngineState
 
-SERVED = {"nvidia": Handler("/toolkit/nvidia"), "gone": Handler("/opt/gone"), "other": Handler("/opt/new")}
-DEFINED = {"other": Handler("/opt/old")}
+SERVED = {"nvidia": Runtime("/toolkit/nvidia"), "gone": Runtime("/opt/gone"), "other": Runtime("/opt/new")}
+DEFINED = {"other": Runtime("/opt/old")}
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def test_what_the_next_start_takes_from_others_is_told_and_ours_is_not(
 ) -> None:
     path = PurePosixPath("/etc/docker/daemon.json")
     places = (path, None, None, (path,), PurePosixPath("/run/docker.sock"), "docker.service")
-    engine = EngineFacts("docker", *places, serving=Effect(SERVED, "runc"))
+    engine = EngineState("docker", *places, serving=EffectiveConfig(SERVED, "runc"))
 
-    said = list(stale_runtimes(engine, Effect(DEFINED, "runc"), ours))
+    said = list(stale_runtimes(engine, EffectiveConfig(DEFINED, "runc"), ours))
 
     assert len(said) == len(told)
     assert all(f"Docker serves the runtime {words}" in line for words, line in zip(told, said, strict=True))

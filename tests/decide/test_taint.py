@@ -2,7 +2,7 @@
 
 import pytest
 
-from installer.decide.taint import node_made_ready, without_taint
+from installer.report.untaint import node_made_ready, without_taint
 from tests.support.kubernetes import OURS, THEIRS, FakeApi, node
 
 

@@ -1,17 +1,17 @@
 """An undo after another installer's runtimes were taken over: what the files say again is not ours to see gone."""
 
 import re
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.engines import ENGINES
-from installer.decide.inode import File
-from installer.decide.options import RestartMode
-from installer.decide.rows import Record
-from installer.decide.steps import Reload, Step, WriteConfig
-from installer.decide.undo import plan_undo
+from installer.change.plan import plan_undo
+from installer.engines import ENGINES
+from installer.model.files import File
+from installer.model.options import RestartMode
+from installer.model.record import Record
+from installer.model.steps import Reload, Step, WriteConfig
 from tests.decide.engines.configs import NVIDIA
 from tests.decide.golden import Case, installed, undo_facts
 from tests.decide.serving import served

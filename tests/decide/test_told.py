@@ -2,18 +2,17 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.engines import ENGINES
-from installer.decide.facts import Container, Facts
-from installer.decide.options import InUse, Options, RestartMode
-from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import describe
-from installer.decide.undo import plan_undo
+from installer.change.plan import Plan, entries_for, plan_install, plan_undo
+from installer.engines import ENGINES
+from installer.model.facts import Container, Facts
+from installer.model.options import InUse, Options, RestartMode
+from installer.model.record import Record
+from installer.model.steps import describe
 from tests.decide.golden import GOLDEN, Case, cases, undo_facts, written
 from tests.decide.serving import served
 from tests.support.golden import golden

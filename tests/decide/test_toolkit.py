@@ -1,21 +1,18 @@
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.artifacts import check_artifacts, search_paths
-from installer.decide.errors import InstallerError
-from installer.decide.toolkit import (
+from installer.errors import InstallerError
+from installer.model.files import Artifact, Copy, PayloadFile, Symlink, Text
+from installer.payload.files import (
     CONFIG,
     EXECUTABLES,
     LIBRARIES,
     REQUIRED,
-    Artifact,
-    Copy,
-    PayloadFile,
-    Symlink,
-    Text,
+    check_artifacts,
     payload,
+    search_paths,
     version_of,
 )
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.decide.errors import InstallerError
-from installer.decide.toolkit_config import ToolkitConfig, carry_over, config_tree, edited_keys, render_config
+from installer.errors import InstallerError
+from installer.model.options import ToolkitConfig
+from installer.payload.config_toml import carry_over, config_tree, edited_keys, render_config
 
 NAME = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
 

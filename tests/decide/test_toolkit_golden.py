@@ -5,8 +5,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.toolkit import CONFIG, REQUIRED, Artifact, PayloadFile, Text, payload
-from installer.decide.toolkit_config import ToolkitConfig, config_tree, render_config
+from installer.model.files import Artifact, PayloadFile, Text
+from installer.model.options import ToolkitConfig
+from installer.payload.config_toml import config_tree, render_config
+from installer.payload.files import CONFIG, REQUIRED, payload
 from tests.support.golden import golden
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "toolkit"

@@ -1,29 +1,28 @@
 """An undo while containers run on our runtimes: what they need stays, and goes when they are gone."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.configs import tree_of
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import leaves
-from installer.decide.errors import InstallerError
-from installer.decide.facts import Container, Facts, names_of
-from installer.decide.inode import Kind
-from installer.decide.options import InUse, RestartMode
-from installer.decide.plan import entries_for, plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import (
+from installer.change.plan import entries_for, plan_install, plan_rollback, plan_undo
+from installer.engines import ENGINES
+from installer.engines.config_edits import tree_of
+from installer.errors import InstallerError
+from installer.model.engine_spec import leaves
+from installer.model.facts import Container, Facts, names_of
+from installer.model.files import Kind, Symlink
+from installer.model.options import InUse, RestartMode
+from installer.model.record import Record
+from installer.model.steps import (
     InstallVersion,
     ProveUnused,
     Reload,
     RemoveVersion,
     SwitchToolkit,
+    WriteConfig,
 )
-from installer.decide.toolkit import Symlink
-from installer.decide.undo import plan_rollback, plan_undo
 from tests.decide.golden import Case, Disk, accepted, cases, installed, undo_facts, written
 from tests.decide.serving import served
 
@@ -119,7 +118,9 @@ def test_force_leaves_links_to_the_low_level_runtime_and_handlers_where_they_are
     ]
     assert order == [InstallVersion, SwitchToolkit, RemoveVersion]
     assert plan.final is not None
-    assert [row.name for row in plan.final.engines] == ([case.engine] if stays else [])
+    assert [row.name for row in plan.final.engines] == [case.engine]  # to undo what is put back
+    left = {step.path: step.after for step in plan.steps if isinstance(step, WriteConfig)}
+    assert any(str(OURS).encode() in file.content for file in left.values() if file) == stays
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """What a container has to show before a runtime counts as proven."""
 
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.verify import MARK, Observed, Wanted, proof
+from installer.engines.trial_containers import MARK
+from installer.report.verify import Observed, Wanted, judge
 
 BINARY = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 WANTED = Wanted("containerd", "nvidia", BINARY)
@@ -45,7 +46,7 @@ GOOD = Observed("", f"{MARK}\n", BINARY, wrapper=True, real=True)
 def test_the_first_thing_that_is_missing_on_the_way_is_the_problem(
     wanted: Wanted, observed: Observed, problem: str
 ) -> None:
-    found = proof(wanted, observed)
+    found = judge(wanted, observed)
 
-    assert problem in found.problem
-    assert bool(found.problem) == bool(problem) == bool(found.remedy) != bool(found.seen)
+    assert problem in found.found
+    assert (found.level == "bad") == bool(problem) == bool(found.remedy)

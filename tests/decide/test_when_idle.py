@@ -1,17 +1,15 @@
 """--restart-mode when-idle: configs are written, and the restart is left for when no container is created."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.drift import Action, Drifted, decide
-from installer.decide.facts import Facts
-from installer.decide.options import Drift, Options, RestartMode
-from installer.decide.parts import toolkit
-from installer.decide.plan import Plan, plan_install
-from installer.decide.rows import Failure, Record
-from installer.decide.steps import FindRuntimes, Reload, WriteConfig
-from installer.decide.undo import plan_rollback, plan_undo
+from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
+from installer.lifecycle.drift import Action, Drifted, decide
+from installer.model.facts import Facts
+from installer.model.options import Drift, Options, RestartMode
+from installer.model.record import Failure, Record
+from installer.model.steps import FindRuntimes, Reload, WriteConfig
+from installer.payload import plan as toolkit
 from tests.decide.golden import Case, Disk, cases, undo_facts, written
 from tests.decide.serving import served
 
@@ -89,10 +87,10 @@ def test_a_plan_that_failed_is_not_written_again_to_be_restarted_later() -> None
 
 
 def test_what_stands_against_a_restart_stands_against_one_that_comes_later() -> None:
-    from installer.decide.restarts import masked
+    from installer.engines.reloading import not_started_again
 
     facts = _facts(CONTAINERD, CONTAINERD.before, Record(), BUSY)
-    engines = tuple(replace(each, not_restarted=masked(each)) for each in facts.engines)
+    engines = tuple(replace(each, not_restarted=not_started_again(each, "masked")) for each in facts.engines)
 
     plan = plan_install(replace(facts, engines=engines), _options(CONTAINERD))
 

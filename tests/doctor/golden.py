@@ -1,15 +1,18 @@
 """A GPU node on which nothing is wrong: its files, and what only a kernel, programs and engines would tell."""
 
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from installer.decide.doctor.facts import DeviceNode, Node, Process, RunningEngine, Space, Toolkit
-from installer.decide.edits import Tree
-from installer.decide.effect import Effect, Handler
-from installer.decide.options import Options
-from installer.decide.rows import CdiRow
+from msgspec.structs import replace
+
+from installer.config_text import Tree
 from installer.host.files import Host
-from installer.record.examine import examine
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.facts import EngineState
+from installer.model.options import Options
+from installer.model.record import CdiRow
+from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Space, Toolkit
+from installer.report.doctor.read_node import examine
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -107,33 +110,34 @@ OURS: Tree = {
     "runtimeType": "io.containerd.runc.v2",
     "options": {"BinaryName": RUNTIME, "SystemdCgroup": True},
 }
-HANDLERS = {"runc": Handler("", RUNC), "nvidia": Handler(RUNTIME, OURS)}
-SERVING = Effect(HANDLERS, "runc", cdi=True)
+HANDLERS = {"runc": Runtime("", RUNC), "nvidia": Runtime(RUNTIME, OURS)}
+SERVING = EffectiveConfig(HANDLERS, "runc", cdi=True)
 CONTAINERD = PurePosixPath("/etc/containerd/config.toml")
+DAEMON = PurePosixPath("/etc/docker/daemon.json")
+RUNS = "active/running/success"
 ENGINES = (
-    RunningEngine(
-        "docker",
-        said="28.5.2",
-        version=(28, 5, 2),
-        serving=Effect({"runc": Handler("runc"), "nvidia": Handler(RUNTIME)}, "runc", cdi=True),
-        told=Effect({"runc": Handler("runc"), "nvidia": Handler(RUNTIME)}, "runc"),
-        config=PurePosixPath("/etc/docker/daemon.json"),
-        unit="docker.service",
-        unit_state="active/running/success",
+    EngineExam(
+        EngineState(
+            *("docker", DAEMON, None, None, (DAEMON,), PurePosixPath("/run/docker.sock"), "docker.service"),
+            version=(28, 5, 2),
+            serving=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True),
+        ),
+        told=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc"),
+        unit_state=RUNS,
         cgroup_driver="systemd",
         live_restore=True,
         finds_hook=True,
     ),
-    RunningEngine(
-        "containerd",
-        said="2.1.9",
-        version=(2, 1, 9),
-        serving=SERVING,
+    EngineExam(
+        EngineState(
+            *("containerd", CONTAINERD, None, None, (CONTAINERD,)),
+            *(PurePosixPath("/run/containerd/containerd.sock"), "containerd.service"),
+            version=(2, 1, 9),
+            serving=SERVING,
+        ),
         told=SERVING,
         trees={CONTAINERD: {"version": 3}},
-        config=CONTAINERD,
-        unit="containerd.service",
-        unit_state="active/running/success",
+        unit_state=RUNS,
     ),
 )
 SHIM = "/usr/bin/containerd-shim-runc-v2"
@@ -194,12 +198,20 @@ def read(root: Path) -> Node:
     )
 
 
+def changed(exam: EngineExam, **more: Any) -> EngineExam:
+    """Return an engine with other values of what was observed of it, or examined besides."""
+    observed = {name: more.pop(name) for name in list(more) if name not in EngineExam.__match_args__}
+    return replace(exam, engine=replace(exam.engine, **observed), **more)
+
+
 def by_cdi(node: Node) -> Node:
     """Return the node as ``--mode nri`` makes it: no runtime of ours anywhere, and a plugin that is registered."""
-    served = Effect({"runc": Handler("", RUNC)}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),))
+    served = EffectiveConfig(
+        {"runc": Runtime("", RUNC)}, "runc", cdi=True, cdi_dirs=(PurePosixPath("/var/run/cdi"),)
+    )
     return replace(
         node,
-        engines=tuple(replace(each, serving=served, told=served, finds_hook=False) for each in node.engines),
+        engines=tuple(changed(each, serving=served, told=served, finds_hook=False) for each in node.engines),
         toolkits=(OTHER,),
         by_cdi=CdiRow(("docker", "containerd")),
         plugin=(("registered with containerd 2.1.9, since 2026-01-01T00:00:00Z", True),),

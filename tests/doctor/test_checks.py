@@ -1,23 +1,24 @@
 """Each check is turned by an act on a node that is otherwise well: of its files, or of what it would answer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.doctor import CHECKS, findings
-from installer.decide.doctor.facts import Node, RunningEngine, Space
-from installer.decide.doctor.model import Level, Verdict
-from installer.decide.effect import Effect, Handler
-from installer.decide.rows import CdiRow
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.record import CdiRow
+from installer.report.doctor import CHECKS, findings
+from installer.report.doctor.model import EngineExam, Node, Space
+from installer.report.doctor.verdict import Level, Verdict
 from tests.doctor import golden
 from tests.doctor.golden import CONFIG, CONTAINERD, GPU, RUNTIME, SERVING, SPEC, link, put
 from tests.support.golden import golden_line
 
 if TYPE_CHECKING:
-    from installer.decide.edits import Value
+    from installer.config_text import Value
 
 BAD, WARN = Level.BAD, Level.WARN
 SAID = Path(__file__).parents[1] / "golden/doctor.json"
@@ -71,8 +72,8 @@ def system(**more: Any) -> Callable[[Node], Node]:
 
 
 def engine(name: str, **more: Any) -> Callable[[Node], Node]:
-    def change(each: RunningEngine) -> RunningEngine:
-        return replace(each, **more) if each.name == name else each
+    def change(each: EngineExam) -> EngineExam:
+        return golden.changed(each, **more) if each.name == name else each
 
     return lambda node: replace(node, engines=tuple(map(change, node.engines)))
 
@@ -83,22 +84,22 @@ def process(pid: int, **more: Any) -> Callable[[Node], Node]:
     )
 
 
-def handlers(*without: str, **more: Handler) -> Effect:
+def handlers(*without: str, **more: Runtime) -> EffectiveConfig:
     return replace(
         SERVING,
         handlers={name: each for name, each in SERVING.handlers.items() if name not in without} | more,
     )
 
 
-def ours(**options: bool) -> Handler:
+def ours(**options: bool) -> Runtime:
     table: dict[str, Value] = {
         "runtimeType": "io.containerd.runc.v2",
         "options": {"BinaryName": RUNTIME, **options},
     }
-    return Handler(RUNTIME, table)
+    return Runtime(RUNTIME, table)
 
 
-WITHOUT = {"docker": Effect({"runc": Handler("runc")}, "runc")}
+WITHOUT = {"docker": EffectiveConfig({"runc": Runtime("runc")}, "runc")}
 ACTS: dict[str, list[Act]] = {
     "gpu-driver": [
         Act(lambda root: (root / "sys/module/nvidia").rename(root / "gone")),
@@ -148,8 +149,8 @@ ACTS: dict[str, list[Act]] = {
     ],
     "cdi-mig": [Act(text(SPEC, "            - path: /dev/nvidia-caps/nvidia-cap13\n", ""))],
     "cdi-version": [
-        Act(text(SPEC, "0.5.0", "0.7.0"), engine("containerd", version=(1, 6, 20), said="1.6.20")),
-        Act(text(SPEC, "0.5.0", "0.7.0"), engine("docker", version=(20, 10, 24), said="20.10.24")),
+        Act(text(SPEC, "0.5.0", "0.7.0"), engine("containerd", version=(1, 6, 20))),
+        Act(text(SPEC, "0.5.0", "0.7.0"), engine("docker", version=(20, 10, 24))),
     ],
     "cdi-enabled": [Act(facts=engine("containerd", serving=replace(SERVING, cdi=False)), level=WARN)],
     "cdi-alone": [
@@ -197,7 +198,9 @@ ACTS: dict[str, list[Act]] = {
     "toolkits": [
         Act(facts=lambda node: replace(node, toolkits=(*node.toolkits, golden.OTHER)), level=WARN),
         Act(
-            facts=engine("docker", serving=Effect({"n": Handler("/usr/bin/nvidia-container-runtime")}, "n")),
+            facts=engine(
+                "docker", serving=EffectiveConfig({"n": Runtime("/usr/bin/nvidia-container-runtime")}, "n")
+            ),
             level=WARN,
         ),
     ],
@@ -238,13 +241,13 @@ ACTS: dict[str, list[Act]] = {
     ],
     "engine-kind": [Act(facts=engine("docker", another="Podman answers on it"), level=WARN)],
     "config-accepted": [
-        Act(facts=engine("containerd", told=Effect({}, "", broken="expected key, found '='"))),
+        Act(facts=engine("containerd", told=EffectiveConfig({}, "", broken="expected key, found '='"))),
         Act(facts=engine("containerd", told=replace(SERVING, undefined="gone"))),
         Act(facts=engine("docker", unreadable="read /etc/docker/daemon.json (it is a directory)")),
     ],
     "config-in-force": [
         Act(facts=engine("containerd", told=handlers("nvidia"))),
-        Act(facts=engine("containerd", told=handlers(kata=Handler("/opt/kata")))),
+        Act(facts=engine("containerd", told=handlers(kata=Runtime("/opt/kata")))),
     ],
     "default-runtime": [
         Act(facts=engine("containerd", told=replace(SERVING, undefined="gone"))),
@@ -284,7 +287,7 @@ ACTS: dict[str, list[Act]] = {
         Act(facts=engine("containerd", serving=handlers(nvidia=ours()))),
     ],
     "runtime-type": [
-        Act(facts=engine("containerd", serving=handlers(nvidia=Handler(RUNTIME, {"options": {}})))),
+        Act(facts=engine("containerd", serving=handlers(nvidia=Runtime(RUNTIME, {"options": {}})))),
     ],
     "option-twice": [
         Act(
@@ -396,7 +399,7 @@ def test_what_to_do_where_cdi_alone_fails_is_about_what_was_found(
 ) -> None:
     node = golden.by_cdi(golden.read(golden.lay(tmp_path)))
     served = tuple(
-        replace(each, serving=replace(each.serving, cdi=cdi)) for each in node.engines if each.serving
+        golden.changed(each, serving=replace(each.serving, cdi=cdi)) for each in node.engines if each.serving
     )
     absent = replace(node, by_cdi=CdiRow(("docker", "containerd"), lacks), engines=served)
 

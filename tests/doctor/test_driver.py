@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from installer.decide.doctor.facts import Driver
 from installer.host.files import Host
-from installer.record.examine.driver import driver, specifications
+from installer.report.doctor.model import Driver
+from installer.report.doctor.read_node import driver, specifications
 from tests.doctor import golden
 
 ROOT = PurePosixPath("/")

@@ -5,14 +5,14 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.doctor.facts import RunningEngine
-from installer.decide.engines import ENGINES
-from installer.decide.options import Options, Places
+from installer.engines import ENGINES
 from installer.host.files import Host
-from installer.host.process_table import Seen
-from installer.record.examine.engines import engines, unit_state
+from installer.host.processes import Seen
+from installer.model.options import Options, Places
+from installer.report.doctor.model import EngineExam
+from installer.report.doctor.read_programs import engines, unit_state
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET, STATUS, UNIT, Live, live
@@ -23,7 +23,7 @@ OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
 FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 
 
-def read(node: Live, *seen: Seen, socket: PurePosixPath = SOCKET) -> list[RunningEngine]:
+def read(node: Live, *seen: Seen, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
     places = {"containerd": Places(socket=socket)}
     return [*engines(node.host, replace(Options(), places=places), seen)]
 
@@ -52,11 +52,12 @@ def test_what_an_engine_answers(
             del node.answers[key]
         (found,) = read(node, SEEN)
 
-    assert (found.name, found.said, found.disabled, found.failed) == ("containerd", said, disabled, failed)
-    assert found.version == ((1, 7, 24) if said else ())
-    assert (found.serving is None) == bool(found.silence) == (not said)
-    assert (found.config, found.trees, found.unreadable) == (CONFIG, {CONFIG: {"version": 2}}, "")
-    assert (found.another, found.live_restore, found.cgroup_driver, found.finds_hook) == ("", None, "", None)
+    engine = found.engine
+    assert (engine.name, engine.disabled, engine.failed) == ("containerd", disabled, failed)
+    assert found.label == f"containerd {said}".strip()
+    assert (engine.serving is None) == bool(engine.silence) == (not said)
+    assert (engine.config, found.trees, found.unreadable) == (CONFIG, {CONFIG: {"version": 2}}, "")
+    assert (engine.another, found.live_restore, found.cgroup_driver, found.finds_hook) == ("", None, "", None)
     assert found.told is not None
 
 
@@ -141,6 +142,6 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
         host = Host.under(PurePosixPath(tmp_path))
         (found,) = engines(host, replace(Options(), places=places), seen)
 
-    assert (found.name, found.said, found.version) == ("docker", "28.5.2", (28, 5, 2))
+    assert (found.label, found.engine.version) == ("docker 28.5.2", (28, 5, 2))
     assert (found.live_restore, found.cgroup_driver, found.finds_hook) == (True, "systemd", hook)
-    assert found.config == ENGINES["docker"].config
+    assert found.engine.config == ENGINES["docker"].config

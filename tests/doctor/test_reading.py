@@ -7,20 +7,28 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.doctor import findings
-from installer.decide.doctor.model import Level
-from installer.decide.options import Options
 from installer.host.devices import listens
 from installer.host.files import Host
-from installer.host.process_table import Seen, holds, of_root, root_wrote
+from installer.host.processes import Seen, holds, of_root, root_wrote
 from installer.host.programs import run_in
-from installer.record.examine.programs import NIL_POINTER, asked_processes, says, version_in
-from installer.record.examine.toolkits import SAYS_CLI, SAYS_CTK, SAYS_LIBRARY, toolkits
+from installer.model.options import Options
+from installer.report.doctor import findings
+from installer.report.doctor.read_programs import (
+    NIL_POINTER,
+    SAYS_CLI,
+    SAYS_CTK,
+    SAYS_LIBRARY,
+    asked_processes,
+    toolkits,
+    version_in,
+    version_of,
+)
+from installer.report.doctor.verdict import Level
 from tests.doctor import golden
 from tests.host.servers import hang, serving
 from tests.support.waiting import until
@@ -128,9 +136,9 @@ def test_a_program_is_believed_where_root_alone_wrote_it_and_it_ends_well(
     program.write_text(f"#!/bin/sh\n{words}\n")
     program.chmod(mode)
 
-    assert says(HOST, PurePosixPath(program), "--version") == told
-    assert says(HOST, PurePosixPath(tmp_path), "--version") == ""
-    assert says(HOST, PurePosixPath(tmp_path / "gone"), "--version") == ""
+    assert version_of(HOST, PurePosixPath(program)) == told
+    assert version_of(HOST, PurePosixPath(tmp_path)) == ""
+    assert version_of(HOST, PurePosixPath(tmp_path / "gone")) == ""
 
 
 def process(
@@ -243,11 +251,11 @@ def test_a_program_that_tells_one_version_has_a_library_of_that(
         program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
         program.chmod(0o755)
 
-    found = toolkits(
+    (found, *_) = toolkits(
         Host.under(PurePosixPath("/")), Options(install_dir=PurePosixPath(root, "usr/local/nvidia"))
     )
 
-    assert found[0].library == library
+    assert found.library == library
 
 
 def test_a_dead_socket_is_told_from_one_that_answers(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from installer.decide.doctor import CHECKS
-from installer.decide.doctor.document import document
-from installer.decide.rows import CdiRow, Record
-from installer.host.nri_state import State, publish
-from installer.record.rows_json import dumps
+from installer.change.ledger import dumps
+from installer.model.record import CdiRow, Record
+from installer.nri.plugin import State, publish
+from installer.report.doctor import CHECKS, document
 from tests.doctor import golden
 from tests.support.golden import golden as golden_text
 from tests.support.tree import Aspect, tree

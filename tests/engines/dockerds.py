@@ -12,9 +12,9 @@ from pathlib import Path
 from signal import SIGHUP
 from urllib.parse import quote
 
-from installer.decide.effect import Effect
-from installer.decide.errors import InstallerError
-from installer.host import dockerd
+from installer.engines.docker import api as dockerd
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig
 from tests.engines import debs
 from tests.engines.cache import build_once, cache, key_of, locked
 from tests.engines.versions import BASE
@@ -99,7 +99,7 @@ class Dockerd:
         else:
             self.config.write_bytes(text)
 
-    def start(self, text: bytes | None, *flags: str) -> Effect | None:
+    def start(self, text: bytes | None, *flags: str) -> EffectiveConfig | None:
         """Start it anew with a text; return what it serves, None where it refused to start."""
         self.stop()
         self.write(text)
@@ -127,7 +127,7 @@ class Dockerd:
         return 0
 
     @property
-    def serving(self) -> Effect:
+    def serving(self) -> EffectiveConfig:
         return dockerd.info(self.socket, timeout_s=ASK_S).serving
 
     def _answers(self) -> bool:

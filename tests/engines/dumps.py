@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from installer.decide.edits import Syntax, Want, apply, parse
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
-from installer.decide.engines.containerd_effect import effect_of
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File, Kind
-from installer.decide.options import Options, RestartMode
-from installer.decide.plan import Plan, entries_for, plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import WriteConfig
-from installer.decide.undo import plan_undo
+from installer.change.plan import Plan, entries_for, plan_install, plan_undo
+from installer.change.transaction import refuse_obstacles
+from installer.config_text import Syntax, Want, apply, parse
+from installer.engines import ENGINES
+from installer.engines.config_files import with_readable_configs
+from installer.engines.containerd.effective import effect_of
+from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.dry_run import Trials
 from installer.host.files import Host
-from installer.record.configs import with_readable_configs
-from installer.record.transaction import refuse_obstacles
-from installer.record.trial import Trials
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import File, Kind
+from installer.model.options import Options, RestartMode
+from installer.model.record import Record
+from installer.model.steps import WriteConfig
 from tests.decide.golden import artifacts
 
 OURS = frozenset(entry.name for entry in entries_for(Options()))
@@ -42,19 +41,19 @@ class Node:
     def config(self) -> Path:
         return self.directory / "etc/config.toml"
 
-    def truth(self) -> Effect:
+    def truth(self) -> EffectiveConfig:
         """Return what containerd itself makes of the real files."""
         command = [str(self.program), "--config", str(self.config), "config", "dump"]
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
-            return Effect({}, "", broken=done.stderr.strip().splitlines()[-1])
+            return EffectiveConfig({}, "", broken=done.stderr.strip().splitlines()[-1])
         return effect_of(tomllib.loads(done.stdout))
 
     def files(self) -> dict[PurePosixPath, bytes]:
         return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}
 
     def facts(self, drop_in: PurePosixPath | None) -> tuple[Facts, Trials]:
-        bare = EngineFacts(
+        bare = EngineState(
             "containerd", PurePosixPath(self.config), drop_in, None, (), PurePosixPath("/nowhere"), "",
             version=self.version, exe=PurePosixPath(self.program),
         )  # fmt: skip
@@ -143,6 +142,9 @@ class Node:
 
 
 STARTS = {"no file": None, "comments alone": "# as the package ships it\n#root = '/var/lib/containerd'\n"}
+TABLE = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
+DRIVER = f"{TABLE}]\nruntime_type = 'io.containerd.runc.v2'\n{TABLE}.options]\nSystemdCgroup = true\n"
+BASE = {**STARTS, "the driver of systemd": f"version = 2\n{DRIVER}"}
 
 
 def writes(plan: Plan) -> list[WriteConfig]:

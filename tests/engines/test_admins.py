@@ -9,11 +9,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.edits import ABSENT, Want
-from installer.decide.effect import disturbed
-from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
-from installer.decide.errors import InstallerError
-from tests.engines.dumps import HOST, OURS, Node
+from installer.config_text import ABSENT, Want
+from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.errors import InstallerError
+from installer.model.effective import disturbed
+from tests.engines.dumps import HOST, OURS, Node, writes
 
 Containerd = tuple[Path, tuple[int, ...]]
 OLD = f'plugins."{V2_PLUGIN}".containerd'
@@ -57,7 +57,7 @@ ROOTS = [
 
 
 @pytest.mark.parametrize("root", ROOTS)
-def test_a_runtime_that_was_made_the_default_stays_until_there_is_another(
+def test_an_owner_who_makes_one_of_ours_the_default_keeps_them_until_there_is_another(
     containerd: Containerd, tmp_path: Path, root: str
 ) -> None:
     node = a_node(containerd, tmp_path, root)
@@ -69,7 +69,7 @@ def test_a_runtime_that_was_made_the_default_stays_until_there_is_another(
     left = node.truth()
     assert not left.undefined
     assert left.default == "nvidia"
-    assert left.handlers.keys() & OURS == {"nvidia"}
+    assert left.handlers.keys() & OURS == OURS
     assert "the runtime nvidia" in kept.needed[0].problem
     assert kept.final is not None
     assert kept.final.toolkit is not None
@@ -156,7 +156,7 @@ def test_a_default_that_is_gone_does_not_come_back(containerd: Containerd, tmp_p
     left = node.truth()
     assert not left.undefined
     assert left.default == "nvidia"
-    assert "make crun the default runtime" in kept.needed[0].problem
+    assert "its default runtime crun would not be defined" in kept.needed[0].problem
 
     node.edit(
         node.config,
@@ -438,8 +438,45 @@ def test_a_runtime_that_was_made_to_start_another_program_is_served_as_before(
     done = node.uninstall()
 
     left = node.truth()
+    assert left.handlers["nvidia"] == lived.handlers["nvidia"]
+    assert left.default == before.default
+    if place != node.config:  # which would not be read any more without our import of it
+        assert "the runtime nvidia would be lost" in done.needed[0].problem
+        assert left.handlers == lived.handlers
+        return
     assert (done.needed, done.final) == ((), None)
     assert left.handlers == {**before.handlers, "nvidia": lived.handlers["nvidia"]}
-    assert left.default == before.default
     assert any("left the runtime nvidia in" in note for note in done.notes)
     assert not names_us(node)
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["default", "no default"])
+@pytest.mark.parametrize("root", [pytest.param(None, id="no file"), *ROOTS])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("sid", "trixie"), ("sid", "bookworm"), ("trixie", "sid"), ("bookworm", "sid")],
+    ids=["2.1 to 1.7", "2.1 to 1.6", "1.7 to 2.1", "1.6 to 2.1"],
+)
+def test_a_config_of_ours_serves_the_containerd_that_takes_the_place_of_another(  # noqa: PLR0913 - a table
+    containerds: dict[str, Containerd],
+    tmp_path: Path,
+    first: str,
+    second: str,
+    root: str | None,
+    *,
+    default: bool,
+) -> None:
+    node = a_node(containerds[first], tmp_path, root)
+    files = node.files()
+    before = node.truth()
+    node.install(default=default)
+    if root is not None:  # 1.x prints nothing of a file that is not there
+        assert [*disturbed(before, node.truth(), OURS)] == []
+
+    node.program, node.version = containerds[second]
+
+    assert not node.truth().fatal
+    assert node.truth().handlers.keys() == {"runc", *OURS}
+    assert writes(node.install(default=default)) == []
+    node.uninstall()
+    assert node.files() == files

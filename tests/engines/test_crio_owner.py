@@ -2,40 +2,22 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import grpc
 import pytest
 
-from tests.engines.conftest import Boot
-from tests.engines.crios import DROP_INS, OURS, STATE, bundle, call, crio_booted, run_pod, starts
+from tests.engines.crios import ASKED, DROP_INS, OURS, STATE, bundle, call, run_pod, starts
 from tests.engines.nodes import Node
-from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.versions import EngineSet
 
-ASKED = ("--runtime", "crio", "--toolkit-source", ARTIFACTS)
 RUNTIME = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 OWNERS = f"{DROP_INS}/50-owner.conf"
 HANDLER = f'[crio.runtime.runtimes.gpu]\nruntime_path = "{RUNTIME}"\n'
+COMMENT = "# ours: ask the platform team\n"
+VERBOSE = b"\x08\x01"
 SANDBOX = "415635d5fdde8b8339d4"
-
-
-@pytest.fixture(scope="module")
-def crio_node(booted: Boot, engines_today: list[EngineSet]) -> Iterator[Node]:
-    with crio_booted(booted, engines_today) as node:
-        yield node
-
-
-@pytest.fixture
-def crio(crio_node: Node) -> Iterator[Node]:
-    """Return the node of the fake CRI-O, as it was; a test may leave nothing behind."""
-    files = snapshot(crio_node)
-    yield crio_node
-    crio_node.run(["rm", "-rf", STATE])
-    crio_node.installer("uninstall", check=True)
-    assert snapshot(crio_node) == files
 
 
 @contextmanager
@@ -72,6 +54,16 @@ def test_an_exec_in_flight_keeps_no_verb_from_its_restart(crio: Node, verb: str)
     assert starts(crio) == count + 1
 
 
+def test_a_hook_comes_and_goes_without_a_restart(crio: Node) -> None:
+    count, files = starts(crio), snapshot(crio)
+    crio.installer("install", *ASKED, "--crio-hook", check=True)
+
+    undone = crio.installer("uninstall")
+
+    assert undone.returncode == 0, undone.stderr
+    assert (starts(crio), snapshot(crio)) == (count, files)
+
+
 def test_an_undo_that_is_refused_is_told_by_status_until_the_next(crio: Node) -> None:
     crio.installer("install", *ASKED, check=True)
     unit = crio.read("/run/systemd/system/crio.service")
@@ -90,9 +82,107 @@ def test_an_undo_that_is_refused_is_told_by_status_until_the_next(crio: Node) ->
     assert crio.installer("status").returncode == 0
 
 
+@pytest.mark.parametrize("verb", ["plan", "install", "uninstall"])
+def test_a_crio_that_systemd_is_about_to_start_again_is_waited_for(crio: Node, verb: str) -> None:
+    if verb == "uninstall":
+        crio.installer("install", *ASKED, check=True)
+    crio.run(["systemctl", "kill", "--signal=KILL", "crio"])
+    crio.wait_for("auto-restart", ["systemctl", "show", "-P", "SubState", "crio"])
+
+    done = crio.installer(verb, *(ASKED if verb != "uninstall" else ()))
+
+    assert done.returncode == (10 if verb == "plan" else 0), done.stderr
+    assert crio.show("crio", "ActiveState") == "active"
+
+
 def reload(node: Node) -> None:
     node.run(["systemctl", "reload", "crio"])
     time.sleep(0.2)
+
+
+def touch(node: Node) -> None:
+    node.run(["touch", OURS])
+
+
+def comment(node: Node) -> None:
+    node.write(OURS, node.read(OURS) + COMMENT)
+
+
+def forget_the_comment(node: Node) -> None:
+    """Remove what its owner has added, which an undo leaves."""
+    assert node.run(["cat", OURS], check=False).stdout in {"", COMMENT}
+    node.run(["rm", "-f", OURS])
+
+
+def restart(node: Node) -> None:
+    node.restart("crio")
+
+
+# What an owner does that changes nothing of what is in force.
+HARMLESS = {
+    "a touched file": (touch,),
+    "a comment": (comment,),
+    "a reload": (reload,),
+    "a restart": (restart,),
+    "a comment and a reload": (comment, reload),
+    "a comment and a restart": (comment, restart),
+}
+
+
+@pytest.mark.parametrize("acts", HARMLESS.values(), ids=HARMLESS)
+def test_all_verbs_agree_that_what_changes_nothing_is_nothing(
+    crio: Node, acts: tuple[Callable[[Node], None], ...]
+) -> None:
+    crio.installer("install", *ASKED, check=True)
+    count = starts(crio)
+    for act in acts:
+        act(crio)
+
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    again, served = crio.installer("install", *ASKED), starts(crio)
+
+    crio.installer("uninstall", check=True)
+    forget_the_comment(crio)
+    assert (told.returncode, plan.returncode) == (0, 0), (told.stdout, plan.stdout)
+    assert "nothing changed" in again.stderr
+    assert served == count + acts.count(restart)
+
+
+@pytest.mark.parametrize("acts", HARMLESS.values(), ids=HARMLESS)
+def test_a_run_that_waits_stays_ready_over_what_changes_nothing(
+    crio: Node, acts: tuple[Callable[[Node], None], ...]
+) -> None:
+    process = crio.start_installer("run", *ASKED)
+    process.wait_for("waiting for a signal")
+    count = starts(crio)
+    for act in acts:
+        act(crio)
+
+    asked = crio.installer("reconcile")
+
+    ready, told = crio.installer("status", "--ready"), crio.installer("status")
+    plan, served = crio.installer("plan", *ASKED), starts(crio)
+    process.terminate()
+    assert process.wait() == 0, process.log
+    forget_the_comment(crio)
+    assert (asked.returncode, ready.returncode, told.returncode, plan.returncode) == (0, 0, 0, 0), told.stdout
+    assert served == count + acts.count(restart)
+
+
+def test_a_drop_in_that_somebody_removes_is_written_again_without_a_restart(crio: Node) -> None:
+    process = crio.start_installer("run", *ASKED)
+    process.wait_for("waiting for a signal")
+    count, text = starts(crio), crio.read(OURS)
+    crio.run(["rm", OURS])
+
+    crio.wait_for(text, ["cat", OURS], timeout_s=20)
+
+    process.wait_for("drift repaired")
+    ready, plan = crio.installer("status", "--ready"), crio.installer("plan", *ASKED)
+    served = starts(crio)
+    process.terminate()
+    assert process.wait() == 0, process.log
+    assert (ready.returncode, plan.returncode, served) == (0, 0, count), (ready.stdout, plan.stdout)
 
 
 def test_what_a_reload_makes_crio_forget_changes_nothing(crio: Node) -> None:
@@ -137,6 +227,30 @@ def test_the_toolkit_stays_for_a_handler_that_its_owner_has_made_of_it(crio: Nod
     assert crio.installer("uninstall").returncode == 0
 
 
+@pytest.mark.parametrize("program", [RUNTIME, "/usr/libexec/crio/runc"], ids=["ours", "his own"])
+def test_a_handler_of_our_name_that_its_owner_wrote_before_the_first_install_stays_his(
+    crio: Node, program: str
+) -> None:
+    text = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{program}"\nruntime_root = "/run/his"\n'
+    crio.write(OWNERS, text)
+    crio.restart("crio")
+    before = call(crio, "Status", VERBOSE)
+
+    ahead = crio.installer("status")
+    done = crio.installer("install", *ASKED)
+    told, plan = crio.installer("status"), crio.installer("plan", *ASKED)
+    undone, left = crio.installer("uninstall"), crio.installer("status")
+
+    kept = crio.read(OWNERS)
+    crio.restart("crio")
+    after = call(crio, "Status", VERBOSE)
+    crio.run(["rm", OWNERS])
+    crio.restart("crio")
+    assert (ahead.returncode, done.returncode, told.returncode, plan.returncode) == (3, 0, 0, 0), told.stdout
+    assert (undone.returncode, left.returncode) == (0, 3), (undone.stderr, left.stdout)
+    assert (kept, after) == (text, before)
+
+
 def test_a_stopped_pod_on_a_handler_of_before_the_install_keeps_what_it_is_removed_by(crio: Node) -> None:
     crio.write(OWNERS, HANDLER)
     crio.installer("install", *ASKED, check=True)
@@ -152,4 +266,31 @@ def test_a_stopped_pod_on_a_handler_of_before_the_install_keeps_what_it_is_remov
     crio.restart("crio")
     assert kept.returncode == 4, kept.stderr
     assert there
+    assert crio.installer("uninstall").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["90-owner.conf", "100-owner.conf"])
+@pytest.mark.parametrize("dead", [False, True], ids=["before a restart", "behind a restart that has failed"])
+def test_an_owner_who_names_our_runtime_his_default_gets_it_and_keeps_it(
+    crio: Node, name: str, *, dead: bool
+) -> None:
+    crio.write(f"{DROP_INS}/{name}", '[crio.runtime]\ndefault_runtime = "nvidia"\n')
+    if dead:
+        crio.run(["systemctl", "restart", "crio"], check=False)
+
+    plan = crio.installer("plan", *ASKED)
+    done = crio.installer("install", *ASKED)
+    run_pod(crio, "")
+    told, again = crio.installer("status"), crio.installer("plan", *ASKED)
+    kept = crio.installer("uninstall")
+
+    crio.restart("crio")
+    run_pod(crio, "nvidia")
+    crio.run(["rm", f"{DROP_INS}/{name}"])
+    assert (plan.returncode, done.returncode) == (10, 0), done.stderr
+    assert (told.returncode, again.returncode, kept.returncode) == (0, 0, 4), (again.stdout, kept.stderr)
+    assert (
+        f"take the runtime nvidia away from CRI-O (it was made the default in {DROP_INS}/{name})"
+        in kept.stderr
+    )
     assert crio.installer("uninstall").returncode == 0

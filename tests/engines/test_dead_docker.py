@@ -6,7 +6,7 @@ from tests.engines.configs import DOCKER
 from tests.engines.nodes import Node
 from tests.engines.payload import ARTIFACTS
 from tests.engines.snapshot import snapshot
-from tests.engines.told import served
+from tests.engines.told import sentence, served
 
 SOURCE = ("--toolkit-source", ARTIFACTS)
 INSTALL = ("install", "--runtime", "docker", *SOURCE)
@@ -64,4 +64,16 @@ def test_a_dockerd_that_its_owner_has_stopped_is_not_started(dead: Node) -> None
     assert done.returncode == 1, done.stderr
     assert "somebody has stopped docker.service" in done.stderr
     assert dead.show("docker", "ActiveState") == "inactive"
+    assert snapshot(dead) == files
+
+
+@pytest.mark.any_version
+def test_an_install_that_names_no_engine_tells_that_docker_has_failed_and_changes_nothing(dead: Node) -> None:
+    files = snapshot(dead)
+
+    done = dead.installer("install", *SOURCE)
+
+    assert done.returncode == 1, done.stderr
+    assert "docker.service is failed/failed" in sentence(done.stderr)
+    assert "--runtime" in sentence(done.stderr)
     assert snapshot(dead) == files

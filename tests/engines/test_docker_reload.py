@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from installer.decide.edits import Value
-from installer.decide.effect import Effect, Flags
-from installer.decide.engines.docker_reload import Refused, effect, reloaded, route, same
-from installer.decide.errors import InstallerError
-from installer.decide.inode import File
-from installer.record.engines import numbers
+from installer.config_text import Value
+from installer.engines.docker.reload_model import Refused, effect, reloaded, route, same
+from installer.engines.restart import numbers
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, Flags
+from installer.model.files import File
 from tests.engines.dockerds import Dockerd, dockerd_of
 from tests.engines.roots import Roots
 from tests.engines.versions import EngineSet
@@ -95,7 +95,7 @@ def _file(text: bytes | None) -> File | None:
     return None if text is None else File(text)
 
 
-def _brought_to(dockerd: Dockerd, default: str, runtimes: Mapping[str, Value]) -> Effect:
+def _brought_to(dockerd: Dockerd, default: str, runtimes: Mapping[str, Value]) -> EffectiveConfig:
     """Let dockerd have this in force by one reload, from whatever it has; start it where it is down."""
     if not dockerd.runs:
         dockerd.start(b"{}")

@@ -2,16 +2,17 @@
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.edits import Syntax, Want, apply
-from installer.decide.effect import disturbed
-from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
-from installer.decide.options import Options, RestartMode
-from installer.decide.undo import plan_undo
+from installer.change.plan import plan_undo
+from installer.config_text import Syntax, Want, apply
+from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.model.effective import disturbed
+from installer.model.facts import EngineState
+from installer.model.options import Options, RestartMode
 from tests.engines.dumps import OURS, STARTS, Node, writes
 
 KIND = "io.containerd.runc.v2"
@@ -19,6 +20,9 @@ ADDITIONS = {
     "a registry": Want(("plugins", V2_PLUGIN, "registry", "config_path"), "/etc/containerd/certs.d"),
     "an image": Want(("plugins", V2_PLUGIN, "sandbox_image"), "registry.local/pause:3"),
     "a level": Want(("debug", "level"), "warn"),
+    "an option of runc": Want(
+        ("plugins", V2_PLUGIN, "containerd", "runtimes", "runc", "options", "SystemdCgroup"), value=True
+    ),
     "a runtime": Want(("plugins", V2_PLUGIN, "containerd", "runtimes", "mine", "runtime_type"), KIND),
     "a runtime under the other plugin": Want(
         ("plugins", V3_PLUGIN, "containerd", "runtimes", "mine", "runtime_type"), KIND
@@ -29,7 +33,11 @@ ADDITIONS = {
 def uninstall_unseen(node: Node) -> None:
     """Undo where no engine is in sight: none can be asked."""
     facts, _ = node.facts(None)
-    node.carry_out(plan_undo(replace(facts, engines=()), Options(restart_mode=RestartMode.NONE)))
+    unseen = tuple(
+        EngineState(each.name, each.config, each.drop_in, None, each.files, each.socket, "", each.version)
+        for each in facts.engines
+    )
+    node.carry_out(plan_undo(replace(facts, engines=unseen), Options(restart_mode=RestartMode.NONE)))
 
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
@@ -59,8 +67,9 @@ def test_what_is_added_to_a_config_that_we_began_stays_in_force(
     again = node.install()
     run = node.install()
 
-    assert [bool(writes(each)) for each in (again, run)] == [moves, False]
-    assert moves or node.config.read_text() == text
+    follows = moves or "options" in added.key  # ours inherit them
+    assert [bool(writes(each)) for each in (again, run)] == [follows, False]
+    assert follows or node.config.read_text() == text
     installed = node.truth()
     assert installed.handlers.keys() >= OURS
     assert [*disturbed(edited, installed, OURS)] == []

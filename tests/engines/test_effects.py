@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from installer.decide.edits import Syntax, Want, apply, parse
-from installer.decide.effect import Effect, disturbed
-from installer.decide.engines.containerd_config import V2_PLUGIN, V3_PLUGIN
-from installer.decide.engines.model import leaves
-from installer.decide.errors import InstallerError
-from installer.decide.options import Options, RestartMode
-from installer.decide.plan import plan_install
-from installer.decide.rows import Record
-from installer.decide.steps import WriteConfig
+from installer.change.plan import plan_install
+from installer.config_text import Syntax, Want, apply, parse
+from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, disturbed
+from installer.model.engine_spec import leaves
+from installer.model.options import Options, RestartMode
+from installer.model.record import Record
+from installer.model.steps import WriteConfig
 from tests.engines.conftest import COVERED
 from tests.engines.dumps import OURS, Node
 
@@ -125,7 +125,7 @@ def takes_the_old_default_away(_: Rng, node: Node) -> None:
 
 
 def without_table(text: str, key: tuple[str, ...], name: str) -> str:
-    from installer.decide.edits import ABSENT, Edit, undo
+    from installer.config_text import ABSENT, Edit, undo
 
     tree = parse(text, Syntax.TOML, name=name)
     below = [each for each, _ in leaves(tree) if each[: len(key)] == key]
@@ -228,7 +228,7 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
         assert node.truth() == before
 
 
-def take_back(node: Node, before: Effect, lived: Effect, counts: Counter[str]) -> None:
+def take_back(node: Node, before: EffectiveConfig, lived: EffectiveConfig, counts: Counter[str]) -> None:
     plan = node.uninstall()
     left = node.truth()
     assert not left.broken

@@ -21,14 +21,14 @@ def _disturbed(*words, **more):
 
 def test_a_mistake_of_ours_behind_a_reload_is_rolled_back_and_remembered(faked: Node) -> None:
     faked.run(["cp", "-r", f"{PROJECT}/installer", "/run/fake/"])
-    with (faked.root / "run/fake/installer/record/engines.py").open("a") as program:
+    with (faked.root / "run/fake/installer/engines/restart.py").open("a") as program:
         program.write(MISTAKE)
     files, count = snapshot(faked), starts(faked)
 
     first = faked.installer(*INSTALL, env={"PYTHONPATH": "/run/fake"})
 
     assert first.returncode == 1, first.stderr
-    assert "internal error: KeyError in record/engines.py" in sentence(first.stderr)
+    assert "internal error: KeyError in engines/restart.py" in sentence(first.stderr)
     assert {path: text for path, text in snapshot(faked).items() if path not in LEFT} == files
     assert starts(faked) - count == 2
     again = faked.installer(*INSTALL)

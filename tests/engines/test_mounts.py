@@ -27,10 +27,10 @@ MARK = "mark"
 WRITE = f"""
 import os, sys
 from pathlib import PurePosixPath
-from installer.compat_options import options_from
-from installer.compat_words import read
-from installer.decide.errors import InstallerError
-from installer.decide.inode import File
+from installer.cli.nvidia import options_from
+from installer.cli.nvidia_words import read
+from installer.errors import InstallerError
+from installer.model.files import File
 from installer.host.files import Host
 options = options_from(read([], os.environ))
 places = next(iter(options.places.values()))
@@ -317,7 +317,7 @@ def test_a_config_that_is_mounted_alone_is_refused_and_the_remedy_works_in_the_f
 
 OWN = """
 import json, sys
-from installer.flags import FLAGS, options_from
+from installer.cli.flags import FLAGS, options_from
 from installer.host.files import Host
 said = json.loads(sys.argv[1])
 options = options_from({flag.field: flag.default for flag in FLAGS} | said, frozenset(said))

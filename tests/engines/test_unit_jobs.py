@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from installer.decide.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
-from installer.host.systemd import shutdown_prepared, system_state, unit_start, unit_state
-from installer.host.unit_jobs import reload_unit, restart_unit, start_transient
+from installer.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
+from installer.host.systemd import (
+    UnitStart,
+    UnitState,
+    look,
+    reload_unit,
+    restart_unit,
+    shutdown_prepared,
+    start_transient,
+    system_state,
+)
 from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.versions import EngineSet
@@ -82,7 +90,7 @@ def test_a_restart_that_is_done_has_another_invocation(on: Node) -> None:
 
     restart(on)
 
-    after = unit_state(bus(on), UNIT, timeout_s=5)
+    after = look(bus(on), UNIT, read=UnitState.of, timeout_s=5)
     assert (after.active, after.job, after.result) == ("active", 0, "success")
     assert after.invocation == on.show(UNIT, "InvocationID") != before
 
@@ -134,7 +142,7 @@ def test_a_masked_unit_is_told_and_goes_on(on: Node) -> None:
     with pytest.raises(InstallerError, match=rf"restart {UNIT} \(masked\)"):
         restart(on)
 
-    assert unit_start(bus(on), UNIT, timeout_s=5).masked
+    assert look(bus(on), UNIT, read=UnitStart.of, timeout_s=5).masked
     assert on.show(UNIT, "InvocationID") == before
 
 

@@ -1,23 +1,22 @@
 """What an install and a look at the node add to the counts that monitoring is told."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.metrics import Counts
-from installer.decide.options import Drift, Options
-from installer.decide.part import Part
-from installer.decide.plan import Plan
-from installer.decide.rows import ConfigRow, EngineRow, Record
-from installer.decide.steps import MakeDirectory
+from installer.change.ledger import Ledger
+from installer.change.plan import Plan
+from installer.engines import ENGINES
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.record import monitoring
-from installer.record.counts import read_counts
-from installer.record.ledger import Ledger
+from installer.metrics import snapshot as monitoring
+from installer.metrics.table import Counts
+from installer.model.options import Drift, Options
+from installer.model.record import ConfigRow, EngineRow, Record
+from installer.model.steps import MakeDirectory, Part
 
 TEXTFILE = PurePosixPath("/prom/toolkit-installer.prom")
 NOTHING = Plan((), Record(), Record(), {})
@@ -34,7 +33,7 @@ class Node:
 
     @property
     def counts(self) -> Counts:
-        return read_counts(self.host, self.options.layout)
+        return monitoring.read_counts(self.host, self.options.layout)
 
     def told(self, plan: Plan, refused: tuple[str, ...] | None = None) -> Counts:
         monitoring.installed(self.host, self.options, self.ledger, plan, refused)

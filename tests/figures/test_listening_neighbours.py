@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.listen import Listen
 from installer.host.files import Host
-from installer.host.listening import bind
+from installer.metrics.listening import bind
+from installer.model.options import Listen
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import Site, sentence
 

@@ -5,23 +5,15 @@ import os
 import re
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
-from installer.decide.metrics import (
-    METRICS,
-    PREFIX,
-    Counts,
-    EngineFigures,
-    Figures,
-    PluginFigures,
-    exposition,
-)
-from installer.decide.metrics_document import document
+from installer.metrics.snapshot import exposition
+from installer.metrics.table import PREFIX, Counts, EngineFigures, Figures, PluginFigures, families
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden
@@ -37,9 +29,14 @@ FIGURES = Figures(
     "20261122T083000Z",
     PluginFigures(registered=True, missed=2, ends=1),
 )
-WITHOUT_SAMPLES_AT_FIRST = frozenset(
-    {"failures_total", *(each.name for each in METRICS if each.name.startswith("nri_"))}
-)
+METRICS = {family.samples[0].name: family for family in families(FIGURES)}
+WITHOUT_SAMPLES_AT_FIRST = {
+    name for name in METRICS if name.startswith((f"{PREFIX}nri_", f"{PREFIX}failures_total"))
+}
+
+
+PAGE = PROJECT / "docs/metrics.md"
+TABLE_HEAD = "| metric | type | labels | what it tells |\n|---|---|---|---|\n"
 
 
 def named_in(text: str) -> set[str]:
@@ -83,9 +80,8 @@ def test_a_node_exporter_hands_on_what_an_install_has_told(tmp_path: Path) -> No
         after = scraped(address)
 
     assert told["node_textfile_scrape_error"] == 0
-    assert {name.partition("{")[0].removeprefix(PREFIX) for name in told if name.startswith(PREFIX)} == {
-        each.name for each in METRICS
-    } - WITHOUT_SAMPLES_AT_FIRST
+    names = {name.partition("{")[0] for name in told if name.startswith(PREFIX)}
+    assert names == METRICS.keys() - WITHOUT_SAMPLES_AT_FIRST
     assert told[f"{PREFIX}installs_total"] == 1
     assert any(name.startswith("node_textfile_mtime_seconds") and "toolkit" in name for name in told)
     assert not any(name.startswith(PREFIX) for name in (*before, *after))
@@ -134,7 +130,7 @@ def test_every_metric_named_in_a_file_for_monitoring_exists(file: str) -> None:
     named = named_in((MONITORING / file).read_text())
 
     assert named or file == "prometheus.yaml"
-    assert named <= {f"{PREFIX}{each.name}" for each in METRICS}
+    assert named <= METRICS.keys()
 
 
 def test_the_dashboard_shows_each_column_that_it_asks_for() -> None:
@@ -156,13 +152,13 @@ def test_the_dashboard_shows_each_column_that_it_asks_for() -> None:
 
 
 def test_prometheus_takes_the_expressions_of_the_page() -> None:
-    (block,) = re.findall(r"^```promql\n(.*?)^```$", document(), re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```promql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
     rules = [{"record": "a:b", "expr": line, "labels": {"row": line}} for line in block.splitlines()]
     text = yaml.safe_dump({"groups": [{"name": "page", "rules": rules}]})
     done = checked("check", "rules", "/dev/stdin", text=text)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert named_in(block) <= {f"{PREFIX}{each.name}" for each in METRICS}
+    assert named_in(block) <= METRICS.keys()
 
 
 def test_the_rules_are_the_spec_of_a_prometheus_rule_by_the_command_of_the_page() -> None:
@@ -185,5 +181,15 @@ def test_the_rules_are_the_spec_of_a_prometheus_rule_by_the_command_of_the_page(
     }
 
 
-def test_the_page_is_what_the_table_says() -> None:
-    assert golden(PROJECT / "docs/metrics.md", document()) == document()
+def row(name: str) -> str:
+    family = METRICS[name]
+    labels = ", ".join(f"`{label}`" for label in family.samples[0].labels) or "-"
+    return f"| `{name}` | {family.type} | {labels} | {family.documentation} |\n"
+
+
+def test_the_page_has_a_row_for_each_metric() -> None:
+    before, head, after = PAGE.read_text().partition(TABLE_HEAD)
+    rest = after.partition("\n\n")[2]
+    text = f"{before}{head}{''.join(map(row, METRICS))}\n{rest}"
+
+    assert golden(PAGE, text) == text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.host import termination
+from installer.host import events
 from tests.support.container import NVIDIAS, call
 from tests.support.site import DAEMON_JSON, LEDGER, Site, sentence
 
@@ -96,15 +96,15 @@ def test_a_pipe_or_a_link_in_its_place_stops_nothing(
     (tmp_path / "link").symlink_to(log)
 
     for name in ("pipe", "link"):
-        monkeypatch.setattr(termination, "PATH", tmp_path / name)
-        termination.leave("said")
+        monkeypatch.setattr(events, "TERMINATION_LOG", tmp_path / name)
+        events.leave("said")
 
     assert log.read_text() == "x" * 5000
 
 
 def test_a_long_sentence_is_cut_between_characters(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(termination, "PATH", log)
+    monkeypatch.setattr(events, "TERMINATION_LOG", log)
 
-    termination.leave("é" * 3000)
+    events.leave("é" * 3000)
 
     assert log.read_bytes() == "é".encode() * 2047 + b"\n"

@@ -18,47 +18,46 @@ from urllib.parse import quote
 
 import pytest
 
-from installer import compat_options, compat_words
-from installer.cli import _called as status
-from installer.decide.configs import syntax_of
-from installer.decide.edits.masked import masked
-from installer.decide.engines import ENGINES
-from installer.decide.engines.crio_effect import STATE, effect
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts, Facts, ToolkitFacts
-from installer.decide.inode import File, Kind
-from installer.decide.nri.session import Given, Session
-from installer.decide.nri.wire import Message, encoded
-from installer.decide.nri.wishes import Allowed, Identity, Nri
-from installer.decide.options import GPU_KIND, Options, RestartMode
-from installer.decide.parts.adopted import adoption
-from installer.decide.parts.toolkit import VERSIONS
-from installer.decide.plan import plan_install
-from installer.decide.rows import Record
-from installer.decide.specification import named, specification
-from installer.decide.taint import KEY, node_made_ready, uid_of, without_taint
-from installer.decide.toolkit_config import edited_keys, low_level_words
-from installer.decide.undo import plan_undo
-from installer.demo import CONFIGS
-from installer.flags import FLAGS, options_from
-from installer.host import cri, dockerd, kubernetes, systemd
-from installer.host.containers import TASKS, of_crio, of_shims
-from installer.host.digests import sums_of
+from installer.cdi.specification import named_paths, specification
+from installer.change.adopted import adoption
+from installer.change.ledger import dumps, read_record
+from installer.change.lost import named_toolkits
+from installer.change.plan import plan_install, plan_undo
+from installer.cli import nvidia as compat
+from installer.cli import nvidia_words as compat_words
+from installer.cli.app import _called as status
+from installer.cli.demo import CONFIGS
+from installer.cli.flags import FLAGS, options_from
+from installer.config_text.masked import masked
+from installer.engines import ENGINES, cri
+from installer.engines.command_line import overruling, path_of, state_of, value_of
+from installer.engines.config_edits import syntax_of
+from installer.engines.containers import TASKS, of_crio, of_shims
+from installer.engines.crio.effective import STATE, effect
+from installer.engines.docker import api as dockerd
+from installer.engines.hints import is_suse
+from installer.engines.texts import toolkit_runtimes
+from installer.errors import InstallerError
+from installer.host import kubernetes, systemd
 from installer.host.files import Host
-from installer.host.glance import is_held_pidfile
 from installer.host.kernel import mounts
 from installer.host.limits import memory_limit_bytes
-from installer.host.lock_table import lock_holder
-from installer.host.locks import lock_pidfile, remove_pidfile
+from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
-from installer.record.cmdline import overruling, path_of, state_of, value_of
-from installer.record.hints import is_suse
-from installer.record.ledger import read_record
-from installer.record.lost import named_toolkits
-from installer.record.nri_seen import lines as nri_lines
-from installer.record.own_toolkit import noted_digests
-from installer.record.ready import is_ready
-from installer.record.rows_json import dumps
+from installer.host.trees import sums_of
+from installer.lifecycle.readiness import is_ready
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import File, Kind
+from installer.model.nri import Allowed, Identity, Nri
+from installer.model.options import GPU_KIND, Options, RestartMode
+from installer.model.paths import VERSIONS
+from installer.model.record import Record
+from installer.nri.session import Given, Session
+from installer.nri.state import lines as nri_lines
+from installer.nri.wire import Message, encoded
+from installer.payload.config_toml import edited_keys
+from installer.payload.installed import noted_digests
+from installer.report.untaint import KEY, node_made_ready, uid_of, without_taint
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
@@ -83,8 +82,8 @@ GPUS = {
 def _gpus(said: bytes) -> object:
     """Take what nvidia-ctk says, and what lies where its specification is."""
     text = said.decode(errors="replace")
-    named(text)
-    return named(specification(text, GPU_KIND, [(PurePosixPath("/d"), PurePosixPath("/"))]))
+    named_paths(text)
+    return named_paths(specification(text, GPU_KIND, [(PurePosixPath("/d"), PurePosixPath("/"))]))
 
 
 def _planned(name: str) -> Reader:
@@ -128,7 +127,7 @@ def _ledger(directory: Path) -> Reader:
         assert held is not None
         names = [row.name for row in held.engines]
         engines = tuple(
-            EngineFacts(name, ENGINES[name].config, None, None, (), ENGINES[name].socket, "")
+            EngineState(name, ENGINES[name].config, None, None, (), ENGINES[name].socket, "")
             for name in names
         )
         contents = {row.path: File(b"{}") for row in held.configs}
@@ -185,9 +184,8 @@ def _locks(directory: Path) -> Reader:
         for locks, process in ((table, content), (table + content, b"NSpid:\t7\nUid:\t0\t0\t0\t0\n")):
             (directory / "locks").write_bytes(locks)
             (directory / "7/status").write_bytes(process)
-            found.append(is_held_pidfile(str(pidfile), str(directory)))
-        with suppress(InstallerError):
-            found.append(lock_holder(pidfile, proc=directory) is None)
+            found.append(is_held_pidfile(pidfile, directory))
+        found.append(not holders(pidfile.stat(), directory))
         return found
 
     return read
@@ -247,7 +245,11 @@ def _systemd(path: Path) -> Reader:
         fake = FakeSystemd({"docker.service": FakeUnit()})
         return serving(path, lambda connection: fake(_Spoilt(connection, content)))  # type: ignore[arg-type]
 
-    return _socket(path, lambda bus: systemd.unit_state([bus], "docker.service", timeout_s=ASK_S), serve)
+    return _socket(
+        path,
+        lambda bus: systemd.look([bus], "docker.service", read=systemd.UnitState.of, timeout_s=ASK_S),
+        serve,
+    )
 
 
 def _words(content: bytes) -> list[str]:
@@ -271,7 +273,7 @@ def _compat(content: bytes) -> object:
     words = [word for word in _words(content) if "/nonexistent" not in word]
     pairs = (word.partition("=") for word in words)
     asked = compat_words.read(words, {name: value for name, _, value in pairs if name})
-    return None if asked.special else compat_options.options_from(asked)
+    return None if asked.special else compat.options_from(asked)
 
 
 def _flags(content: bytes) -> object:
@@ -400,7 +402,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
             b'[nvidia-container-runtime]\nruntimes = ["runc"]\nlog-level = "info"\n',
             lambda content: (
                 list(edited_keys("a = 1\n", content.decode(errors="replace"), name="x")),
-                low_level_words('[nvidia-container-runtime]\nruntimes = ["runc"]\n'),
+                toolkit_runtimes('[nvidia-container-runtime]\nruntimes = ["runc"]\n'),
             ),
         ),
         "CRI's status": (

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from installer.decide.errors import InstallerError
+from installer.errors import InstallerError
 from tests.gpu.machine import PLACES, Machine, cannot, driver_root, installed, lacks, place
 
 SOURCE: Final = "TOOLKIT_SOURCE"

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from installer import daemon, uninstall
-from installer.decide.mode import SPECIFICATION
-from installer.decide.options import Options
-from installer.decide.rows import Record
-from installer.host.artifacts import find_artifact
+from installer.cdi.generate import gpu_specification, roots
+from installer.cdi.mode import SPECIFICATION
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT
-from installer.record.access import install_dir_obstacles, unusable
-from installer.record.gpus import gpu_specification, roots
+from installer.lifecycle import install as daemon
+from installer.lifecycle import uninstall
+from installer.model.options import Options
+from installer.model.record import Record
+from installer.payload.installed import install_dir_obstacles, unusable
+from installer.payload.source import find_artifact
 from tests.engines.cache import PROJECT
 from tests.gpu.bundle import config, python_root, with_device
 

@@ -4,9 +4,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import LockedError
-from installer.host.alone import alone
+from installer.errors import LockedError
 from installer.host.files import Host
+from installer.host.locks import alone
 
 LEDGER = PurePosixPath("/ledger")
 

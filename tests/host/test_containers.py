@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from installer.decide.facts import Container
-from installer.host.containers import STATES, TASKS, of_crio, of_shims
+from installer.engines.containers import STATES, TASKS, of_crio, of_shims
 from installer.host.files import Host
+from installer.model.facts import Container
 
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
 ID = "3f6c0d5e8a9b4c7d"

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from installer.decide.verify import Tools
-from installer.host.cri import fields
-from installer.host.cri_pods import container
+from installer.engines.trial_containers import Tools, cri_container
+from installer.model.protobuf import fields
 from tests.host.servers import either, engine, message, serving
 from tests.support.cri import CRI, cri_status, version
 
@@ -30,7 +29,7 @@ def test_the_image_is_crios_pause_image_by_the_name_that_a_signature_is_verified
     with (
         engine(tmp_path / "grpc.sock", answers, asked) as grpc_only,
         serving(tmp_path / "crio.sock", either(http, grpc_only)) as crio,
-        container(crio, "verify-x", "nvidia", Tools((), loader=False), {}, timeout_s=5) as (made, _),
+        cri_container(crio, "verify-x", "nvidia", Tools((), loader=False), {}, timeout_s=5) as (made, _),
     ):
         pass
 

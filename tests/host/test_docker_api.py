@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.host.docker_containers import remove
-from installer.host.dockerd import info
+from installer.engines.docker.api import info
+from installer.engines.trial_containers import remove_containers
+from installer.errors import InstallerError
 from tests.host.servers import answer, drip, serving
 
 ABSENT = b'{"message":"No such container"}'
@@ -33,7 +33,7 @@ def test_nothing_of_a_users_settings_is_read(
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
 
     with serving(tmp_path / "docker.sock", answer(NOT_FOUND)) as docker:
-        assert remove(docker, "ours", timeout_s=5) == []
+        assert remove_containers(docker, "ours", timeout_s=5) == []
 
 
 def test_a_dockerd_that_drips_holds_nobody_who_removes_a_container(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_dockerd_that_drips_holds_nobody_who_removes_a_container(tmp_path: Pat
 
     with serving(tmp_path / "docker.sock", drip(NOT_FOUND * 9, pause=over)) as docker:
         with pytest.raises(InstallerError, match=r"remove a container .*(timed out|in time)"):
-            remove(docker, "ours", timeout_s=1)
+            remove_containers(docker, "ours", timeout_s=1)
         over.set()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.host import docker_data
-from installer.host.dockerd import DockerContainer
+from installer.engines.docker import api as dockerd
+from installer.engines.docker.api import DockerContainer
 from installer.host.files import Host
 
 ID = "3f6c0d5e8a9b4c7d" * 4
@@ -17,7 +17,7 @@ CONFIG = b'{"State":{"Running":false},"Name":"/trainer"}'
 
 
 def containers(root: Path) -> tuple[DockerContainer, ...]:
-    return docker_data.containers(Host.under(PurePosixPath(root)), ROOT)
+    return dockerd.containers_on_disk(Host.under(PurePosixPath(root)), ROOT)
 
 
 def container(root: Path, host_config: bytes = HOST_CONFIG, config: bytes = CONFIG, name: str = ID) -> Path:
@@ -75,7 +75,7 @@ def test_what_is_no_file_of_roots_or_too_large_is_not_read(tmp_path: Path) -> No
     link.unlink()
     link.symlink_to(anybodys)
     os.chown(anybodys, 65534, 65534)
-    large.write_bytes(HOST_CONFIG + b" " * docker_data.MAX_BYTES)
+    large.write_bytes(HOST_CONFIG + b" " * dockerd.MAX_BYTES)
     container(tmp_path, name="no-id-of-dockers")
 
     assert containers(tmp_path) == ()

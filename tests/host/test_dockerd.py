@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from installer.decide.effect import Effect, Handler
-from installer.decide.errors import InstallerError
-from installer.host.dockerd import DockerInfo, NotServedError, info
+from installer.engines.docker.api import DockerInfo, NotServedError, info
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, Runtime
 from tests.host.servers import answer, drip, hang, hang_up, serving
 
 DEBIAN_12: dict[str, Any] = {
@@ -32,9 +32,9 @@ LATER: dict[str, Any] = {
 CDI_DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
 
 
-def handlers(said: dict[str, Any]) -> dict[str, Handler]:
+def handlers(said: dict[str, Any]) -> dict[str, Runtime]:
     return {
-        name: Handler(
+        name: Runtime(
             runtime.get("path", ""), {key: value for key, value in runtime.items() if key != "status"}
         )
         for name, runtime in said["Runtimes"].items()
@@ -50,12 +50,12 @@ def http(content: bytes, status: str = "200 OK") -> bytes:
     [
         pytest.param(
             DEBIAN_12,
-            DockerInfo(Effect(handlers(DEBIAN_12), "nvidia", cdi=None), "20.10.24+dfsg1"),
+            DockerInfo(EffectiveConfig(handlers(DEBIAN_12), "nvidia", cdi=None), "20.10.24+dfsg1"),
             id="20.10",
         ),
         pytest.param(
             LATER,
-            DockerInfo(Effect(handlers(LATER), "runc", cdi=True, cdi_dirs=CDI_DIRS), "28.5.2"),
+            DockerInfo(EffectiveConfig(handlers(LATER), "runc", cdi=True, cdi_dirs=CDI_DIRS), "28.5.2"),
             id="28",
         ),
     ],
@@ -95,6 +95,16 @@ def test_dockerd_is_asked_without_an_api_version_and_without_a_password(
         pytest.param(answer(http(b"[]")), "understand what answers", id="not an object"),
         pytest.param(answer(http(b"{}")), "understand what answers on .*'Runtimes'", id="not dockerd"),
         pytest.param(answer(b"\x00\x00\x06\x04"), "ask dockerd on", id="not http"),
+        pytest.param(
+            answer(b"HTTP/1.1 200 OK\r\nContent-Length: 42949672965\r\n\r\n{}"),
+            "ended before its answer did",
+            id="forty gigabytes are announced",
+        ),
+        pytest.param(
+            answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 15 + b"\r\n{}"),
+            "ask dockerd on",
+            id="a chunk of an exabyte is announced",
+        ),
     ],
 )
 def test_a_daemon_that_answers_badly_is_an_error(

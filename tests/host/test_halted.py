@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.host.glance import halted
+from installer.host.locks import halted
 from tests.support.freezer import frozen
 from tests.support.waiting import stop
 
@@ -48,27 +48,27 @@ def holder(lock: Path, does: str) -> Iterator[int]:
 )
 def test_one_that_goes_on_waits_for_something_now_and_then(tmp_path: Path, does: str, why: str) -> None:
     with holder(tmp_path / "lock", does):
-        assert halted(str(tmp_path / "lock")) == why
+        assert halted(tmp_path / "lock") == why
 
 
 def test_one_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
     with holder(tmp_path / "lock", SLEEPS) as pid:
         stop(pid)
-        stopped = halted(str(tmp_path / "lock"))
+        stopped = halted(tmp_path / "lock")
         os.kill(pid, signal.SIGCONT)
 
-        assert (stopped, halted(str(tmp_path / "lock"))) == ("stopped", "")
+        assert (stopped, halted(tmp_path / "lock")) == ("stopped", "")
 
 
 @pytest.mark.parametrize("kind", ["v1", "v2"])
 def test_one_whose_cgroup_is_frozen_does_not_go_on(tmp_path: Path, kind: str) -> None:
     with holder(tmp_path / "lock", SLEEPS) as pid:
         with frozen(kind, pid):
-            assert "frozen by its cgroup" in halted(str(tmp_path / "lock"))
-        assert not halted(str(tmp_path / "lock"))
+            assert "frozen by its cgroup" in halted(tmp_path / "lock")
+        assert not halted(tmp_path / "lock")
 
 
 def test_nobody_does_not_hang(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
 
-    assert (halted(str(tmp_path / "lock")), halted(str(tmp_path / "nothing"))) == ("", "")
+    assert (halted(tmp_path / "lock"), halted(tmp_path / "nothing")) == ("", "")

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.host.glance import is_held_pidfile
-from installer.host.lock_table import lock_holder, root_holds
-from installer.host.processes import started_of
+from installer.host.kernel import is_roots
+from installer.host.locks import holders, is_held_pidfile
 
 
 def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
@@ -15,12 +13,11 @@ def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
     with (tmp_path / "pidfile").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
-        pid, started = lock_holder(tmp_path / "pidfile") or (0, 0.0)
-        nobody = lock_holder(tmp_path / "other")
+        pids = holders((tmp_path / "pidfile").stat())
+        nobody = holders((tmp_path / "other").stat())
 
-    assert pid == os.getpid()
-    assert started_of(pid, Path("/proc")) == started
-    assert nobody is None
+    assert pids == [os.getpid()]
+    assert nobody == []
 
 
 def _pidfile(proc: Path, table: str, said: str, *, opens: bool = True, uid: int = 0) -> Path:
@@ -45,7 +42,7 @@ HELD = "1: FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF"
 def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_holds(
     tmp_path: Path, said: str
 ) -> None:
-    assert is_held_pidfile(str(_pidfile(tmp_path, HELD, said)), str(tmp_path))
+    assert is_held_pidfile(_pidfile(tmp_path, HELD, said), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -58,46 +55,25 @@ def test_a_pidfile_is_held_by_the_process_that_has_it_open_and_whose_pid_it_hold
         pytest.param(
             "1: -> FLOCK  ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", "7\n", True, 0, id="only waited for"
         ),
+        pytest.param("1: OFDLCK ADVISORY  WRITE 7 00:2a:{inode} 0 EOF", "7\n", True, 0, id="not an flock"),
         pytest.param("", "7\n", True, 0, id="nobody holds it"),
     ],
 )
 def test_a_pidfile_that_run_does_not_hold_is_not_alive(
     tmp_path: Path, table: str, said: str, *, opens: bool, uid: int
 ) -> None:
-    assert not is_held_pidfile(str(_pidfile(tmp_path, table, said, opens=opens, uid=uid)), str(tmp_path))
+    assert not is_held_pidfile(_pidfile(tmp_path, table, said, opens=opens, uid=uid), tmp_path)
 
 
 def test_a_pidfile_seems_held_where_nobody_can_know(tmp_path: Path) -> None:
     pidfile = _pidfile(tmp_path, "", "7\n")
     (tmp_path / "locks").unlink()
 
-    assert is_held_pidfile(str(pidfile), str(tmp_path))
+    assert is_held_pidfile(pidfile, tmp_path)
 
 
 def test_a_file_that_is_not_there_is_not_held(tmp_path: Path) -> None:
-    assert not is_held_pidfile(str(tmp_path / "absent"))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param("1: FLOCK  ADVISORY  WRITE 0 {} 0 EOF", id="another pid namespace"),
-        pytest.param("1: OFDLCK ADVISORY  WRITE -1 {} 0 EOF", id="not an flock"),
-        pytest.param("1: -> FLOCK  ADVISORY  WRITE 1 {} 0 EOF", id="only waiting for it"),
-        pytest.param("1: FLOCK  ADVISORY  WRITE 1 00:00:1 0 EOF", id="another file"),
-    ],
-)
-def test_what_is_no_visible_holder_is_not_named(tmp_path: Path, line: str) -> None:
-    stat = tmp_path.stat()
-    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-    (tmp_path / "locks").write_text(line.format(device) + "\n")
-
-    assert lock_holder(tmp_path, proc=tmp_path) is None
-
-
-def test_a_lock_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InstallerError, match="absent"):
-        lock_holder(tmp_path / "absent")
+    assert not is_held_pidfile(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(
@@ -108,15 +84,8 @@ def test_a_lock_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         pytest.param("65534 0 0 0", False, id="nobody in a setuid program"),
     ],
 )
-def test_a_lock_is_roots_only_if_all_of_its_holder_is(tmp_path: Path, uids: str, *, held: bool) -> None:
-    locked = tmp_path / "lock"
-    locked.touch()
-    stat = locked.stat()
-    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-    (tmp_path / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 77 {device} 0 EOF\n")
-    (tmp_path / "77/fd").mkdir(parents=True)
-    (tmp_path / "77/fd/3").symlink_to(locked)
+def test_a_process_is_roots_only_if_all_of_it_is(tmp_path: Path, uids: str, *, held: bool) -> None:
+    (tmp_path / "77").mkdir()
     (tmp_path / "77/status").write_text(f"Name:\tsu\nUid:\t{uids.replace(' ', chr(9))}\n")
 
-    with locked.open() as file:
-        assert root_holds(file.fileno(), [tmp_path]) is held
+    assert is_roots(77, tmp_path) is held

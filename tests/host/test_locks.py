@@ -6,13 +6,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError, LockedError, StoppedError
+from installer.errors import InstallerError, LockedError, StoppedError
 from installer.host.files import Host
 from installer.host.locks import lock_directory, lock_pidfile, remove_pidfile, write_pid
 from installer.host.trees import create_tree
@@ -121,6 +120,14 @@ def test_a_lock_of_a_neighbours_on_the_directory_keeps_nobody_out(
     assert lock is not None
     assert stat.S_IMODE((tmp_path / "home/lock").stat().st_mode) == 0o600
     lock.release()
+
+
+@only_as_root
+def test_a_lock_on_a_file_that_root_alone_opens_counts_whoever_holds_it(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "home/lock").touch(0o600)
+
+    with locking(tmp_path / "home/lock", NOBODY), pytest.raises(LockedError, match="another instance holds"):
+        lock_directory(host, HOME)
 
 
 ORPHAN = """
@@ -291,16 +298,3 @@ def test_who_makes_a_directory_waits_for_another_one_and_stops_when_told(host: H
     create_tree(host, PurePosixPath("/new"), [], lambda: None)
 
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755
-
-
-@only_as_root
-@pytest.mark.parametrize("held", [partial(locking, uid=NOBODY), _orphaned], ids=["seen", "not seen"])
-def test_a_neighbours_lock_on_what_a_killed_0_1_0_left_is_no_reason_to_wait(
-    host: Host, tmp_path: Path, held: Callable[[Path], AbstractContextManager[None]]
-) -> None:
-    (tmp_path / "new.toolkit-installer").mkdir(0o755)
-
-    with held(tmp_path / "new.toolkit-installer"):
-        create_tree(host, PurePosixPath("/new"), [], lambda: None)
-
-    assert (tmp_path / "new").is_dir()

@@ -5,10 +5,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.inode import File, Kind
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.trees import remove_tree
+from installer.model.files import File, Kind
 
 NOBODY = 65534
 OURS = File(b"ours")

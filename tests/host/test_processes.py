@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.errors import InstallerError
+from installer.errors import InstallerError
 from installer.host.processes import (
     HTTP_PING,
     NotServing,
@@ -161,7 +161,7 @@ def test_no_other_process_is_ever_signalled(
     tmp_path: Path, change: dict[str, int], expected: set[str], words: str
 ) -> None:
     with dockerd(tmp_path / "docker.sock") as engine:
-        peer = replace(seen(tmp_path / "docker.sock"), **change)  # type: ignore[arg-type]  # a table
+        peer = replace(seen(tmp_path / "docker.sock"), **change)
 
         with pytest.raises(InstallerError, match=words):
             signal(peer, signals.SIGHUP, expected=frozenset(expected))

@@ -6,10 +6,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.toolkit import Copy, PayloadFile, Text
-from installer.host import progress
+from installer.host import trees
 from installer.host.events import log
-from installer.host.progress import Progress
+from installer.host.trees import Progress
+from installer.model.files import Copy, PayloadFile, Text
 from tests.support.site import PROJECT, Site
 
 MB = 1 << 20
@@ -27,7 +27,7 @@ def test_a_copy_that_takes_long_tells_how_far_it_is(
     after_s: float, told: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[tuple[int, int]] = []
-    monkeypatch.setattr(progress, "TELL_S", after_s)
+    monkeypatch.setattr(trees, "TELL_S", after_s)
     monkeypatch.setattr(
         log, "write", lambda _level, _event, fields: said.append((fields["mb"], fields["of_mb"]))
     )
@@ -43,8 +43,7 @@ def test_a_copy_that_takes_long_tells_how_far_it_is(
 
 def test_an_install_tells_how_far_the_copy_of_its_toolkit_is(tmp_path: Path) -> None:
     program = (
-        "from installer.host import progress; progress.TELL_S = 0.0; "
-        "from installer.program import main; main()"
+        "from installer.host import trees; trees.TELL_S = 0.0; from installer.cli.program import main; main()"
     )
     command = [sys.executable, "-c", program, *Site(tmp_path).command("install")[3:]]
 

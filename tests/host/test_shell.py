@@ -5,11 +5,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.verify import LOADER, SHELL
+from installer.engines.trial_containers import LOADER, SHELL, interpreter, opens, shell_of
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.opens import opens
-from installer.host.shell import interpreter, shell_of
 
 HERE = Host.under(PurePosixPath("/"))
 
@@ -61,9 +59,9 @@ def test_a_program_that_is_started_was_opened_and_one_that_is_looked_at_was_not(
         path.chmod(0o755)
 
     with opens((started, looked_at, absent)) as watch:
-        before = watch.those()
+        before = watch()
         subprocess.run([started], check=True)
         looked_at.stat()
-        after = watch.those()
+        after = watch()
 
     assert (before, after) == (frozenset(), frozenset({started}))

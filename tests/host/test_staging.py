@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import StoppedError
-from installer.decide.toolkit import Text
+from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.inodes import staged_name
 from installer.host.trees import create_tree, remove_tree
+from installer.model.files import Text
 
 READ = ("*.toml", "*.conf", "*.json", "*")  # what imports, CRI-O's walk and shells take for a config
 

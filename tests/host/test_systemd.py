@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from installer.decide.errors import (
-    InstallerError,
-    NotBegunError,
-    PendingError,
-    StoppedBeforeError,
-    StoppedError,
-)
+from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
+from installer.host import units
 from installer.host.files import Host
-from installer.host.systemd import NoBusError, UnitState, shutdown_prepared, system_state, unit_state
-from installer.host.unit_jobs import reload_unit, restart_unit
-from installer.record import units
-from installer.record.units import Patience
+from installer.host.systemd import (
+    NoBusError,
+    UnitState,
+    look,
+    reload_unit,
+    restart_unit,
+    shutdown_prepared,
+    system_state,
+)
+from installer.host.units import Patience
 from tests.host.servers import (
     AwaySystemd,
     BusySystemd,
@@ -174,7 +175,7 @@ def test_a_bus_without_systemd_is_no_bus(tmp_path: Path) -> None:
     systemd = AwaySystemd(on="GetAll", away="org.freedesktop.DBus.Error.ServiceUnknown")
 
     with serving(tmp_path / "bus", systemd) as bus, pytest.raises(NoBusError, match="reach systemd"):
-        unit_state([bus], CONTAINERD, timeout_s=5)
+        look([bus], CONTAINERD, read=UnitState.of, timeout_s=5)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_a_property_of_another_shape_is_an_error_and_no_traceback(
         serving(tmp_path / "bus", systemd) as bus,
         pytest.raises(InstallerError, match=r"look at containerd.service \(what answers is not systemd\);"),
     ):
-        unit_state([bus], CONTAINERD, timeout_s=5)
+        look([bus], CONTAINERD, read=UnitState.of, timeout_s=5)
 
 
 def drivel(connection: socket.socket) -> None:
@@ -243,8 +244,8 @@ def test_the_state_of_a_unit_is_told_in_systemds_words(tmp_path: Path) -> None:
     systemd = node(docker=FakeUnit(main_pid=64, can_reload=True))
 
     with serving(tmp_path / "bus", systemd) as bus:
-        docker = unit_state([bus], "docker.service", timeout_s=5)
-        target = unit_state([bus], "basic.target", timeout_s=5)
+        docker = look([bus], "docker.service", read=UnitState.of, timeout_s=5)
+        target = look([bus], "basic.target", read=UnitState.of, timeout_s=5)
 
     never, well = bytes(16).hex(), "success"
     assert docker == UnitState("loaded", "active", "running", 64, True, 0, never, well)

@@ -12,9 +12,8 @@ STACK = 1 << 20
 ROOMS = range(0, 1 << 16, 1 << 12)
 WORKS = """
 import resource, sys, _thread
-from concurrent.futures import thread
 from pathlib import Path
-from installer.host.threads import beside, each
+from installer.host.limits import beside, each
 limit, stack, room = getattr(resource, sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 _thread.stack_size(stack)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

@@ -7,11 +7,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.toolkit import Copy, Text
-from installer.host.digests import digest_of
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.trees import install_tree
+from installer.host.trees import digest_of, install_tree
+from installer.model.files import Copy, Text
 
 
 def files_of(source: Path) -> list[Copy]:

@@ -16,8 +16,8 @@ GOOD = frozenset(
         "usr/bin/python3",
         "opt/toolkit-installer/bin/toolkit-installer",
         "opt/toolkit-installer/bin/nvidia-toolkit",
-        "opt/toolkit-installer/lib/python3.12/site-packages/installer/cli.py",
-        "opt/toolkit-installer/lib/python3.12/site-packages/installer/__pycache__/cli.cpython-312.pyc",
+        "opt/toolkit-installer/lib/python3.12/site-packages/installer/cli/app.py",
+        "opt/toolkit-installer/lib/python3.12/site-packages/installer/cli/__pycache__/app.cpython-312.pyc",
         "opt/toolkit-installer/lib/python3.12/site-packages/click/cache.py",
         "opt/toolkit-installer/lib/python3.12/site-packages/click/__pycache__/cache.cpython-312.pyc",
     }
@@ -46,7 +46,10 @@ def test_a_good_image_has_no_problem() -> None:
         ("var/lib/apt/lists/archive_InRelease", "is a cache"),
         ("root/.cache/pip/http/a", "is a cache"),
         ("tmp/left", "is a cache"),
-        ("opt/toolkit-installer/lib/python3.12/site-packages/installer/daemon.py", "is not compiled"),
+        (
+            "opt/toolkit-installer/lib/python3.12/site-packages/installer/lifecycle/install.py",
+            "is not compiled",
+        ),
     ],
 )
 def test_what_should_not_be_there_is_seen(file: str, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""Change a word of ``decide`` or ``record`` at random, sixty times: the fast tests have to see nine of ten.
+"""Change a word of a room at random, sixty times: the fast tests have to see nine of ten.
 
 Say ``python -m tests.mutants.sample [--count N] [--seed N]``. Cosmic Ray makes the mutants; what it finds to do is
 drawn from with a seed, which is printed. Left out is what no test should see: the number of seconds that something
@@ -32,7 +32,7 @@ from tests.mutants.__main__ import FAILED, PROJECT, first_red
 ast, mutating, plugins = (import_module(f"cosmic_ray.{name}") for name in ("ast", "mutating", "plugins"))
 coverage = import_module("coverage")
 
-FLOORS = ("decide", "record")
+ROOMS = ("model", "engines", "payload", "cdi", "nri", "change", "lifecycle")
 OPERATORS = re.compile(
     r"core/(AddNot|ExceptionReplacer|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceBreakWithContinue"
     r"|ReplaceContinueWithBreak|ReplaceTrueWithFalse|ReplaceFalseWithTrue|ReplaceUnaryOperator_Delete_Not"
@@ -80,10 +80,10 @@ class Mutant:
 
 
 def mutants() -> Iterator[Mutant]:
-    """Yield all that can be done to the two floors, in an order that stays."""
+    """Yield all that can be done to these rooms, in an order that stays."""
     operators = sorted(name for name in plugins.operator_names() if OPERATORS.fullmatch(name))
-    for floor in FLOORS:
-        for module in sorted((PROJECT / "installer" / floor).rglob("*.py")):
+    for room in ROOMS:
+        for module in sorted((PROJECT / "installer" / room).rglob("*.py")):
             nodes = list(ast.ast_nodes(ast.get_ast(module.read_text())))
             for name in operators:
                 operator = plugins.get_operator(name)()

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 import pytest
 
-from installer.decide.layout import Layout
-from installer.decide.rows import Record
 from installer.host.files import Host
-from installer.record.access import exposed, restore_access
+from installer.model.paths import Layout
+from installer.model.record import Record
+from installer.payload.installed import exposed, restore_access
 
 LAYOUT = Layout()
 HOME = str(LAYOUT.home)

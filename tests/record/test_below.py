@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.effect import Effect, Handler
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
+from installer.engines import dependencies as below
+from installer.engines.dependencies import Below
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.record import below, room
-from installer.record.below import Below
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.facts import EngineState
 
 TOOLKIT = PurePosixPath("/usr/local/nvidia/toolkit")
 SOCKET = "run/containerd/containerd.sock"
@@ -24,9 +24,9 @@ OWN = "var/run/docker/containerd/containerd.sock"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"  # what each containerd says first (RFC 9113, 6.5)
 
 
-def _engine(name: str, **more: Any) -> EngineFacts:
+def _engine(name: str, **more: Any) -> EngineState:
     place = PurePosixPath("/etc/docker/daemon.json")
-    return EngineFacts(
+    return EngineState(
         name,
         place,
         None,
@@ -34,7 +34,7 @@ def _engine(name: str, **more: Any) -> EngineFacts:
         (),
         PurePosixPath("/run/x.sock"),
         f"{name}.service",
-        serving=Effect({}, "runc"),
+        serving=EffectiveConfig({}, "runc"),
         **more,
     )
 
@@ -76,7 +76,7 @@ def _program(root: Path, name: str, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def _why(root: Path, engine: EngineFacts, before: Below = Below()) -> str:  # noqa: B008 - frozen
+def _why(root: Path, engine: EngineState, before: Below = Below()) -> str:  # noqa: B008 - frozen
     with pytest.raises(InstallerError) as raised:
         below.below(Host.under(PurePosixPath(root)), engine, TOOLKIT, before)
     return str(raised.value)
@@ -137,10 +137,10 @@ def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
     """Docker takes a path as ``runtimeType``; containerd as well, and as ``runtime_path``."""
     shim, usual = _program(tmp_path, "opt/shims/shim"), _program(tmp_path, "usr/bin/containerd-shim-runc-v2")
     host = Host.under(PurePosixPath(tmp_path))
-    by_path, ours = Handler("", {word: "/opt/shims/shim"}), Handler(f"{TOOLKIT}/nvidia-container-runtime")
+    by_path, ours = Runtime("", {word: "/opt/shims/shim"}), Runtime(f"{TOOLKIT}/nvidia-container-runtime")
     engine = _engine("containerd")
-    alone = replace(engine, serving=Effect({"runc": by_path}, "runc"))
-    beside_ours = replace(engine, serving=Effect({"runc": by_path, "nvidia": ours}, "runc"))
+    alone = replace(engine, serving=EffectiveConfig({"runc": by_path}, "runc"))
+    beside_ours = replace(engine, serving=EffectiveConfig({"runc": by_path, "nvidia": ours}, "runc"))
     before = Below(monitor=f"/{usual.relative_to(tmp_path)}")
 
     both = below.below(host, beside_ours, TOOLKIT, before)
@@ -158,8 +158,8 @@ def test_a_shim_that_a_runtime_names_by_its_path_is_the_one_that_counts_for_it(
 def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> None:
     conmon = _program(tmp_path, "usr/libexec/crio/conmon")
     _program(tmp_path, "usr/bin/conmon")
-    handler = Handler("/usr/bin/crun", {"monitor_path": "/usr/libexec/crio/conmon"})
-    engine = EngineFacts(
+    handler = Runtime("/usr/bin/crun", {"monitor_path": "/usr/libexec/crio/conmon"})
+    engine = EngineState(
         "crio",
         PurePosixPath("/etc/crio/crio.conf"),
         None,
@@ -167,7 +167,7 @@ def test_the_conmon_that_cri_o_names_is_the_one_that_counts(tmp_path: Path) -> N
         (),
         PurePosixPath("/run/crio/crio.sock"),
         "crio.service",
-        serving=Effect({"crun": handler}, "crun"),
+        serving=EffectiveConfig({"crun": handler}, "crun"),
     )
     found = below.below(Host.under(PurePosixPath(tmp_path)), engine, TOOLKIT, Below())
     conmon.unlink()
@@ -246,7 +246,7 @@ def test_a_state_without_room_is_told(
     )
     host = Host.under(PurePosixPath(tmp_path))
 
-    assert [*room.crowded(host, ("containerd",))] == [PurePosixPath("/run/containerd")] * full
+    assert [*below.crowded(host, ("containerd",))] == [PurePosixPath("/run/containerd")] * full
     if full:
         assert "(/run/containerd, where each container has its state, is full); make room" in _why(
             tmp_path, _engine("containerd")
@@ -298,7 +298,7 @@ def test_an_engine_that_was_restarted_where_our_runtimes_are_not_seen_is_told(tm
     """Its unit may have ``TemporaryFileSystem=/usr/local`` by now: here it is a process with another root."""
     binary = f"{TOOLKIT}/nvidia-container-runtime"
     assert not Path(binary).exists()
-    served = replace(_engine("containerd"), serving=Effect({"nvidia": Handler(binary)}, "runc"))
+    served = replace(_engine("containerd"), serving=EffectiveConfig({"nvidia": Runtime(binary)}, "runc"))
     host = Host.under(PurePosixPath(tmp_path))
     below.below(
         host, replace(served, pid=os.getpid()), TOOLKIT, Below()

@@ -6,19 +6,17 @@ from math import inf
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.engines.model import RuntimeEntry
-from installer.decide.errors import InstallerError, NotIdleError
-from installer.decide.layout import Layout
-from installer.decide.options import RestartMode
-from installer.decide.part import Part
-from installer.decide.plan import Plan
-from installer.decide.rows import Record
-from installer.decide.steps import Reload
-from installer.record.context import Context
-from installer.record.ledger import Ledger
-from installer.record.transaction import apply, carry_out, never_stop
+from installer.change.ledger import Ledger
+from installer.change.plan import Plan
+from installer.change.transaction import Context, apply, carry_out, never_stop
+from installer.errors import InstallerError, NotIdleError
+from installer.model.engine_spec import RuntimeEntry
+from installer.model.options import RestartMode
+from installer.model.paths import Layout
+from installer.model.record import Record
+from installer.model.steps import Part, Reload
 from tests.support.live import CREATED, ONE, Live, containerd, live
 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))

@@ -4,9 +4,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.layout import Layout
-from installer.decide.options import Cdi
-from installer.record.cdi import specification
+from installer.cdi.generate import management_specification
+from installer.model.options import Cdi
+from installer.model.paths import Layout
 
 # Says what it was given, and with which words it was called.
 TOOL = '#!/bin/sh\ntest "$2" = transform && cat\necho "$*"\n'
@@ -36,7 +36,7 @@ def test_paths_are_made_the_hosts_only_where_they_are_others_here(
         PurePosixPath("/var/run/cdi"), "nvidia.com/x", "/run/driver", local[0], "/", local[1], nodes=False
     )
 
-    said = specification(PurePosixPath(tmp_path), layout, cdi).splitlines()
+    said = management_specification(PurePosixPath(tmp_path), layout, cdi).splitlines()
 
     assert said[0].startswith(
         f"cdi generate --mode=management --driver-root={local[0]} --dev-root={local[1]} "

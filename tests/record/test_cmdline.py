@@ -2,11 +2,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.effect import Flags
-from installer.decide.engines import ENGINES
-from installer.decide.options import Options
+from installer.engines import ENGINES
+from installer.engines.command_line import flags_of, overruling, state_of, value_of
 from installer.host.files import Host
-from installer.record.cmdline import flags_of, overruling, state_of, value_of
+from installer.model.effective import Flags
+from installer.model.options import Options
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,21 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.configs import tree_of
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
-from installer.decide.texts import texts_alone
+from installer.engines import ENGINES
+from installer.engines.config_edits import tree_of
+from installer.engines.config_files import contents_of, with_configs
+from installer.engines.texts import texts_alone
 from installer.host.files import Host
-from installer.record.configs import contents_of, with_configs
+from installer.model.facts import EngineState
 
 ROW = ENGINES["containerd"]
 NAME = PurePosixPath("/etc/containerd/conf.d/a.toml")
 
 
-def read(root: Path) -> tuple[EngineFacts, str]:
+def read(root: Path) -> tuple[EngineState, str]:
     """Return what containerd reads on the node ``root``, and why it would not start with it."""
     host = Host.under(PurePosixPath(root))
-    bare = EngineFacts("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
+    bare = EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit)
     facts = with_configs(host, ROW, bare)
     texts = contents_of(host, facts.files)
     return facts, texts_alone(facts, texts).broken
@@ -93,10 +93,10 @@ def test_what_no_import_takes_may_be_anything(root: Path) -> None:
 DROP_INS = PurePosixPath("/etc/crio/crio.conf.d")
 
 
-def read_by_crio(root: Path) -> tuple[EngineFacts, str]:
+def read_by_crio(root: Path) -> tuple[EngineState, str]:
     """Return what CRI-O reads on the node ``root``, and why it would not start with it."""
     host, row = Host.under(PurePosixPath(root)), ENGINES["crio"]
-    bare = EngineFacts("crio", row.config, row.drop_in, None, (), row.socket, row.unit)
+    bare = EngineState("crio", row.config, row.drop_in, None, (), row.socket, row.unit)
     facts = with_configs(host, row, bare)
     return facts, texts_alone(facts, contents_of(host, facts.files)).broken
 

@@ -1,11 +1,11 @@
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.rows import DeviceNode
+from installer.cdi.device_nodes import device_node, remove_device_node
 from installer.host.files import Host
-from installer.record.device_nodes import device_node, remove_device_node
+from installer.model.record import DeviceNode
 
 NODE = PurePosixPath("/dev/nvidiactl")
 

@@ -4,18 +4,17 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.engines.k0s import DIRECTORY, K0S, MERGED
-from installer.decide.engines.microk8s import ARGS, MICROK8S, RENDERED
-from installer.decide.engines.row import Engine
-from installer.decide.facts import EngineFacts
+from installer.engines.config_files import unread, with_configs
+from installer.engines.k0s import DIRECTORY, K0S, MERGED
+from installer.engines.microk8s import ARGS, MICROK8S, RENDERED
 from installer.host.files import Host
-from installer.record.configs import with_configs
-from installer.record.reads import unread
+from installer.model.engine_spec import EngineSpec
+from installer.model.facts import EngineState
 
 
-def _facts(engine: Engine, drop_in: PurePosixPath | None = None) -> EngineFacts:
+def _facts(engine: EngineSpec, drop_in: PurePosixPath | None = None) -> EngineState:
     drop_in = drop_in or engine.drop_in
-    return EngineFacts(engine.name, engine.config, drop_in, None, (), engine.socket, engine.unit)
+    return EngineState(engine.name, engine.config, drop_in, None, (), engine.socket, engine.unit)
 
 
 def _host(root: Path, texts: dict[PurePosixPath, str]) -> Host:

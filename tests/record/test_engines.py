@@ -4,18 +4,17 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
-from installer.decide.options import Options
-from installer.decide.rows import Record
+from installer.change.search import ROWS
+from installer.engines import ENGINES
+from installer.engines.config_files import outdated
+from installer.engines.observe import awaited, running_engines
+from installer.engines.restart import Answer, ask, limit_s
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.record.engines import Answer, ask, limit_s
-from installer.record.found import running_engines
-from installer.record.located import awaited
-from installer.record.other_engines import ROWS
-from installer.record.reads import outdated
-from installer.record.units import Patience
+from installer.host.units import Patience
+from installer.model.facts import EngineState
+from installer.model.options import Options
+from installer.model.record import Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 SLOW = ENGINES["microk8s"]
@@ -59,7 +58,7 @@ def test_a_silent_engine_is_asked_again_where_it_restarts_itself(
     for path in (row.socket, PurePosixPath("/run/dbus/x")):
         (tmp_path / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / row.socket.relative_to("/")).touch()
-    facts = EngineFacts(name, row.config, None, None, (), row.socket, row.unit)
+    facts = EngineState(name, row.config, None, None, (), row.socket, row.unit)
     silent = Answer(silence="between two lives")
     running = FakeSystemd({unit: FakeUnit() for unit in (row.unit, *row.units)})
 

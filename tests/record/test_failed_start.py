@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from installer.host import programs
+from installer.host.failed_start import why_not_started
 from installer.host.files import Host
 from installer.host.systemd import UnitState
-from installer.record.failed_start import why_not_started
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "containerd.service"

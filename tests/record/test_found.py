@@ -4,21 +4,21 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
-from installer.decide.options import Options
+from installer.engines import ENGINES
+from installer.engines.observe import ask_for, observe
+from installer.engines.restart import Answer
 from installer.host.files import Host
-from installer.record.engines import Answer
-from installer.record.found import answered, ask_for
+from installer.model.facts import EngineState
+from installer.model.options import Options, Places
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 SOCKET = PurePosixPath("/e.sock")
 ENDED, RUNS = "inactive", "active"
 
 
-def facts(name: str) -> EngineFacts:
+def facts(name: str) -> EngineState:
     row = ENGINES[name]
-    return EngineFacts(name, row.config, None, None, (row.config,), SOCKET, row.unit)
+    return EngineState(name, row.config, None, None, (row.config,), SOCKET, row.unit)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_engine_that_would_be_woken_by_a_question_is_not_asked(
     ],
 )
 def test_why_an_engine_does_not_answer_is_kept(tmp_path: Path, answer: Answer) -> None:
-    found = answered(Host.under(PurePosixPath(tmp_path)), facts("containerd"), answer)
+    found, _ = observe(Host.under(PurePosixPath(tmp_path)), facts("containerd"), answer, Places())
 
     assert (found.silence, found.remedy) == (answer.silence, answer.remedy)
     assert (found.stopped, found.pid, found.exe, found.build) == (answer.stopped, None, None, "")

@@ -4,31 +4,31 @@ import json
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect
-from installer.decide.errors import StoppedError
-from installer.decide.facts import EngineFacts, GpuSpecification
-from installer.decide.inode import File
-from installer.decide.options import Mode, Options
-from installer.decide.rows import CdiRow, ConfigRow, Record
+from installer.cdi.generate import gpu_specification, roots, watched
+from installer.change.observe import probe_install
+from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.signals import STOP
-from installer.record.gpus import gpu_specification, roots, watched
-from installer.record.probe import probe_install
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState, GpuSpecification
+from installer.model.files import File
+from installer.model.options import Mode, Options
+from installer.model.record import CdiRow, ConfigRow, Record
 
 HOOK = "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 OWN = "run/cdi/nvidia.com-gpu.json"
 PATH = PurePosixPath("/var/run/cdi/nvidia.com-gpu.json")
 DIRS = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
-ENGINE = EngineFacts(
+ENGINE = EngineState(
     "containerd",
     *(PurePosixPath("/c"), None, None, (), PurePosixPath("/s"), "u"),
     version=(2, 1, 9),
-    serving=Effect({}, "runc", cdi=True, cdi_dirs=DIRS),
+    serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS),
 )
 THEIRS = (
     "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A=b]}\n"
@@ -206,7 +206,7 @@ def test_each_device_has_one_owner_and_what_nobody_has_is_told(
 def test_who_has_none_of_their_devices_is_told_where_engines_read_other_directories(node: Node) -> None:
     (node.source / "usr/bin/nvidia-ctk").write_text(ALL_OF_OURS)
     node.write("etc/cdi/a.yaml", theirs("0", "all"))
-    other = replace(ENGINE, name="docker", serving=Effect({}, "runc", cdi=True, cdi_dirs=DIRS[1:]))
+    other = replace(ENGINE, name="docker", serving=EffectiveConfig({}, "runc", cdi=True, cdi_dirs=DIRS[1:]))
 
     found = gpu_specification(node.host, node.options(), (ENGINE, other), Record(), None)
 

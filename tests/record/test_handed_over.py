@@ -4,25 +4,17 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
-from installer.decide.layout import Layout
-from installer.decide.options import Options
-from installer.decide.rows import CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.engines import ENGINES
+from installer.engines.containers import handed_over_to, low_level_runtime
 from installer.host.files import Host
-from installer.record.running import handed_over_to, low_level_runtime
-from installer.record.seen import EngineSeen, Seen
-from installer.record.watching import (
-    engine_places,
-    places,
-    process_of,
-    processes,
-    rooms,
-    running,
-    told,
-)
+from installer.lifecycle.readiness import EngineCheck, LastCheck
+from installer.lifecycle.watching import engine_places, places, process_of, processes, rooms, running, told
+from installer.model.facts import EngineState
+from installer.model.options import Options
+from installer.model.paths import Layout
+from installer.model.record import CdiRow, ConfigRow, EngineRow, Record, ToolkitRow
 
 LAYOUT = Layout()
 NAMES = '[nvidia-container-runtime]\nruntimes = ["crun", "/opt/runc"]\n'
@@ -97,10 +89,10 @@ def test_a_low_level_runtime_is_the_one_that_was_told_then_a_usual_one(tmp_path:
 DOCKER = EngineRow("docker", PurePosixPath("/d.sock"), "docker.service", ())
 CONTAINERD = EngineRow("containerd", PurePosixPath("/c.sock"), "containerd.service", ())
 CONFIG = ConfigRow("docker", PurePosixPath("/etc/docker/daemon.json"), None, None, (), ())
-SERVES = Seen(
+SERVES = LastCheck(
     engines=(
-        EngineSeen("docker", serves=True, process="/proc/7"),
-        EngineSeen("containerd", serves=None),
+        EngineCheck("docker", serves=True, process="/proc/7"),
+        EngineCheck("containerd", serves=None),
     )
 )
 
@@ -108,7 +100,7 @@ SERVES = Seen(
 def test_what_is_watched(tmp_path: Path, host: Host) -> None:
     held = replace(HELD, engines=(DOCKER,), configs=(CONFIG,))
 
-    found = {path.removeprefix(str(tmp_path)) for path in places(host, Options(), held, Seen())}
+    found = {path.removeprefix(str(tmp_path)) for path in places(host, Options(), held, LastCheck())}
 
     assert found >= {
         "/etc/docker/daemon.json",
@@ -120,9 +112,9 @@ def test_what_is_watched(tmp_path: Path, host: Host) -> None:
         f"{LAYOUT.version('1')}/",
         "/d.sock",
     }
-    without = {path.removeprefix(str(tmp_path)) for path in places(host, Options(), Record(), Seen())}
+    without = {path.removeprefix(str(tmp_path)) for path in places(host, Options(), Record(), LastCheck())}
     assert without.isdisjoint({"/etc/docker/daemon.json", f"{LAYOUT.version('1')}/", "/d.sock"})
-    more = {*places(host, Options(), held, Seen(hands_over_to="/usr/bin/runc"))}
+    more = {*places(host, Options(), held, LastCheck(hands_over_to="/usr/bin/runc"))}
     assert {path.removeprefix(str(tmp_path)) for path in more} - found == {"/usr/bin/runc"}
 
 
@@ -130,14 +122,14 @@ def test_the_processes_and_sockets_of_engines_tell_of_a_start(tmp_path: Path, ho
     assert processes(SERVES) == ("/proc/7",)
     by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
     usual = str(ENGINES["containerd"].socket)
-    assert [path.replace(str(tmp_path), "") for path in engine_places(host, Options(), by_cdi, Seen())] == [
-        usual
-    ]
+    assert [
+        path.replace(str(tmp_path), "") for path in engine_places(host, Options(), by_cdi, LastCheck())
+    ] == [usual]
 
 
 def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(host: Host) -> None:
     row = ENGINES["docker"]
-    engine = EngineFacts("docker", row.config, None, None, (), row.socket, row.unit, pid=7)
+    engine = EngineState("docker", row.config, None, None, (), row.socket, row.unit, pid=7)
 
     assert process_of(host, engine) == "/proc/7"
     assert process_of(host, replace(engine, pid=None)) == ""
@@ -185,6 +177,6 @@ def test_a_config_behind_a_link_is_watched_by_both_names(tmp_path: Path, host: H
     (tmp_path / "etc/docker").mkdir(parents=True)
     (tmp_path / "etc/docker/daemon.json").symlink_to("/real.json")
 
-    found = places(host, Options(), replace(HELD, configs=(CONFIG,)), Seen())
+    found = places(host, Options(), replace(HELD, configs=(CONFIG,)), LastCheck())
 
     assert {f"{tmp_path}/real.json", f"{tmp_path}/etc/docker/daemon.json"} <= {*found}

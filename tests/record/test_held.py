@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer import leftovers, verify
-from installer.decide.data import replace
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
-from installer.decide.layout import Layout
-from installer.decide.options import Options, Places
-from installer.decide.rows import EngineRow, Record
-from installer.decide.verify import MARK, Tools
+from installer.engines import ENGINES
+from installer.engines.containers import in_use
+from installer.engines.observe import ask_for, located, looked_for
+from installer.engines.restart import Answer
+from installer.engines.trial_containers import MARK, Tools
 from installer.host.files import Host
-from installer.host.process_table import Seen
-from installer.record.engines import Answer
-from installer.record.examine.engines import engines
-from installer.record.found import ask_for, looked_for
-from installer.record.located import located
-from installer.record.running import in_use
+from installer.host.processes import Seen
+from installer.lifecycle import uninstall
+from installer.model.facts import EngineState
+from installer.model.options import Options, Places
+from installer.model.paths import Layout
+from installer.model.record import EngineRow, Record
+from installer.report import verify
+from installer.report.doctor.read_programs import engines
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "docker.service"
@@ -65,7 +65,7 @@ def node(tmp_path: Path) -> Iterator[Held]:
         yield Held(Host.under(PurePosixPath(tmp_path)), listener, systemd)
 
 
-def facts() -> EngineFacts:
+def facts() -> EngineState:
     return looked_for(DOCKER, OPTIONS)
 
 
@@ -75,7 +75,7 @@ def remove_made(host: Host) -> None:
     local = host.local_path(layout.made)
     local.parent.mkdir(parents=True)
     local.write_text(json.dumps({"made": [["docker", str(SOCKET), UNIT, f"{MARK}-1"]]}))
-    assert not leftovers.remove_made(host, layout, hurried=True)
+    assert not uninstall.remove_made(host, layout, hurried=True)
     assert local.exists()
 
 
@@ -103,9 +103,9 @@ def test_nothing_connects_to_it(node: Held, act: Callable[[Host], object], state
 def test_verify_says_so_and_how_to_start_it(node: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "shell_of", lambda _: Tools((), loader=False))
 
-    (found,) = verify.proofs(node.host, OPTIONS, Record(engines=(ROW,)))
+    (found,) = verify.prove_runtimes(node.host, OPTIONS, Record(engines=(ROW,)))
 
-    assert found.problem == "nothing is proven: Docker is stopped, and verify does not start it"
+    assert found.found == "nothing is proven: Docker is stopped, and verify does not start it"
     assert found.remedy == "systemctl start docker.service, then verify again"
     assert not node.woken
 

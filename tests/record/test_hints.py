@@ -1,30 +1,27 @@
 """What a node tells besides its settings, by files that are there or not, and by who answers."""
 
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect, Handler
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
-from installer.decide.inode import File
-from installer.decide.layout import Layout
-from installer.decide.options import Options
-from installer.decide.rows import EngineRow, Record
-from installer.host.files import Host
-from installer.record.hints import (
+from installer.change.observe import in_place, moved
+from installer.engines import ENGINES
+from installer.engines.hints import (
     driver_root,
-    in_place,
     is_suse,
-    moved,
-    refuse_generated,
-    refuse_unknown,
     served_by_image,
     without_cri,
-    without_unused,
 )
+from installer.engines.observe import refuse_generated, refuse_unknown, without_unused
+from installer.errors import InstallerError
+from installer.host.files import Host
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.facts import EngineState
+from installer.model.files import File
+from installer.model.options import Options
+from installer.model.paths import Layout
+from installer.model.record import EngineRow, Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ONE, PODS, containerd, live
 
@@ -141,7 +138,7 @@ def test_an_install_dir_does_not_move_while_an_engine_names_the_other(
     assert [each.partition("(")[2].rstrip(")") for each in found] == ([told] if told else [])
 
 
-OURS = Effect({"nvidia": Handler("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
+OURS = EffectiveConfig({"nvidia": Runtime("/usr/local/nvidia/toolkit/nvidia-container-runtime")}, "runc")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +154,7 @@ OURS = Effect({"nvidia": Handler("/usr/local/nvidia/toolkit/nvidia-container-run
 )
 def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act: str, *, left: bool) -> None:
     row = ENGINES["docker"]
-    docker = EngineFacts("docker", row.config, None, None, (), row.socket, row.unit)
+    docker = EngineState("docker", row.config, None, None, (), row.socket, row.unit)
     with live(tmp_path) as there:
         beside = containerd()
         held = Record()
@@ -183,7 +180,7 @@ def test_a_containerd_that_only_serves_docker_is_left_alone(tmp_path: Path, act:
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Path, *, runs: bool) -> None:
     row = ENGINES["rke2"]
-    facts = EngineFacts("rke2", row.config, None, None, (), row.socket, "")
+    facts = EngineState("rke2", row.config, None, None, (), row.socket, "")
     (tmp_path / "run/dbus").mkdir(parents=True)
     systemd = FakeSystemd({"k3s.service": FakeUnit()} if runs else {})
 
@@ -200,10 +197,10 @@ def test_a_socket_of_two_engines_needs_a_unit_that_tells_them_apart(tmp_path: Pa
 def test_a_config_that_another_engine_makes_is_not_edited(name: str) -> None:
     row = ENGINES["containerd"]
     theirs = ENGINES[name]
-    usual = EngineFacts("containerd", row.config, None, None, (), row.socket, row.unit)
+    usual = EngineState("containerd", row.config, None, None, (), row.socket, row.unit)
 
     refuse_generated(usual)
-    facts = EngineFacts("containerd", theirs.config, None, None, (), theirs.socket, row.unit)
+    facts = EngineState("containerd", theirs.config, None, None, (), theirs.socket, row.unit)
     with pytest.raises(InstallerError, match=r"configure the containerd of .* \(it writes /") as caught:
         refuse_generated(facts)
     assert f"--runtime {name}" in str(caught.value.remedy)

@@ -3,14 +3,14 @@
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.errors import InstallerError
-from installer.decide.inode import File, Meta
-from installer.decide.layout import Layout
-from installer.decide.rows import ConfigRow, Record, Saved
+from installer.change.ledger import Ledger, is_lost, ledger_lost, opened, original_of, read_record
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.record.ledger import Ledger, is_lost, ledger_lost, opened, original_of, read_record
+from installer.model.files import File, Meta
+from installer.model.paths import Layout
+from installer.model.record import ConfigRow, Record, Saved
 
 LAYOUT = Layout()
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
@@ -35,14 +35,10 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def test_copies_are_kept_that_a_row_names_of_now_or_of_before_an_undo(tmp_path: Path, host: Host) -> None:
+def test_copies_are_kept_that_a_row_names(tmp_path: Path, host: Host) -> None:
     with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
         ledger.save([THEIRS, OTHER, File(b"old")])
-        ledger.write(replace(ledger.held, configs=(row(THEIRS),), former_configs=(row(OTHER),)))
-        ledger.drop_backups()
-        assert copies(tmp_path) == sorted([THEIRS.digest, OTHER.digest])
-
-        ledger.write(replace(ledger.held, former_configs=()))
+        ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
         ledger.drop_backups()
         assert copies(tmp_path) == [THEIRS.digest]
 

@@ -7,20 +7,18 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
-from installer.decide.options import Options, Places
-from installer.decide.rows import EngineRow, Record
+from installer.engines import ENGINES
+from installer.engines.dependencies import refuse_unseen
+from installer.engines.observe import located, located_again, observe, process_of
+from installer.engines.restart import Answer
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.processes import Peer
-from installer.record.engines import Answer
-from installer.record.found import answered
-from installer.record.located import located, located_again
-from installer.record.reads import process_of
-from installer.record.visible import refuse_unseen
+from installer.model.facts import EngineState
+from installer.model.options import Options, Places
+from installer.model.record import EngineRow, Record
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 from tests.support.live import ASKED, SOCKET, UNIT, containerd, live
 
@@ -30,7 +28,7 @@ STOPPED = Answer(stopped=True, silence="nobody listens")
 ELSEWHERE = Peer(7, "containerd", None, (), "other.service", 1.0)
 
 
-def facts(path: PurePosixPath = GONE) -> EngineFacts:
+def facts(path: PurePosixPath = GONE) -> EngineState:
     return replace(containerd(), socket=path)
 
 
@@ -119,7 +117,7 @@ def test_a_process_that_is_not_seen_is_that_of_its_unit(
     tmp_path: Path, cmdline: str | None, stat: str | None, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "proc/61").mkdir(parents=True)
-    for name, text in (("cmdline", cmdline), ("stat", stat)):
+    for name, text in (("comm", "containerd\n"), ("cmdline", cmdline), ("stat", stat)):
         if text is not None:
             (tmp_path / "proc/61" / name).write_text(text)
     with ExitStack() as held:
@@ -145,13 +143,17 @@ def test_of_several_units_the_one_that_runs_is_an_engines(
     tmp_path: Path, units: dict[str, FakeUnit], unit: str
 ) -> None:
     row = ENGINES["k3s"]
-    engine = EngineFacts("k3s", row.config, None, None, (), row.socket, row.units[0])
+    engine = EngineState("k3s", row.config, None, None, (), row.socket, row.units[0])
     with ExitStack() as held:
         host = _bus(held, tmp_path, units)
-        assert answered(host, engine, Answer(silence="hangs")).unit == unit
-        assert answered(host, engine, STOPPED).unit == row.units[0]
-        assert answered(host, engine, Answer(replace(ELSEWHERE, unit=None))).unit == ""
-        assert answered(host, engine, Answer(ELSEWHERE)).unit == "other.service"
+
+        def unit_of(answer: Answer) -> str:
+            return observe(host, engine, answer, Places())[0].unit
+
+        assert unit_of(Answer(silence="hangs")) == unit
+        assert unit_of(STOPPED) == row.units[0]
+        assert unit_of(Answer(replace(ELSEWHERE, unit=None))) == ""
+        assert unit_of(Answer(ELSEWHERE)) == "other.service"
 
 
 def test_a_runtime_that_an_engine_does_not_see_is_refused(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.errors import InstallerError
-from installer.decide.layout import Layout, cdi_hook
-from installer.decide.mode import SPECIFICATION
-from installer.decide.options import Options, Places
+from installer.cdi.mode import SPECIFICATION
+from installer.change.lost import elsewhere, lost_specification, named_toolkits
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.record.lost import elsewhere, lost_specification, named_toolkits
+from installer.model.options import Options, Places
+from installer.model.paths import Layout, cdi_hook
+from tests.support.site import Site
 
 USUAL, OTHER, THIRD = "/usr/local/nvidia", "/opt/nvidia", "/srv/nvidia"
 DAEMON, TOML = "etc/docker/daemon.json", "etc/containerd/config.toml"
@@ -130,3 +131,14 @@ def test_a_specification_is_ours_that_names_our_hook(
 
     assert (found is not None) == ours
     assert found is None or found.path == SPECIFICATION
+
+
+def test_a_drop_in_that_its_owner_has_commented_out_is_nothing_of_ours(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    assert site.call("install").returncode == 0
+    drop_in = site.root / "etc/crio/crio.conf.d/99-nvidia.toml"
+    drop_in.write_text("".join(f"#{line}\n" for line in drop_in.read_text().splitlines()))
+
+    done, told = site.call("uninstall"), site.status()
+
+    assert (done.returncode, told.returncode) == (0, 3), told.stdout

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.errors import LockedError
-from installer.decide.options import Options
-from installer.host.claims import claimed, is_claimed
+from installer.change.ledger import Ledger
+from installer.errors import LockedError
 from installer.host.files import Host
-from installer.host.pods import OWN_NAME
-from installer.record import next_run
-from installer.record.ledger import Ledger
-from installer.record.next_run import await_next_run, ledger_for_run
+from installer.host.kubernetes import OWN_NAME
+from installer.host.locks import claimed, is_claimed
+from installer.lifecycle import handover
+from installer.lifecycle.handover import await_next_run, ledger_for_run
+from installer.model.options import Options
 
 PODS = "var/log/pods"
 
@@ -58,8 +58,8 @@ def test_a_run_that_stops_waits_as_long_as_the_next_one_may_take(
     limits_s: tuple[float, float],
     waited_s: float,
 ) -> None:
-    monkeypatch.setattr(next_run, "SIGN_S", limits_s[0])
-    monkeypatch.setattr(next_run, "START_S", limits_s[1])
+    monkeypatch.setattr(handover, "SIGN_S", limits_s[0])
+    monkeypatch.setattr(handover, "START_S", limits_s[1])
     host = Host.under(options.host_root)
     ledger = Ledger.open(host, options.layout)
     kubelet_makes(options, *pods)
@@ -77,8 +77,8 @@ def test_a_pod_that_was_made_long_before_the_stop_is_not_the_next_one(
     ledger = Ledger.open(host, options.layout)
     kubelet_makes(options, "toolkit-aaaaa", "toolkit-bbbbb")
     time.sleep(0.2)
-    monkeypatch.setattr(next_run, "RECENT_S", 0.1)
-    monkeypatch.setattr(next_run, "SIGN_S", 0.1)
+    monkeypatch.setattr(handover, "RECENT_S", 0.1)
+    monkeypatch.setattr(handover, "SIGN_S", 0.1)
     began = time.monotonic()
 
     assert not await_next_run(host, ledger.lock)
@@ -122,7 +122,7 @@ def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(options: Optio
 def test_a_ledger_that_stays_held_is_given_up_in_time(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(next_run, "ENDS_S", 0.5)
+    monkeypatch.setattr(handover, "ENDS_S", 0.5)
     holder = Ledger.open(Host.under(options.host_root), options.layout)
     began = time.monotonic()
 

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.host.digests import LARGE_BYTES, digests_below, mark_of, sums_of
 from installer.host.files import Host
-from installer.record.own_toolkit import noted_digests
+from installer.host.trees import LARGE_BYTES, digests_below, mark_of, sums_of
+from installer.payload.installed import noted_digests
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import Site
 
@@ -89,6 +89,21 @@ def test_a_source_is_believed_by_its_sums_and_read_without_them(site: Site) -> N
     (site.source / "SHA256SUMS").unlink()
     assert "nothing changed" not in site.call("install").stderr
     assert (site.root / TOOLKIT / f"{PROGRAM}.real").read_bytes() == source_of(site).read_bytes()
+
+
+@pytest.mark.parametrize("more_bytes", [1, -1])
+def test_a_source_of_another_size_than_its_copy_is_refused_though_its_sums_are_as_before(
+    site: Site, more_bytes: int
+) -> None:
+    with_sums(site)
+    os.truncate(source_of(site), source_of(site).stat().st_size + more_bytes)
+    before = site.tree()
+
+    done = site.call("install")
+
+    assert done.returncode == 1
+    assert "since its SHA256SUMS was written" in done.stderr
+    assert site.tree() == before
 
 
 def test_a_file_that_the_sums_do_not_name_is_read(site: Site) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.metrics import MARK, OPENMETRICS_MARK
+from installer.errors import InstallerError
 from installer.host.files import Host
-from installer.host.listening import FOR_ALL
-from installer.record.published import obstacles, publish, remove
+from installer.host.sockets import FOR_ALL
+from installer.metrics.publish import is_foreign, publish, remove
+from installer.metrics.table import MARK, OPENMETRICS_MARKS
 
 OURS = f"{MARK}\nx 1\n"
+ANSWER, ANSWER_020 = OPENMETRICS_MARKS
 
 
 def _socket(path: Path) -> None:
@@ -26,6 +27,7 @@ def _socket(path: Path) -> None:
 def _live(path: Path) -> None:
     made = socket.socket(socket.AF_UNIX)
     made.bind(str(path))
+    path.chmod(FOR_ALL)
     made.listen()
     HELD.append(made)
 
@@ -39,44 +41,36 @@ def _strangers(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "known", "told", "removed"),
+    ("name", "make", "foreign", "removed"),
     [
-        pytest.param("a.prom", lambda _: None, False, False, False, id="nothing"),
-        pytest.param("a.prom", lambda path: path.write_text(OURS), False, False, True, id="ours"),
-        pytest.param(
-            "a.openmetrics",
-            lambda path: path.write_text(OPENMETRICS_MARK),
-            False,
-            False,
-            True,
-            id="the other",
-        ),
-        pytest.param("a.prom", lambda path: path.write_text("x 1\n"), False, True, False, id="root's"),
-        pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, True, False, id="root's, known"),
-        pytest.param("a.prom", lambda path: path.mkdir(), False, True, False, id="a directory"),
-        pytest.param("a.prom", lambda path: path.symlink_to("b"), False, True, False, id="a link"),
-        pytest.param("a.sock", _live, True, False, True, id="a socket of ours"),
-        pytest.param("a.sock", _live, False, True, True, id="a socket of somebody's"),
-        pytest.param("a.sock", _socket, False, False, True, id="a socket that was left"),
-        pytest.param("a.sock", lambda path: path.write_text(OURS), True, True, False, id="no socket"),
+        pytest.param("a.prom", lambda _: None, False, False, id="nothing"),
+        pytest.param("a.prom", lambda path: path.write_text(OURS), False, True, id="ours"),
+        pytest.param("a.openmetrics", lambda path: path.write_text(ANSWER), False, True, id="the other"),
+        pytest.param("a.openmetrics", lambda path: path.write_text(ANSWER_020), False, True, id="of 0.2.0"),
+        pytest.param("a.prom", lambda path: path.write_text("x 1\n"), True, False, id="root's"),
+        pytest.param("a.prom", lambda path: path.mkdir(), True, False, id="a directory"),
+        pytest.param("a.prom", lambda path: path.symlink_to("b"), True, False, id="a link"),
+        pytest.param("a.prom", os.mkfifo, True, False, id="a FIFO"),
+        pytest.param("a.sock", _live, False, False, id="a socket of ours"),
+        pytest.param("a.sock", _socket, False, True, id="a socket that was left"),
+        pytest.param("a.sock", lambda path: path.write_text(OURS), True, False, id="no socket"),
     ],
 )
-def test_what_has_the_name_already(  # noqa: PLR0913 - a column each
-    tmp_path: Path, name: str, make: Callable[[Path], object], *, known: bool, told: bool, removed: bool
+def test_what_has_the_name_already(
+    tmp_path: Path, name: str, make: Callable[[Path], object], *, foreign: bool, removed: bool
 ) -> None:
     with contextlib.chdir(tmp_path):  # the name of a socket is short
         make(Path(name))
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/", name)
     before = os.path.lexists(tmp_path / name)
 
-    found = [error.problem for error in obstacles(host, [path], {path} if known else set())]
-    if before:
-        remove(host, path)
+    found = is_foreign(host, path)
+    remove(host, path)
     for made in HELD:
         made.close()
     HELD.clear()
 
-    assert found == ([f"write {path} (what is there is not from us)"] if told else [])
+    assert found == foreign
     assert (before and not os.path.lexists(tmp_path / name)) == removed
 
 
@@ -85,7 +79,6 @@ def test_what_a_stranger_has_put_there_decides_nothing(tmp_path: Path) -> None:
     _strangers(tmp_path / "a.prom")
     host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/a.prom")
 
-    assert [*obstacles(host, [path], ())] == []
     with pytest.raises(InstallerError, match="what is there is not from us"):
         publish(host, path, OURS)
     remove(host, path)

@@ -3,16 +3,17 @@
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.data import replace
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.errors import InstallerError
-from installer.decide.facts import EngineFacts
-from installer.decide.options import Places
+from installer.engines import ENGINES
+from installer.engines.config_files import TICK_S, outdated, unread, with_places
+from installer.engines.observe import moving
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.inodes import changed_s
-from installer.record.reads import TICK_S, moving, outdated, unread, with_places
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState
+from installer.model.options import Places
 
 CONFIG = PurePosixPath("/etc/crio/crio.conf")
 
@@ -43,12 +44,12 @@ CRIO, CONTAINERD = ENGINES["crio"], ENGINES["containerd"]
 OURS = PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.conf")
 
 
-def crio(drop_in: PurePosixPath | None = OURS, hook: PurePosixPath | None = None) -> EngineFacts:
-    return EngineFacts("crio", CRIO.config, drop_in, hook, (), CRIO.socket, CRIO.unit)
+def crio(drop_in: PurePosixPath | None = OURS, hook: PurePosixPath | None = None) -> EngineState:
+    return EngineState("crio", CRIO.config, drop_in, hook, (), CRIO.socket, CRIO.unit)
 
 
-def containerd(drop_in: PurePosixPath | None = None) -> EngineFacts:
-    return EngineFacts("containerd", CONTAINERD.config, drop_in, None, (), CONTAINERD.socket, CONTAINERD.unit)
+def containerd(drop_in: PurePosixPath | None = None) -> EngineState:
+    return EngineState("containerd", CONTAINERD.config, drop_in, None, (), CONTAINERD.socket, CONTAINERD.unit)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def containerd(drop_in: PurePosixPath | None = None) -> EngineFacts:
     ],
 )
 def test_a_drop_in_where_an_engine_does_not_look_is_refused(
-    tmp_path: Path, facts: EngineFacts, words: tuple[str, ...], said: str
+    tmp_path: Path, facts: EngineState, words: tuple[str, ...], said: str
 ) -> None:
     found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts, words)]
 
@@ -83,7 +84,9 @@ def test_a_hook_where_an_engine_does_not_look_is_refused(
     (tmp_path / "hooks").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run/hooks").symlink_to("../hooks")  # it leads to the directory of ours
-    serving = None if served is None else Effect({}, "crun", hook_dirs=tuple(map(PurePosixPath, served)))
+    serving = (
+        None if served is None else EffectiveConfig({}, "crun", hook_dirs=tuple(map(PurePosixPath, served)))
+    )
     facts = replace(crio(PurePosixPath("/srv/x.conf"), PurePosixPath("/hooks/ours.json")), serving=serving)
 
     found = [error.problem for error in unread(Host.under(PurePosixPath(tmp_path)), facts, ())]
@@ -107,7 +110,7 @@ def test_a_hook_where_an_engine_does_not_look_is_refused(
     ],
 )
 def test_which_files_an_engine_reads_its_words_tell(
-    tmp_path: Path, facts: EngineFacts, words: tuple[str, ...], places: Places, read: tuple[object, object]
+    tmp_path: Path, facts: EngineState, words: tuple[str, ...], places: Places, read: tuple[object, object]
 ) -> None:
     found = with_places(Host.under(PurePosixPath(tmp_path)), facts, words, places)
 

@@ -2,11 +2,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError
-from installer.decide.rows import Record
+from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.locks import lock_pidfile, write_pid
-from installer.record import ready
+from installer.lifecycle import readiness as ready
+from installer.model.record import Record
 
 READY, PIDFILE = PurePosixPath("/ready"), PurePosixPath("/toolkit.pid")
 

@@ -1,28 +1,27 @@
 """The gate once more: what others have written since the first one keeps an engine from being reloaded."""
 
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.errors import ConflictError
-from installer.decide.facts import EngineFacts
-from installer.decide.inode import File
-from installer.decide.steps import Step, WriteConfig
+from installer.engines import ENGINES
+from installer.engines.dry_run import refusals, refuse_changed
+from installer.errors import ConflictError
 from installer.host.files import Host
-from installer.record.recheck import refuse_changed
-from installer.record.refused import refusals
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState
+from installer.model.files import File
+from installer.model.steps import Step, WriteConfig
 
 TOML, JSON = PurePosixPath("/etc/containerd/config.toml"), PurePosixPath("/etc/docker/daemon.json")
 BEFORE = {"containerd": (TOML, "version = 2\n"), "docker": (JSON, "{}")}
 
 
-def engine(name: str) -> EngineFacts:
+def engine(name: str) -> EngineState:
     row = ENGINES[name]
     path, _ = BEFORE[name]
-    return EngineFacts(name, path, None, None, (path,), row.socket, row.unit)
+    return EngineState(name, path, None, None, (path,), row.socket, row.unit)
 
 
 def refusal(root: Path, name: str, now: str | None, *done: Step) -> str:
@@ -93,7 +92,7 @@ def test_an_engine_that_serves_and_would_not_come_up_is_told_by_name(tmp_path: P
     place = tmp_path / "etc/containerd/config.toml"
     place.parent.mkdir(parents=True)
     place.write_text("version = [")
-    host, serving = Host.under(PurePosixPath(tmp_path)), Effect({}, "runc")
+    host, serving = Host.under(PurePosixPath(tmp_path)), EffectiveConfig({}, "runc")
     runs, stopped = replace(engine("containerd"), serving=serving), engine("docker")
 
     found = refusals(host, [runs, stopped])

@@ -1,15 +1,15 @@
 """Whether configs still come to what was installed, where no program of the engine is there to ask."""
 
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.inode import File
-from installer.decide.rows import ConfigRow, EngineRow
-from installer.decide.texts import digest_of
+from installer.engines.dry_run import lacking
+from installer.engines.texts import digest_of
 from installer.host.files import Host
-from installer.record.refused import lacking
+from installer.model.files import File
+from installer.model.record import ConfigRow, EngineRow, Record
 
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 OURS = PurePosixPath("/usr/local/nvidia/toolkit/nvidia-container-runtime")
@@ -22,8 +22,8 @@ MINE = f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}, "default-runtime": "n
 def found(root: Path, text: str, row: EngineRow = ROW) -> tuple[str, ...]:
     (root / "etc/docker").mkdir(parents=True, exist_ok=True)
     (root / "etc/docker/daemon.json").write_text(text)
-    rows = [ConfigRow(row.name, CONFIG, None, None, (), ())]
-    fatal, lacks = lacking(Host.under(PurePosixPath(root)), row, rows)
+    held = Record(configs=(ConfigRow(row.name, CONFIG, None, None, (), ()),))
+    fatal, lacks, *_ = lacking(Host.under(PurePosixPath(root)), row, held)
     assert fatal == ""
     return lacks
 
@@ -76,7 +76,7 @@ def test_a_config_that_the_next_start_would_refuse_is_told_with_the_reason(
     (tmp_path / "etc/docker").mkdir(parents=True)
     (tmp_path / "etc/docker/daemon.json").write_text(text)
 
-    fatal, lacks = lacking(Host.under(PurePosixPath(tmp_path)), ROW, [])
+    fatal, lacks, *_ = lacking(Host.under(PurePosixPath(tmp_path)), ROW, Record())
 
     assert fatal.startswith(reason)
     assert lacks == ()
@@ -86,4 +86,4 @@ def test_no_default_is_missed_that_was_not_installed(tmp_path: Path) -> None:
     row = replace(ROW, default="")
 
     assert found(tmp_path, MINE.replace("default-runtime", "x"), row) == ()
-    assert lacking(Host.under(PurePosixPath(tmp_path)), replace(row, config=None), ()) == ("", ())
+    assert lacking(Host.under(PurePosixPath(tmp_path)), replace(row, config=None), Record())[:2] == ("", ())

@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Handler
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import RuntimeEntry
-from installer.decide.errors import InstallerError, NotIdleError, StoppedError
-from installer.decide.steps import Neighbour, Reload
-from installer.record.engines import ask, reload
-from installer.record.units import Patience
+from installer.engines import ENGINES
+from installer.engines.restart import ask, reload
+from installer.errors import InstallerError, NotIdleError, StoppedError
+from installer.host.units import Patience
+from installer.model.effective import Runtime
+from installer.model.engine_spec import RuntimeEntry
+from installer.model.steps import Neighbour, Reload
 from tests.host.servers import message
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, UNIT, Live, containerd, live
@@ -21,7 +21,7 @@ from tests.support.live import ASKED, CREATED, ONE, SOCKET, STATUS, UNIT, Live, 
 NVIDIA = RuntimeEntry("nvidia", PurePosixPath("/opt/nvidia"))
 WANTED = Reload("containerd", (NVIDIA,))
 GONE = Reload("containerd", (), (NVIDIA,))
-RUNC = Neighbour("runc", (Handler("", {"runtimeType": "io.containerd.runc.v2"}),))
+RUNC = Neighbour("runc", (Runtime("", {"runtimeType": "io.containerd.runc.v2"}),))
 FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 OFF = plugins(("io.containerd.grpc.v1", "cri", SKIPPED))
 SOON_S = 0.4

@@ -1,19 +1,30 @@
+import json
 import os
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
-from installer.decide.edits import Edit, Syntax
-from installer.decide.engines import ENGINES as KNOWN_ENGINES
-from installer.decide.inode import Meta
-from installer.decide.parts.cdi import OWNER
-from installer.decide.parts.toolkit import ADOPTED, STAND_IN
-from installer.decide.rows import CdiRow, ConfigRow, DeviceNode, EngineRow, Failure, Record, Saved, ToolkitRow
-from installer.record.rows_json import dumps, loads
+from installer.change.ledger import dumps, loads
+from installer.config_text import Edit, Syntax
+from installer.engines import ENGINES as KNOWN_ENGINES
+from installer.model.files import Meta
+from installer.model.record import (
+    OWNER,
+    CdiRow,
+    ConfigRow,
+    DeviceNode,
+    EngineRow,
+    Failure,
+    Record,
+    Saved,
+    ToolkitRow,
+)
+from installer.payload.plan import ADOPTED, STAND_IN
 from tests.support.site import LEDGER
 
 # What the kernel takes for a name, UTF-8 or not.
@@ -84,8 +95,6 @@ RECORDS = st.builds(
     pid_file=st.none() | PATHS,
     left=TEXTS,
     published=st.lists(PATHS, max_size=2).map(tuple),
-    former_engines=st.lists(ENGINES, max_size=2).map(tuple),
-    former_configs=st.lists(CONFIGS, max_size=2).map(tuple),
     cdi=st.none() | st.builds(CdiRow, st.lists(st.sampled_from([*KNOWN_ENGINES])).map(tuple), TEXTS),
     nri=st.none() | PATHS,
 )
@@ -121,3 +130,36 @@ def test_what_an_old_ledger_says_can_be_said_in_the_present_format(ledger: str) 
     held = loads((OLD / ledger / "node" / LEDGER).read_bytes())
 
     assert loads(dumps(held)) == held
+
+
+@pytest.mark.parametrize("name", ["mode", "original", "former", "files", "version", "meta", "engines"])
+def test_a_runtime_may_be_called_as_a_field_of_the_ledger_is(name: str) -> None:
+    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", ((name, PurePosixPath("/r")),))
+    toolkit = ToolkitRow("1", None, "", files=((name, "x"),))
+
+    held = Record(engines=(engine,), toolkit=toolkit)
+
+    assert loads(dumps(held)) == held
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda rows: rows, id="the ledger"),
+        pytest.param(lambda rows: rows["toolkit"], id="the toolkit"),
+        pytest.param(lambda rows: rows["engines"][0], id="an engine"),
+        pytest.param(lambda rows: rows["configs"][0], id="a config"),
+        pytest.param(lambda rows: rows["configs"][0]["original"], id="a saved copy"),
+        pytest.param(lambda rows: rows["configs"][0]["edits"][0], id="an edit"),
+    ],
+)
+def test_a_field_of_a_later_version_is_refused_wherever_it_stands(spoil: Callable[[Any], Any]) -> None:
+    engine = EngineRow("docker", PurePosixPath("/s"), "docker.service", ())
+    edit = Edit(("a",), None, "1")
+    config = ConfigRow("docker", PurePosixPath("/c"), Syntax.JSON, Saved("d", Meta()), (), (edit,))
+    held = Record(engines=(engine,), toolkit=ToolkitRow("1", None, ""), configs=(config,))
+    rows = json.loads(dumps(held))
+    spoil(rows)["later"] = True
+
+    with pytest.raises(ValueError, match="later"):
+        loads(json.dumps(rows).encode())

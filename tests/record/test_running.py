@@ -2,18 +2,18 @@
 
 import json
 import socket
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.effect import Effect, Handler
-from installer.decide.facts import Container, EngineFacts
-from installer.decide.layout import Layout
-from installer.decide.rows import EngineRow, Record, ToolkitRow
+from installer.engines.containers import in_use
 from installer.host.files import Host
-from installer.record.running import in_use
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.facts import Container, EngineState
+from installer.model.paths import Layout
+from installer.model.record import EngineRow, Record, ToolkitRow
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
@@ -22,7 +22,7 @@ SOCKET = PurePosixPath("/docker.sock")
 CONFIG = PurePosixPath("/etc/docker/daemon.json")
 ROW = EngineRow("docker", SOCKET, "docker.service", (("nvidia", OURS),))
 HELD = Record(toolkit=ToolkitRow("v", None, "text"), engines=(ROW,))
-STOPPED = EngineFacts("docker", CONFIG, None, None, (), SOCKET, "", stopped=True)
+STOPPED = EngineState("docker", CONFIG, None, None, (), SOCKET, "", stopped=True)
 ID = "3f6c0d5e8a9b4c7d" * 4
 # As dockerd 20.10.24, 26.1.5 and 28.5.2 say them.
 RUNNING = {"Status": "running", "Running": True, "Restarting": False}
@@ -103,7 +103,7 @@ def test_a_docker_is_asked_for_its_containers_unless_that_would_start_it(
     tmp_path: Path, service: str, *, serves: bool, asked: bool
 ) -> None:
     units = {"docker.service": FakeUnit(active=service), "docker.socket": FakeUnit(active="active")}
-    engine = replace(STOPPED, stopped=not serves, serving=Effect({}, "runc") if serves else None)
+    engine = replace(STOPPED, stopped=not serves, serving=EffectiveConfig({}, "runc") if serves else None)
     questions: list[bytes] = []
 
     def docker(connection: socket.socket) -> None:
@@ -135,8 +135,8 @@ def test_a_pod_of_crio_on_a_handler_of_its_owners_needs_what_that_starts(
     sandbox = tmp_path / "run/containers/storage/overlay-containers" / ID / "userdata"
     sandbox.mkdir(parents=True)
     (sandbox / "config.json").write_text(json.dumps({"annotations": annotations}))
-    engine = EngineFacts(
-        "crio", CONFIG, None, None, (), SOCKET, "", serving=Effect({"gpu": Handler(binary)}, "runc")
+    engine = EngineState(
+        "crio", CONFIG, None, None, (), SOCKET, "", serving=EffectiveConfig({"gpu": Runtime(binary)}, "runc")
     )
 
     running, _ = in_use(Host.under(PurePosixPath(tmp_path)), LAYOUT, replace(HELD, engines=(row,)), (engine,))

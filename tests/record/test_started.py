@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
+from installer.engines import ENGINES
+from installer.engines.command_line import Started, started
+from installer.engines.observe import with_start
 from installer.host.files import Host
-from installer.record.started import Started, started, with_flags
+from installer.model.facts import EngineState
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 ROW = ENGINES["containerd"]
@@ -19,7 +20,6 @@ UNIT: dict[str, tuple[str, Any]] = {
     "Environment": ("as", []),
     "EnvironmentFiles": ("a(sb)", []),
     "RootDirectory": ("s", ""),
-    "NeedDaemonReload": ("b", False),
 }
 
 
@@ -29,9 +29,9 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def facts(host: Host) -> EngineFacts:
+def facts(host: Host) -> EngineState:
     program = host.local_path(PurePosixPath("/usr/bin/containerd"))
-    return EngineFacts(
+    return EngineState(
         "containerd",
         ROW.config,
         None,
@@ -90,6 +90,27 @@ def test_a_word_of_an_environment_file_is_part_of_the_next_start(host: Host, tmp
         Environment=("as", ["LEVEL=warn"]),
         EnvironmentFiles=("a(sb)", [("/etc/default", False)]),
     ):
-        found = with_flags(host, facts(host))
+        found = with_start(host, facts(host))
 
     assert found.next_words == ("--root", "/srv/c", "--log-level=warn")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(("/usr/bin/containerd", "--root", "/srv"), ("--root", "/srv"), id="the engine"),
+        pytest.param(
+            ("/usr/bin/nice", "-n", "5", "/usr/bin/containerd", "-a", "/x"), ("-a", "/x"), id="nice"
+        ),
+        pytest.param(("/bin/sh", "-c", "exec /usr/bin/containerd --root /srv"), (), id="a shell"),
+        pytest.param(("/bin/sh", "-c", "/usr/bin/containerd --root /srv/containerd"), (), id="its last word"),
+        pytest.param(("/opt/start", "--root", "/srv"), (), id="a script"),
+    ],
+)
+def test_the_words_of_the_next_start_are_those_behind_the_engines_program(
+    host: Host, words: tuple[str, ...], told: tuple[str, ...]
+) -> None:
+    with systemd(host, ExecStart=command(*words)):
+        found = with_start(host, facts(host))
+
+    assert found.next_words == told

@@ -5,14 +5,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.engines import ENGINES
-from installer.decide.errors import LockedError, UndoIncompleteError
-from installer.decide.layout import Layout
-from installer.decide.options import Options, RestartMode
-from installer.decide.rows import EngineRow, Record, ToolkitRow
+from installer.change.ledger import Ledger, opened
+from installer.engines import ENGINES
+from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.record.ledger import Ledger, opened
-from installer.record.successor import await_successor, handed_over, ledger_of_predecessor
+from installer.lifecycle.handover import await_successor, handed_over, ledger_of_predecessor
+from installer.model.options import Options, RestartMode
+from installer.model.paths import Layout
+from installer.model.record import EngineRow, Record, ToolkitRow
 
 LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
 HELD = Record(toolkit=ToolkitRow("digest", None, ""))
@@ -23,13 +23,13 @@ def host(tmp_path: Path) -> Host:
     return Host.under(PurePosixPath(tmp_path))
 
 
-def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(host: Host) -> None:
+def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(host: Host, tmp_path: Path) -> None:
     with opened(lambda: Ledger.open(host, LAYOUT)):
-        await_successor(host, LAYOUT)
+        await_successor(Options(host_root=PurePosixPath(tmp_path)))
 
 
-def test_who_hands_an_undo_over_may_end_where_that_is_done_already(host: Host) -> None:
-    await_successor(host, LAYOUT)
+def test_who_hands_an_undo_over_may_end_where_that_is_done_already(tmp_path: Path) -> None:
+    await_successor(Options(host_root=PurePosixPath(tmp_path)))
 
 
 def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:

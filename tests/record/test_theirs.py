@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.layout import Layout
-from installer.decide.parts.cdi import OWNER
-from installer.decide.parts.toolkit import ADOPTED
-from installer.decide.rows import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.host.files import Host
-from installer.record.theirs import is_theirs, still_ours
+from installer.model.paths import Layout
+from installer.model.record import OWNER, ConfigRow, EngineRow, Record, ToolkitRow
+from installer.payload.installed import is_theirs, still_ours
+from installer.payload.plan import ADOPTED
 
 LAYOUT = Layout()
 SPECIFICATION = PurePosixPath("/run/cdi/management.nvidia.com-gpu.yaml")

@@ -4,9 +4,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.inode import File
-from installer.decide.steps import ConcreteStep, MakeDirectory, Reload, RemoveDirectory, WriteConfig
-from installer.record.told import past
+from installer.change.transaction import event_of
+from installer.model.files import File
+from installer.model.steps import ConcreteStep, MakeDirectory, Reload, RemoveDirectory, WriteConfig
 
 PATH = PurePosixPath("/etc/docker/daemon.json")
 
@@ -24,4 +24,4 @@ PATH = PurePosixPath("/etc/docker/daemon.json")
     ],
 )
 def test_a_step_that_is_done_is_told_in_the_past(step: ConcreteStep, event: str) -> None:
-    assert past(step) == event
+    assert event_of(step)[0] == event

@@ -5,14 +5,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
-from installer.decide.options import Options, RestartMode
-from installer.decide.plan import plan_install
+from installer.change.ledger import Ledger
+from installer.change.observe import probe_install
+from installer.change.plan import plan_install
+from installer.change.transaction import Context, apply, never_stop
+from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.record.context import Context
-from installer.record.ledger import Ledger
-from installer.record.probe import probe_install
-from installer.record.transaction import apply, never_stop
+from installer.model.options import Options, RestartMode
 from tests.support.site import DAEMON_JSON
 from tests.support.stand_in import CONFIGS, stand_in_payload
 from tests.support.tree import tree

@@ -6,12 +6,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
-from installer.decide.inode import File
+from installer.engines import ENGINES
+from installer.engines.dry_run import Trials
 from installer.host.files import Host
-from installer.record.trial import Trials
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState
+from installer.model.files import File
 
 HOST = Host.under(PurePosixPath("/"))
 SCRIPT = """\
@@ -46,10 +46,12 @@ class Engine:
             Path(path.parent).mkdir(exist_ok=True)
         self.name = name
 
-    def effect(self, texts: Mapping[PurePosixPath, str] | str, trials: Trials | None = None) -> Effect:
+    def effect(
+        self, texts: Mapping[PurePosixPath, str] | str, trials: Trials | None = None
+    ) -> EffectiveConfig:
         """Return what the engine would have in force with ``texts``; of the root file alone if it is one."""
         named = {self.config: texts} if isinstance(texts, str) else texts
-        facts = EngineFacts(
+        facts = EngineState(
             self.name,
             self.config,
             self.drop_in,

@@ -6,11 +6,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.decide.errors import InstallerError, NotBegunError, PendingError
+from installer.errors import InstallerError, NotBegunError, PendingError
+from installer.host import units
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
-from installer.record import units
-from installer.record.units import Patience
+from installer.host.units import Patience
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "containerd.service"

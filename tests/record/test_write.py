@@ -2,9 +2,9 @@
 
 from pathlib import Path, PurePosixPath
 
-from installer.decide.steps import WriteConfig, inverse
+from installer.engines.write_config import write_config
 from installer.host.files import Host
-from installer.record.write import write_config
+from installer.model.steps import WriteConfig, inverse
 from tests.support.tree import tree
 
 

@@ -11,12 +11,12 @@ from tests.support.site import PROJECT, Site
 PROGRAM = """
 import sys
 from pathlib import Path
-from installer.host import termination
-termination.PATH = Path(sys.argv.pop(1))
+from installer.host import events
+events.TERMINATION_LOG = Path(sys.argv.pop(1))
 {entry}
 """
 OURS = PROGRAM.format(entry="from installer.__main__ import main; main()")
-NVIDIAS = PROGRAM.format(entry="from installer.compat import main; main()")
+NVIDIAS = PROGRAM.format(entry="from installer.cli.nvidia import main; main()")
 
 
 def call(

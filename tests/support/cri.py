@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from installer.decide.edits import Tree
+from installer.config_text import Tree
 from tests.host.servers import message
 
 CRI = "/runtime.v1.RuntimeService/"

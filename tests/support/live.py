@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from installer.decide.engines import ENGINES
-from installer.decide.facts import EngineFacts
+from installer.engines import ENGINES
 from installer.host.files import Host
+from installer.model.facts import EngineState
 from tests.host.servers import FakeSystemd, FakeUnit, engine, message, serving
 from tests.support.cri import CONTAINERD, CONTAINERD_CONFIG, CRI, RUNTIMES, cri_status
 
@@ -54,9 +54,9 @@ def serving_of(*names: str, ready: int = 1, default: str = "runc") -> bytes:
     return cri_status({**CONTAINERD_CONFIG, "containerd": said}, ready=ready)
 
 
-def containerd(unit: str = UNIT) -> EngineFacts:
+def containerd(unit: str = UNIT) -> EngineState:
     row = ENGINES["containerd"]
-    return EngineFacts("containerd", row.config, row.drop_in, None, (row.config,), SOCKET, unit)
+    return EngineState("containerd", row.config, row.drop_in, None, (row.config,), SOCKET, unit)
 
 
 @contextmanager

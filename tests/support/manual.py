@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator
 
-from installer.cli import program
-from installer.flags import FLAGS, Flag
+from installer.cli.app import program
+from installer.cli.flags import FLAGS, Flag
 from tests.support.site import PROJECT
 
 REFERENCE = (PROJECT / "docs/reference.md").read_text()
 HEAD = """\
-.\\" Generated from installer/flags.py and docs/reference.md by "make golden".
+.\\" Generated from installer/cli/flags.py and docs/reference.md by "make golden".
 .TH TOOLKIT\\-INSTALLER 1 "" "" ""
 .SH NAME
 toolkit\\-installer \\- install the NVIDIA container toolkit and configure the container engines of a node

@@ -1,11 +1,10 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from installer.decide.edits import Edit, json, toml
-from installer.decide.edits.draft import Draft
-from installer.decide.edits.grammar import Grammar
-from installer.decide.errors import InstallerError
+from installer.config_text import Edit, json, toml
+from installer.config_text.change import Draft
+from installer.config_text.grammar import Grammar
+from installer.errors import InstallerError
 
 
 @pytest.mark.parametrize(

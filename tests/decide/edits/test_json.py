@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from installer.decide.edits import ABSENT, Edit, Syntax, Want, apply, parse, undo
-from installer.decide.errors import InstallerError
+from installer.config_text import ABSENT, Edit, Syntax, Want, apply, parse, undo
+from installer.errors import InstallerError
 
 NAME = "/etc/docker/daemon.json"
 PATH = Want(("runtimes", "nvidia", "path"), "/x")

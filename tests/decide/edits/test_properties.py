@@ -9,9 +9,9 @@ import tomlkit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from installer.decide.edits import Edit, Syntax, Want, apply, parse, undo
-from installer.decide.edits.tree import same
-from installer.decide.errors import InstallerError
+from installer.config_text import Edit, Syntax, Want, apply, parse, undo
+from installer.config_text.tree import same
+from installer.errors import InstallerError
 from tests.decide.edits.texts import cases, edited, json_texts, toml_texts
 
 Case = tuple[str, list[Want], tuple[str, tuple[Edit, ...]]]

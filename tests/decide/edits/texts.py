@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from installer.decide.edits import Edit, Syntax, Want, apply
-from installer.decide.errors import InstallerError
+from installer.config_text import Edit, Syntax, Want, apply
+from installer.errors import InstallerError
 
 NAMES = ["a", "b", "c", "nvidia", "io.cri", "é b", "ab", ""]
 SCALARS = st.one_of(

@@ -2,12 +2,12 @@
 
 from pathlib import PurePosixPath
 
-from installer.decide.edits import Syntax, Value, apply, parse
-from installer.decide.effect import Effect
-from installer.decide.engines import ENGINES
-from installer.decide.engines.model import ConfigFiles, Decision, Extras, RuntimeEntry
-from installer.decide.options import Options
-from installer.decide.plan import entries_for
+from installer.change.plan import entries_for
+from installer.config_text import Syntax, Value, apply, parse
+from installer.engines import ENGINES
+from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import ConfigFiles, Decision, Extras, RuntimeEntry
+from installer.model.options import Options
 
 NOTHING_ELSE = Extras()
 TOOLKIT = "/usr/local/nvidia/toolkit"
@@ -27,7 +27,7 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     version: str = "",
     drop_in: str = "",
     hook: str = "",
-    serving: Effect | None = None,
+    serving: EffectiveConfig | None = None,
     extras: Extras = NOTHING_ELSE,
 ) -> Decision:
     """Return the decision over ``texts``: the root file's, or several by path."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from installer.decide.errors import InstallerError
+from installer.errors import InstallerError
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
 ROOT = "/etc/containerd/config.toml"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from installer.decide.edits import Value
-from installer.decide.effect import Effect
-from installer.decide.engines.crio_effect import effect
-from installer.decide.errors import InstallerError
+from installer.config_text import Value
+from installer.engines.crio.effective import effect
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig
 from tests.decide.engines.configs import NVIDIA, TOOLKIT, at, decided, result
 
 ROOT = "/etc/crio/crio.conf"
@@ -101,7 +101,7 @@ def test_what_crio_fills_in_for_each_runtime_is_not_inherited(
     assert (entry.get(key) == value) is inherited
 
 
-def nvidia_of(serving: Effect) -> Value:
+def nvidia_of(serving: EffectiveConfig) -> Value:
     return at(result(decided("crio", {}, serving=serving)), "crio", "runtime", "runtimes", "nvidia")
 
 
@@ -181,6 +181,12 @@ def test_an_entry_of_an_earlier_file_is_replaced_whole_and_so_carried_over() -> 
     [
         pytest.param("/etc/crio/crio.conf.d/zz", runtime(), "the runtime nvidia", id="our runtime"),
         pytest.param(
+            "/etc/crio/crio.conf.d/zz",
+            runtime(runtime_path=f'"{NVIDIA}"', inherit_default_runtime="true"),
+            "the runtime nvidia",
+            id="our program, overruled",
+        ),
+        pytest.param(
             "/etc/crio/crio.conf.d/zz/a",
             '[crio.runtime]\ndefault_runtime = "runc"',
             "default_runtime",
@@ -205,6 +211,9 @@ def test_a_file_that_is_read_later_may_not_set(path: str, text: str, word: str) 
         pytest.param("/etc/crio/crio.conf.d/10/zz.conf", runtime(), id="a directory that is read earlier"),
         pytest.param("/etc/crio/crio.conf.d/zz", '[crio.runtime]\ndefault_runtime = ""', id="no default"),
         pytest.param("/etc/crio/crio.conf.d/zz", RUNC, id="another runtime"),
+        pytest.param(
+            "/etc/crio/crio.conf.d/zz", runtime(runtime_path=f'"{NVIDIA}"', no_pivot="true"), id="our program"
+        ),
     ],
 )
 def test_nothing_of_ours_is_overruled_by(path: str, text: str) -> None:

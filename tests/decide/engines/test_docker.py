@@ -5,11 +5,11 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.edits import Value
-from installer.decide.effect import Effect
-from installer.decide.engines.docker import pending
-from installer.decide.engines.model import Extras
-from installer.decide.errors import InstallerError
+from installer.config_text import Value
+from installer.engines.docker.config import pending
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import Extras
 from tests.decide.engines.configs import NVIDIA, at, decided, result
 
 
@@ -150,7 +150,7 @@ def test_a_setting_that_was_asked_for_is_pending_until_dockerd_has_it(
     said: str, *, asked: bool, serves: bool | None
 ) -> None:
     told = pending(
-        PurePosixPath("/etc/docker/daemon.json"), Extras(cdi=asked), Effect({}, "runc", cdi=serves)
+        PurePosixPath("/etc/docker/daemon.json"), Extras(cdi=asked), EffectiveConfig({}, "runc", cdi=serves)
     )
 
     assert told.endswith(said)

@@ -4,19 +4,19 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.decide.edits import Syntax, Value, apply, parse
-from installer.decide.effect import Effect, Flags, Handler
-from installer.decide.engines.docker_reload import Refused, effect, forgotten, intermediate, reloaded, route
-from installer.decide.errors import InstallerError
-from installer.decide.inode import File
+from installer.config_text import Syntax, Value, apply, parse
+from installer.engines.docker.reload_model import Refused, effect, forgotten, intermediate, reloaded, route
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, Flags, Runtime
+from installer.model.files import File
 
 PATH = PurePosixPath("/etc/docker/daemon.json")
 OLD, NEW = (20, 10, 24), (28, 5, 2)
 
 
-def has(default: str, *names: str) -> Effect:
-    handlers = {name: Handler(f"/b/{name}", {"path": f"/b/{name}"}) for name in names}
-    return Effect({"runc": Handler("runc", {"path": "runc"}), **handlers}, default)
+def has(default: str, *names: str) -> EffectiveConfig:
+    handlers = {name: Runtime(f"/b/{name}", {"path": f"/b/{name}"}) for name in names}
+    return EffectiveConfig({"runc": Runtime("runc", {"path": "runc"}), **handlers}, default)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from installer.decide.engines.model import is_oci, is_ours
+from installer.model.engine_spec import is_oci, is_ours
 from tests.decide.engines.configs import NVIDIA, decided
 
 CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'

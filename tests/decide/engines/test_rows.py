@@ -2,7 +2,7 @@
 
 import pytest
 
-from installer.decide.engines import ENGINES
+from installer.engines import ENGINES
 
 NEVER, ALWAYS = {"docker"}, {"crio", "k3s", "rke2"}
 

@@ -1,0 +1,4 @@
+"""CDI specifications, ours and those of others, and who hands GPUs to containers.
+
+Imports engines, and what engines may import; neither payload nor nri. Begin with mode.py.
+"""

@@ -1,0 +1,283 @@
+"""The CDI specification of the node's GPUs: made by the payload's nvidia-ctk, beside what is there of it."""
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from installer.cdi.mode import SPEC_DIR, highest_read
+from installer.cdi.mode import SPECIFICATION as PATH
+from installer.cdi.plan import without
+from installer.cdi.specification import ALL_GPUS, device_names, devices, named_paths, specification
+from installer.engines.hints import driver_root
+from installer.errors import InstallerError, Option, Remedy, StoppedError
+from installer.host.events import log
+from installer.host.files import Host, text, text_of, told_by_root
+from installer.host.inodes import changed_s
+from installer.host.programs import LateError, find_program, run_until_stopped
+from installer.host.supervision import run
+from installer.model.engine_spec import Version
+from installer.model.facts import EngineState, GpuSpecification
+from installer.model.files import File
+from installer.model.options import GPU_KIND, ROOT, Cdi, Options
+from installer.model.paths import DRIVER_LIBRARY_DIRS, Layout, cdi_hook
+from installer.model.record import Record
+
+SUFFIXES: Final = frozenset({".json", ".yaml"})  # an engine reads no other
+LOADED: Final = PurePosixPath("/proc/driver/nvidia/version")  # there as long as the driver's module is
+NAMED: Final = 5
+TOOL: Final = "nvidia-ctk"
+ANSWER_S: Final = 30.0  # seconds are enough for eight GPUs that have to be woken
+DEVICES: Final = ("nvidia", "nvidia-caps/", "dri/")
+
+# The names of devices, by directory and file.
+Beside: TypeAlias = Mapping[PurePosixPath, Mapping[PurePosixPath, frozenset[str]]]
+
+
+class _Ledger(Protocol):
+    """What is held, and where that is written down."""
+
+    held: Record
+
+    def write(self, record: Record) -> None:
+        """Put it on the disk."""
+
+
+def gpu_specification(
+    host: Host, options: Options, engines: Collection[EngineState], record: Record, file: File | None
+) -> GpuSpecification:
+    """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
+    now, row = text_of(file), record.config(PATH)
+    highest = highest_read(engines)
+    ours = _is_ours(file, options, record)
+    beside = _beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
+    found = GpuSpecification(PATH, ours=ours, stale=_gone(host, now) if ours else ())
+    # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
+    if file is not None and not (ours or row or any(PATH in files for files in beside.values())):
+        return replace(found, lacking=f"cannot replace {PATH} (it is no specification of ours); move it away")
+    try:
+        found = replace(found, text=_generated(host, options, highest))
+    except StoppedError:
+        raise
+    except InstallerError as error:
+        found = replace(found, lacking=f"cannot {error.problem}; {error.remedy}", unmade=error)
+    return _among(host, engines, beside, found, device_names(found.text or (now if ours else "")))
+
+
+def _last_check_s(host: Host, options: Options) -> float:
+    """Return when the last check of the ``run`` began whose child this is; 0 where there was none."""
+    last = told_by_root(host, options.state_file, dict[str, Any]) if run().pid else None
+    written_s, started_s = (
+        changed_s(host.local_path(path)) for path in (options.state_file, options.pid_file)
+    )
+    if last is None or written_s <= started_s:  # that of another ``run``
+        return 0.0
+    return time.time() - time.monotonic() + float(last.get("began_s", 0.0))
+
+
+def _among(
+    host: Host, engines: Iterable[EngineState], beside: Beside, spec: GpuSpecification, ours: frozenset[str]
+) -> GpuSpecification:
+    """Return the specification with those that have ``ours``, too, and what they lack of it.
+
+    Where nobody knows what ours would have, it is what each that nvidia-ctk generates has.
+    """
+    wanted = ours or {ALL_GPUS}
+    found = {path: names for there in beside.values() for path, names in there.items()}
+    others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
+    missing = sorted(wanted - _given(host, engines, beside)) if others else []
+    if spec.unmade is not None:
+        return replace(
+            spec, others=others, unmade=spec.unmade if not others and host.exists(LOADED) else None
+        )
+    files = " and ".join(map(str, others))
+    lacking = InstallerError(
+        f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that one; "
+        "beside ours, engines would drop or hide them)",
+        remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
+        code="cdi-failed",
+    )
+    return replace(
+        spec, others=others, missing=tuple(missing), unmade=lacking if ALL_GPUS in missing else None
+    )
+
+
+def _given(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
+    """Return the devices that all engines take from these files, of two in one directory neither."""
+    read = [engine.serving.cdi_dirs for engine in engines if engine.serving] or [tuple(beside)]
+    given = []
+    for directories in read:
+        there = [[*beside[each].values()] for each in dict.fromkeys(map(host.resolve, directories))]
+        twice = {name for files in there for name, count in Counter(chain(*files)).items() if count > 1}
+        given.append(frozenset(chain(*chain(*there))) - twice)
+    return frozenset.intersection(*given)
+
+
+def _is_ours(file: File | None, options: Options, record: Record) -> bool:
+    """Tell whether a text in our place is ours; without its ledger it is known by its hook."""
+    row = record.config(PATH)
+    known = row is not None and file is not None and file.digest in row.ours
+    return known or f'"{cdi_hook(options.layout)}"' in text_of(file)
+
+
+def _gone(host: Host, specification: str) -> tuple[str, ...]:
+    """Return what a specification names and what is not there."""
+
+    def is_there(path: str) -> bool:
+        with suppress(InstallerError):
+            return host.local_path(PurePosixPath(path)).exists()
+        return False
+
+    return tuple(path for path in named_paths(specification) if not is_there(path))
+
+
+@contextmanager
+def stale_withdrawn(host: Host, options: Options, ledger: _Ledger) -> Iterator[None]:
+    """Withdraw a stale specification where the block, which would have replaced it, fails or is refused."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except InstallerError:
+        withdraw_stale(host, options, ledger)
+        raise
+
+
+def withdraw_stale(host: Host, options: Options, ledger: _Ledger) -> None:
+    """Remove a specification of ours that names what is gone: no container could start with it.
+
+    That it cannot be removed is told, and stops nothing.
+    """
+    try:
+        file = host.read(PATH)
+        gone = _gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
+        if gone:
+            host.remove(PATH)
+            log.warning("specification withdrawn", path=str(PATH), gone=list(gone[:NAMED]), in_all=len(gone))
+            if ledger.held.config(PATH):
+                ledger.write(without(ledger.held, {PATH}))
+    except InstallerError as error:
+        log.warning("specification not withdrawn", path=str(PATH), error=error)
+
+
+def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
+    """Return the real directories of the host below which the driver and its device nodes are.
+
+    A driver's root that is a link loses every library (engine-facts.md#gpu-specification).
+    """
+    driver = host.resolve(PurePosixPath(driver_root(host, options)[0] or "/"))
+    return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
+
+
+def _generated(host: Host, options: Options, highest: Version | None) -> str:
+    driver, dev = roots(host, options)
+    moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
+    words = _words("--format=json", moves[0][0], moves[1][0], GPU_KIND, options.layout)
+    text = run_tool(options.toolkit_source, "generate the CDI specification of the GPUs", words)
+    return specification(text, GPU_KIND, moves, highest)
+
+
+def _beside(
+    host: Host, engines: Iterable[EngineState], highest: Version | None, *, ours: bool, since_s: float
+) -> Beside:
+    """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``.
+
+    What cannot be read is told, where it has changed since ``since_s``.
+    """
+    own = host.resolve(PATH)
+    read = (path for engine in engines if engine.serving for path in engine.serving.cdi_dirs)
+    found: dict[PurePosixPath, dict[PurePosixPath, frozenset[str]]] = {}
+    for directory in dict.fromkeys(host.resolve(path) for path in (SPEC_DIR, *read)):
+        there = found.setdefault(directory, {})
+        for path in (directory / name for name in host.names(directory)):
+            known = path.suffix not in SUFFIXES or (path == own and ours)
+            try:
+                names = frozenset() if known else devices(text(host, path), GPU_KIND, highest)
+            except InstallerError as error:
+                if changed_s(host.local_path(path)) > since_s:
+                    log.warning("specification not read", path=str(path), error=error)
+                continue
+            if names:
+                there[PATH if path == own else path] = names
+    return found
+
+
+def watched(host: Host, options: Options, record: Record) -> Iterator[str]:
+    """Yield the places, as the waiter has them, whose change makes another specification."""
+    if record.cdi is None:
+        return
+    with suppress(InstallerError):  # a root that cannot be looked at is told by the look itself
+        driver, dev = roots(host, options)
+        devices = f"{host.local_path(dev / 'dev')}/"
+        yield from (f"{devices}{name}*" for name in DEVICES)
+        for each in named_paths(text(host, PATH)):
+            local = str(host.local_path(PurePosixPath(each), last=False))
+            if not local.startswith(devices):
+                yield local
+        # A driver beside the one that is named, and one that was not there at all.
+        yield from (str(host.local_path(driver / path.relative_to("/"))) for path in DRIVER_LIBRARY_DIRS)
+        yield str(host.local_path(driver))
+        yield str(LOADED)
+        yield from (f"{host.local_path(path)}/" for path in (SPEC_DIR, PurePosixPath("/etc/cdi")))
+
+
+def management_specification(source: PurePosixPath, layout: Layout, cdi: Cdi) -> str:
+    """Return the specification for this node, with the host's paths.
+
+    Raises:
+        InstallerError: there is no driver, or it has no device nodes.
+    """
+    driver, dev = cdi.local_driver_root, cdi.local_dev_root
+    words = _words("--mode=management", driver, dev, cdi.kind, layout)
+    text = run_tool(source, "generate the CDI specification", words)
+    for local, there in dict.fromkeys(((driver, cdi.driver_root), (dev, cdi.dev_root))):
+        if local != there:
+            words = ("cdi", "transform", "root", f"--from={local}", f"--to={there}")
+            text = run_tool(source, "give the CDI specification the host's paths", words, text)
+    return text
+
+
+def _words(
+    form: str, driver: str | PurePosixPath, dev: str | PurePosixPath, kind: str, layout: Layout
+) -> tuple[str, ...]:
+    """Return how nvidia-ctk is asked for a specification of what it finds below two roots."""
+    vendor, _, name = kind.partition("/")
+    roots = (f"--driver-root={driver}", f"--dev-root={dev}")
+    names = (f"--vendor={vendor}", f"--class={name}", f"--nvidia-cdi-hook-path={cdi_hook(layout)}")
+    return ("cdi", "generate", form, *roots, *names)
+
+
+def run_tool(source: PurePosixPath, what: str, words: tuple[str, ...], text: str = "") -> str:
+    """Return what the toolkit's nvidia-ctk says; ``what`` is what it is asked for, in the imperative.
+
+    Raises:
+        InstallerError: it cannot be run, does not end, or refuses.
+        StoppedError: a stop is pending.
+    """
+    tool = find_program(source, TOOL)
+    try:
+        ran = run_until_stopped(tool, words, text, timeout_s=ANSWER_S) if tool else None
+    except LateError as error:
+        raise InstallerError(
+            f"{what} (the toolkit's {TOOL} did not come to its end in {ANSWER_S:g} s)",
+            remedy="see whether nvidia-smi answers on the node: a GPU that hangs holds both up",
+            code="cdi-failed",
+        ) from error
+    if ran is None:
+        raise InstallerError(
+            f"{what} (the toolkit's {TOOL} cannot be run from here)",
+            remedy=Remedy("check ", Option("toolkit-source"), ", or switch CDI off"),
+            code="cdi-failed",
+        )
+    if ran.returncode:
+        raise InstallerError(
+            f"{what} ({ran.last_line})",
+            remedy="install the driver and load its modules, or switch CDI off",
+            code="cdi-failed",
+        )
+    return ran.stdout

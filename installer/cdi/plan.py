@@ -1,0 +1,195 @@
+"""CDI's parts of a plan: the driver's device nodes, and specifications for management and of the GPUs."""
+
+from collections.abc import Collection, Iterable
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.cdi.mode import against_cdi, without_effect
+from installer.engines.config_edits import withdrawn, without_us
+from installer.model.facts import Facts, GpuSpecification
+from installer.model.files import File, Meta
+from installer.model.options import GPU_KIND, Mode, Options
+from installer.model.record import OWNER, CdiRow, ConfigRow, Record, Saved
+from installer.model.steps import (
+    MakeDeviceNodes,
+    Part,
+    RemoveDeviceNodes,
+    Step,
+    WriteConfig,
+    WriteSpecification,
+)
+
+DEVICE_NODES: Final = "device-nodes"
+GPUS: Final = "gpus"
+NAMED: Final = 4  # of the devices that nobody has
+NEW: Final = "it is not there"
+REMOVED: Final = "somebody has removed it"
+CHANGED: Final = "it is not what nvidia-ctk generates for this node any more"
+STALE: Final = "it names what is not there any more, and no container could start with it"
+GIVES_WAY: Final = "somebody else has put one with the same devices there"
+WITHDRAWN: Final = "the last one was of no use any more and is removed, and what was to follow failed"
+# That the driver, devices or specifications of others change is no drift: nobody has touched what is ours.
+FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
+
+
+def install_device_nodes(facts: Facts, options: Options) -> Part:
+    """Return how the control device nodes that are absent are made."""
+    wanted, absent = options.cdi, facts.absent_nodes
+    if wanted is None or not absent:
+        return Part(DEVICE_NODES, rows=Record(nodes=facts.held_nodes))
+    return Part(
+        DEVICE_NODES,
+        (MakeDeviceNodes(absent, wanted, options.toolkit_source),),
+        ("they are not there, and the CDI specification is to name them",),
+        Record(nodes=(*facts.held_nodes, *absent)),
+    )
+
+
+def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
+    """Return how the nodes that we had made go, unless something of ours ``stays``.
+
+    Those that the specification of an installer names which has taken the place of ours stay: no container
+    could start with it.
+    """
+    nodes = facts.held.nodes
+    named = {each.program for each in facts.references} if facts.toolkit.theirs else set()
+    going = tuple(node for node in nodes if str(node.path) not in named)
+    if stays or not going:
+        return Part(DEVICE_NODES, rows=Record(nodes=nodes))
+    return Part(DEVICE_NODES, (RemoveDeviceNodes(going),), ("we had made them",), Record(nodes=nodes))
+
+
+def install_specification(facts: Facts, options: Options) -> Part:
+    """Return how management's specification comes to its place, and one that is not wanted any more goes."""
+    wanted = options.cdi
+    held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
+    others = {facts.gpus.path} if facts.gpus else set()  # planned in a part of its own
+    going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
+    steps: list[Step] = [step for row in going if (step := withdrawn(row, facts).step)]
+    why = ["no CDI specification is asked for there any more"] * len(steps)
+    if wanted is None:
+        return Part(OWNER, tuple(steps), tuple(why))
+    path = wanted.path
+    now, original = facts.contents[path], without_us(path, facts)
+    ours: tuple[str, ...] = held[path].ours if path in held else ()
+    if facts.cdi_spec is None:
+        steps.append(WriteSpecification(wanted, options.toolkit_source, now))
+        why.append("it is to name device nodes that are not there yet")
+    else:
+        after = File(facts.cdi_spec.encode(), now.meta if now else Meta())
+        if path in held and now is not None and now.content == after.content:
+            return Part(OWNER, tuple(steps), tuple(why), Record(configs=(held[path],)))
+        steps.append(WriteConfig(OWNER, path, now, after))
+        why.append("it is not there" if now is None else "it is not what nvidia-ctk generates for this node")
+        ours = (after.digest,)
+    if path in held and path in facts.lost:
+        # What is there is ours; what was before it is only known by name.
+        saved, original = held[path].original, None
+    else:
+        saved = Saved.of(original)
+    row = ConfigRow(OWNER, path, None, saved, ours, (), facts.targets.get(path))
+    backups = (original,) if original else ()
+    return Part(OWNER, tuple(steps), tuple(why), Record(configs=(row,)), backups=backups)
+
+
+def undo_specifications(facts: Facts, *, stays: bool) -> Part:
+    """Return what restores what stood where a specification is, unless something of ours ``stays``."""
+    rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
+    steps = tuple(step for row in rows if not stays and (step := withdrawn(row, facts).step))
+    originals = (without_us(row.path, facts) for row in rows)
+    return Part(
+        OWNER,
+        steps,
+        ("the CDI specification there is ours",) * len(steps),
+        Record(configs=rows, cdi=facts.held.cdi),
+        in_progress=rows,
+        backups=tuple(file for file in originals if file is not None),
+    )
+
+
+def generated(rows: Iterable[ConfigRow], steps: Iterable[Step]) -> tuple[ConfigRow, ...]:
+    """Return the rows, that of a specification with the text which a step has written there."""
+    texts = {
+        step.path: step.after.digest
+        for step in steps
+        if isinstance(step, WriteConfig) and step.engine == OWNER and step.after
+    }
+    return tuple(
+        replace(row, ours=tuple(dict.fromkeys((*row.ours, texts[row.path])))) if row.path in texts else row
+        for row in rows
+    )
+
+
+def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
+    """Return how the GPUs' specification comes to its place, follows the driver, and gives way to another's.
+
+    ``reason`` is that of the mode, where somebody wants to know it. Engines drop both of two devices of
+    one name in one directory, and hide one in another: so each has one owner.
+    """
+    spec = facts.gpus
+    if spec is None:
+        return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
+    pairs, row, lacking = _specification(facts, spec)
+    names = tuple(engine.name for engine in facts.engines)
+    return Part(
+        GPUS,
+        tuple(step for step, _ in pairs),
+        tuple(why for _, why in pairs),
+        Record(configs=(row,) if row else (), cdi=CdiRow(names, lacking)),
+        notes=(
+            *([f"mode {Mode.CDI}: {reason}"] if reason else ()),
+            *([note] if (note := without_effect(options)) else ()),
+            *([f"no CDI specification of the GPUs: {lacking}"] if lacking else ()),
+            *([f"kept the CDI specification of the GPUs: {spec.lacking}"] if row and spec.lacking else ()),
+        ),
+        obstacles=tuple(against_cdi(facts.engines, facts.held)),
+    )
+
+
+def _specification(
+    facts: Facts, spec: GpuSpecification
+) -> tuple[list[tuple[Step, str]], ConfigRow | None, str]:
+    """Return the steps with their reasons, the row that is held then, and why there is no specification.
+
+    One that is stale, or beside another's, ends containers as long as it is there: it goes first, which takes
+    no space, and a roll-back does not bring it back.
+    """
+    held, now = facts.held.config(spec.path), facts.contents[spec.path]
+    step = withdrawn(held, facts).step if held and now else None
+    going = [replace(step, unwanted=True)] if step else []
+    if spec.others:
+        why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _without(spec)
+        return [(step, GIVES_WAY) for step in going], None, why
+    if not spec.text:
+        if going and not spec.stale:  # a GPU that does not answer takes nothing from the others
+            return [], held, ""
+        return [(step, STALE) for step in going], None, spec.lacking
+    after = File(spec.text.encode(), now.meta if now else Meta())
+    row = ConfigRow(OWNER, spec.path, None, None, (after.digest,), (), facts.targets.get(spec.path))
+    if held and now is not None and now.content == after.content:
+        return [], held, ""
+    reason = CHANGED if now else REMOVED if held else NEW
+    if now and spec.stale:
+        gone = WriteConfig(OWNER, spec.path, now, None, unwanted=True)
+        return [(gone, STALE), (WriteConfig(OWNER, spec.path, None, after), reason)], row, ""
+    return [(WriteConfig(OWNER, spec.path, now, after), reason)], row, ""
+
+
+def _without(spec: GpuSpecification) -> str:
+    """Return what nobody has of the devices that ours would have."""
+    more = f" and {len(spec.missing) - NAMED} more" if len(spec.missing) > NAMED else ""
+    return f", without {', '.join(spec.missing[:NAMED])}{more}" if spec.missing else ""
+
+
+def roll_back_gpus(record: Record, done: Iterable[Step]) -> Record:
+    """Return the rows of before an install that failed, less a specification that nobody wants back."""
+    gone = {step.path for step in done if isinstance(step, WriteConfig) and step.unwanted}
+    return without(record, gone) if gone and record.cdi is not None else record
+
+
+def without(record: Record, gone: Collection[PurePosixPath]) -> Record:
+    """Return the rows less those of specifications that are ``gone``."""
+    rows = tuple(row for row in record.configs if row.path not in gone)
+    return replace(record, configs=rows, cdi=record.cdi and replace(record.cdi, lacking=WITHDRAWN))

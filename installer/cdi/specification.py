@@ -1,0 +1,462 @@
+"""CDI specifications: ours, with the host's paths and the lowest version, and what engines read in any other.
+
+An engine reads a specification whole, or nothing of it, as the library that engines share does
+(tags.cncf.io/container-device-interface): with one wrong device, one unknown key or a text that breaks off,
+none of its devices is there.
+"""
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import PurePosixPath
+from types import GenericAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+from msgspec import Meta, convert, defstruct
+
+from installer.errors import InstallerError
+from installer.model.nri import DEVICE
+
+if TYPE_CHECKING:
+    from yaml.events import Event, ScalarEvent
+
+Version: TypeAlias = tuple[int, ...]
+Moves: TypeAlias = Sequence[tuple[PurePosixPath, PurePosixPath]]
+GROUPS: Final = "additionalGids"
+ALL_GPUS: Final = "all"  # a device of each that nvidia-ctk generates
+# Since which version of the format an edit may have these (CDI specification, "Released versions").
+EDITS: Final[Mapping[str, Version]] = {
+    "env": (0, 3, 0),
+    "deviceNodes": (0, 3, 0),
+    "mounts": (0, 3, 0),
+    "hooks": (0, 3, 0),
+    "intelRdt": (0, 7, 0),
+    GROUPS: (0, 7, 0),
+}
+LOWEST: Final = (0, 3, 0)
+HOST_PATHS: Final = (0, 5, 0)  # of a device node, and a device whose name begins with a digit
+MOUNT_TYPES: Final = (0, 4, 0)
+ANNOTATIONS: Final = (0, 6, 0)  # and a dot in the class
+# What reading raises where the text is of another shape.
+MISTAKEN: Final = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+
+
+def specification(text: str, kind: str, moves: Moves, highest: Version | None = None) -> str:
+    """Return what nvidia-ctk says, as JSON, with the host's paths in the place of this process's.
+
+    ``moves`` pairs a root as this process finds it with the host's. ``highest`` is the version up to which
+    every engine reads, None for any: groups of devices, which need a later one, are left out below that.
+
+    Raises:
+        InstallerError: that is no specification of this kind, an empty one, or of too late a version.
+    """
+    try:
+        document = json.loads(text)
+        _refuse_empty(document, kind)
+        for edits in _edits(document):
+            _move(edits, sorted(moves, key=lambda pair: -len(pair[0].parts)))
+            if highest is not None and highest < EDITS[GROUPS]:
+                edits.pop(GROUPS, None)
+        lowest = lowest_version(document)
+    except MISTAKEN as error:
+        remedy = "choose a release of the toolkit from 1.12 on"
+        raise _refused("it is no specification in JSON", remedy) from error
+    if lowest is not None and highest is not None and lowest > highest:
+        read, needed = (".".join(map(str, each)) for each in (highest, lowest))
+        raise _refused(
+            f"it is of version {needed}, and an engine here reads up to {read}", "upgrade that engine"
+        )
+    if lowest is not None:
+        document["cdiVersion"] = ".".join(map(str, lowest))
+    return json.dumps(document, indent=1) + "\n"
+
+
+def device_names(text: str) -> frozenset[str]:
+    """Return the names of the devices of a specification of ours; none of another text."""
+    try:
+        return frozenset(str(device["name"]) for device in json.loads(text)["devices"])
+    except MISTAKEN:
+        return frozenset()
+
+
+def named_paths(text: str) -> tuple[str, ...]:
+    """Return the files and device nodes of the host that a specification names; none of another text."""
+    try:
+        document = json.loads(text)
+        paths = [path for edits in _edits(document) for path in _paths(edits)]
+    except MISTAKEN:
+        return ()
+    return tuple(dict.fromkeys(path for path in paths if isinstance(path, str) and path.startswith("/")))
+
+
+def _paths(edits: Mapping[str, Any]) -> Iterator[Any]:
+    yield from (node.get("hostPath") or node.get("path") for node in edits.get("deviceNodes") or ())
+    yield from (mount.get("hostPath") for mount in edits.get("mounts") or ())
+
+
+def _refuse_empty(document: Mapping[str, Any], kind: str) -> None:
+    if document["kind"] != kind or not [device["name"] for device in document["devices"]]:
+        raise _refused(f"it has no devices of {kind}", "check the driver with nvidia-smi")
+    if not any(edits.get("deviceNodes") for edits in _edits(document)):
+        raise _refused("it names no device", "load the driver's modules")
+    if not any(edits.get("mounts") for edits in _edits(document)):
+        # So it is where the driver's root is a link: it ends well (engine-facts.md#gpu-specification).
+        raise _refused("it names no file of the driver", "give the real directory of the driver's root")
+
+
+def _edits(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what is done to a container for each device, and for all."""
+    yield from (device["containerEdits"] for device in document["devices"])
+    if document.get("containerEdits"):
+        yield document["containerEdits"]
+
+
+def _move(edits: dict[str, Any], moves: Moves) -> None:
+    for mount in edits.get("mounts") or ():
+        mount["hostPath"] = _moved(mount["hostPath"], moves)
+    for node in edits.get("deviceNodes") or ():
+        there = _moved(node.get("hostPath") or node["path"], moves)
+        node.pop("hostPath", None)
+        if there != node["path"]:
+            node["hostPath"] = there
+
+
+def _moved(path: str, moves: Moves) -> str:
+    there = PurePosixPath(path)
+    for old, new in moves:
+        if there.is_relative_to(old):
+            return str(new / there.relative_to(old))
+    return str(there)
+
+
+def lowest_version(document: Mapping[str, Any]) -> Version | None:
+    """Return the lowest version that has all of it; None where it says what we do not know."""
+    edits = list(_edits(document))
+    if any(key not in EDITS for each in edits for key in each):
+        return None
+    versions = [LOWEST, *(EDITS[key] for each in edits for key, value in each.items() if value)]
+    versions += [HOST_PATHS for node in _all(edits, "deviceNodes") if node.get("hostPath")]
+    versions += [MOUNT_TYPES for mount in _all(edits, "mounts") if mount.get("type")]
+    versions += [HOST_PATHS for device in document["devices"] if str(device["name"])[:1].isdigit()]
+    annotated = document.get("annotations") or any(
+        device.get("annotations") for device in document["devices"]
+    )
+    if annotated or "." in document["kind"].partition("/")[2]:
+        versions.append(ANNOTATIONS)
+    return max(versions)
+
+
+def _all(edits: Iterable[Mapping[str, Any]], key: str) -> Iterator[Mapping[str, Any]]:
+    return (one for each in edits for one in each.get(key) or ())
+
+
+def _refused(why: str, remedy: str) -> InstallerError:
+    return InstallerError(f"take what nvidia-ctk generates ({why})", remedy=remedy, code="cdi-failed")
+
+
+class Signed(int):
+    """An integer that engines keep in 64 bits, one of them for the sign."""
+
+
+class Unsigned(int):
+    """An integer that they keep in 32 bits."""
+
+
+class Flag(int):
+    """Yes or no."""
+
+
+_NAMES: Final = dict[str, str]()  # of keys, by what they are in any case
+
+
+def _table(optional: Mapping[str, Any], **needed: Any) -> Any:
+    """Return the type of a table with no other keys; what is ``optional`` may be null."""
+    fields: Any = [*needed.items(), *((name, kind | None, None) for name, kind in optional.items())]
+    _NAMES.update((name.casefold(), name) for name in (*needed, *optional))
+    return defstruct("Table", fields, forbid_unknown_fields=True)
+
+
+_FILLED: Final = Annotated[str, Meta(min_length=1)]
+_TEXTS: Final = list[str | None]
+_VARIABLES: Final = list[Annotated[str, Meta(pattern="^[^=]+=")]]
+_LABELS: Final = {"annotations": dict[str, str | None]}
+_NODE: Final = {
+    **dict.fromkeys(("major", "minor"), Signed),
+    **dict.fromkeys(("fileMode", "uid", "gid"), Unsigned),
+    "hostPath": str,
+    "type": Literal["", "b", "c", "u", "p"],
+    "permissions": Annotated[str, Meta(pattern=r"^[rwm]*\Z")],
+}
+_HOOK: Final = {"args": _TEXTS, "env": _VARIABLES, "timeout": Signed}
+_STAGE: Final = Literal[
+    "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"
+]
+_RDT: Final = "intelRdt"
+_OF_RDT: Final = {
+    **dict.fromkeys(("l3CacheSchema", "memBwSchema"), str),
+    **dict.fromkeys(("enableCMT", "enableMBM", "enableMonitoring"), Flag),
+    "closID": Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[^/\n]*\Z", max_length=4095)],  # a file's name
+    "schemata": _TEXTS,
+}
+_EDITS: Final = _table(
+    {
+        "env": _VARIABLES,
+        "deviceNodes": GenericAlias(list, _table(_NODE, path=_FILLED)),
+        "netDevices": GenericAlias(list, _table(dict.fromkeys(("hostInterfaceName", "name"), str))),
+        "hooks": GenericAlias(list, _table(_HOOK, hookName=_STAGE, path=_FILLED)),
+        "mounts": GenericAlias(
+            list, _table({"options": _TEXTS, "type": str}, hostPath=_FILLED, containerPath=_FILLED)
+        ),
+        _RDT: _table(_OF_RDT),
+        GROUPS: list[Unsigned | None],
+    }
+)
+_DEVICES: Final = GenericAlias(list, _table(_LABELS, name=str, containerEdits=_EDITS))
+_SPECIFICATION: Final = _table(
+    _LABELS | {"containerEdits": _EDITS}, cdiVersion=str, kind=str, devices=_DEVICES
+)
+# Later ones may have keys that are not here.
+_KNOWN: Final = frozenset(
+    {(0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0), (0, 8, 0), (1, 0, 0), (1, 1, 0)}
+)
+_VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
+_NEWEST: Final = (1, 1, 0)  # that has these:
+_NEW: Final = {"netDevices"}
+_NEW_OF_RDT: Final = {"schemata", "enableMonitoring"}
+
+
+def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
+    """Return the names of the devices of this kind that a specification, in YAML or JSON, gives engines.
+
+    They read none of a later version than ``highest``, None where nobody knows it. JSON is read as YAML.
+
+    Raises:
+        InstallerError: it is out of the bounds within which one is read.
+    """
+    around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
+    # Most of what is beside ours is of another kind, and is not read for nothing.
+    if not around.search(text) and "\\" not in text and "!" not in text:
+        return frozenset()
+    try:
+        document = _spelled(read_yaml(text))
+        version = _VERSION.fullmatch(document["cdiVersion"])
+        number = tuple(map(int, version[1].split("."))) if version else ()
+        if document["kind"] != kind or not number or (highest is not None and number > highest):
+            return frozenset()
+        # Of a later one nobody knows all that is right.
+        if number <= max(_KNOWN) and not (number in _KNOWN and _is_whole(document, number)):
+            return frozenset()
+        return frozenset(device["name"] for device in document["devices"])
+    except MISTAKEN:
+        return frozenset()
+
+
+def _spelled(value: Any) -> Any:
+    """Return a document with its keys as they are called: any case is taken, of two the last by name."""
+    if isinstance(value, list):
+        return [_spelled(each) for each in value]
+    if isinstance(value, dict):
+        return {_NAMES.get(key.casefold(), key): _spelled(value[key]) for key in sorted(value)}
+    return value
+
+
+def _is_whole(document: Mapping[str, Any], version: Version) -> bool:
+    """Tell whether all of it is right, and of no later version than it says; MISTAKEN where it is not."""
+    convert(document, _SPECIFICATION, dec_hook=_of_plain)
+    names = [device["name"] for device in document["devices"]]
+    needed = lowest_version(document)
+    return (
+        bool(names)
+        and len({*names}) == len(names)
+        and all(DEVICE.fullmatch(f"a.b/c={name}") for name in names)
+        and all(
+            any(edits.values()) or edits.get(_RDT) is not None
+            for edits in (device["containerEdits"] for device in document["devices"])
+        )
+        and all(_is_known(edits, version) for edits in _edits(document))
+        and (needed is None or needed <= version)
+    )
+
+
+def _of_plain(kind: type, word: Any) -> Any:
+    """Return the number, or yes or no, that a word stands for."""
+    if not isinstance(word, Plain) or (kind is Flag and word not in FLAGS):
+        raise ValueError("neither a number nor yes or no")
+    return kind() if kind is Flag else kind(integer(word, signed=kind is Signed))
+
+
+def _is_known(edits: Mapping[str, Any], version: Version) -> bool:
+    """Tell whether a version has all keys; as ``lowest_version`` does of other keys that are filled."""
+    rdt = edits.get(_RDT)
+    return version >= _NEWEST or (
+        not _NEW & edits.keys() and (rdt is None or (version >= EDITS[_RDT] and not _NEW_OF_RDT & rdt.keys()))
+    )
+
+
+# The specification of a node with 128 devices has 130,000 characters and 7 levels.
+SIZE: Final = 4 << 20  # characters, and those of all words with what each alias stands for
+DEPTH: Final = 32
+VALUES: Final = 1 << 18  # with what each alias stands for
+# PyYAML takes these, and engines refuse them.
+_DIRECTIVE: Final = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*%(?!YAML[ \t]|TAG[ \t])")
+_ESCAPED_SLASH: Final = re.compile(r"(?<!\\)(?:\\\\)*\\/")
+_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
+FLAGS: Final = frozenset(
+    form
+    for word in ("y", "yes", "on", "true", "n", "no", "off", "false")
+    for form in (word, word.upper(), word.capitalize())
+)
+# As Go takes them of YAML: `017` is of base 8, and 08, which is none, a fraction of no digits.
+_INTEGER: Final = re.compile(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
+_FRACTION: Final = re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
+
+
+class Plain(str):
+    """A word without quotes: it may stand for a number."""
+
+    __slots__ = ()
+
+
+def read_yaml(text: str) -> Any:
+    """Return tables, lists, texts and None; a word without quotes is ``Plain``.
+
+    Raises:
+        ValueError: no engine reads it.
+        InstallerError: it is out of bounds.
+    """
+    import yaml  # most nodes have no such file
+
+    if len(text) > SIZE:
+        raise _too_much(f"it has more than {SIZE >> 20} MiB")
+    text = text.removeprefix("\ufeff")
+    # U+FFFD stands for what is no UTF-8: with one such byte, in a comment too, engines read nothing of it.
+    if "\ufffd" in text or _DIRECTIVE.match(text):
+        raise ValueError("no text that engines read")
+    try:
+        return _Document(text, yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))).read()
+    except yaml.YAMLError as error:
+        raise ValueError("no YAML") from error
+
+
+def _too_much(reason: str) -> InstallerError:
+    remedy = "remove it, or ask for a smaller one from whoever made it"
+    return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")
+
+
+class _Document:
+    """The first document, made of the events of a parser; what each alias stands for is counted."""
+
+    def __init__(self, text: str, events: "Iterator[Event]") -> None:
+        self._text, self._events = text, events
+        self._anchors: dict[str, tuple[Any, int, int]] = {}
+        self._values = self._size = 0
+
+    def read(self) -> Any:
+        from yaml.events import DocumentStartEvent
+
+        for event in self._events:
+            if isinstance(event, DocumentStartEvent):
+                if event.version not in {None, (1, 1)}:
+                    raise ValueError("another version of YAML")
+                value = self._node(next(self._events), 0)
+                next(self._events)  # what stands behind it on its line is refused here
+                return value
+        return None
+
+    def _node(self, event: "Event", depth: int) -> Any:
+        from yaml.events import AliasEvent, CollectionEndEvent, NodeEvent, ScalarEvent, SequenceStartEvent
+
+        anchor = event.anchor if isinstance(event, NodeEvent) else None
+        if isinstance(event, AliasEvent):
+            if anchor not in self._anchors:
+                raise ValueError("an alias of nothing")
+            value, values, size = self._anchors[anchor]
+            self._count(values, size)
+            return value
+        if depth == DEPTH:
+            raise _too_much(f"it has more than {DEPTH} levels")
+        self._anchors.pop(anchor or "", None)  # no value holds itself
+        values, size = self._values, self._size
+        if isinstance(event, ScalarEvent):
+            self._count(1, len(event.value))
+            value = self._word(event)
+        else:
+            self._count(1, 0)
+            inner = takewhile(lambda each: not isinstance(each, CollectionEndEvent), self._events)
+            items = [self._node(each, depth + 1) for each in inner]
+            value = items if isinstance(event, SequenceStartEvent) else _merged(items)
+        if anchor:
+            self._anchors[anchor] = value, self._values - values, self._size - size
+        return value
+
+    def _count(self, values: int, size: int) -> None:
+        self._values, self._size = self._values + values, self._size + size
+        if self._values > VALUES or self._size > SIZE:
+            most = f"{VALUES} values" if self._values > VALUES else f"{SIZE >> 20} MiB"
+            raise _too_much(f"with what its aliases stand for it has more than {most}")
+
+    def _word(self, event: "ScalarEvent") -> Any:
+        """Return a word as its tag has it: also in quotes it may be a number, or yes or no."""
+        begin, end = event.start_mark, event.end_mark
+        if event.style == '"' and begin and end and _ESCAPED_SLASH.search(self._text, begin.index, end.index):
+            raise ValueError("a slash that is escaped")
+        word = event.value
+        word.encode()  # half a character is refused
+        if event.tag is None:
+            return word if event.style else None if word in _NULL else Plain(word)
+        match event.tag.removeprefix("tag:yaml.org,2002:"):
+            case "binary":
+                return b64decode(word).decode()
+            case "int" if not _INTEGER.fullmatch(word.replace("_", "")):
+                raise ValueError("a word as a number")
+            case "bool" if word not in FLAGS:
+                raise ValueError("a word as yes or no")
+            case "int" | "bool" | "float":
+                return Plain(word)
+            case _:
+                return word
+
+
+def _merged(items: list[Any]) -> dict[str, Any]:
+    """Return the table of keys and values in turn, with what is to be merged into it."""
+    table = dict[str, Any]()
+    merges = False
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if not isinstance(key, str) or key in table:
+            raise ValueError("a key that is no text, or that is there already")
+        merges = merges or (key == "<<" and isinstance(key, Plain))
+        table[key] = value
+    if merges:
+        sources = table.pop("<<")
+        sources = sources if isinstance(sources, list) else [sources]
+        if not all(isinstance(source, dict) for source in sources):
+            raise ValueError("no table to be merged")
+        for key, value in (pair for source in sources for pair in source.items()):
+            table.setdefault(key, value)
+    return table
+
+
+def integer(word: str, *, signed: bool) -> int:
+    """Return the integer that a plain word stands for, of 64 bits with a sign or 32 without.
+
+    Raises:
+        ValueError: engines take it for none, or it is too large for them.
+    """
+    plain = word.replace("_", "")
+    least, end = (-(1 << 63), 1 << 63) if signed else (0, 1 << 32)
+    if word.startswith("_"):
+        raise ValueError("no number")
+    if found := _INTEGER.fullmatch(plain):
+        octal = found[2].isdigit() and found[2].startswith("0")
+        number = int(found[1] + found[2], 8 if octal else 0)
+    elif _FRACTION.fullmatch(plain) and (value := float(plain)).is_integer():
+        number = int(value)
+        # Engines pass its shortest text on, which may be too large by its last zeros, or "-0".
+        least = 1 - end if signed else 0 if plain[0] != "-" else 1
+    else:
+        raise ValueError("no integer")
+    if not least <= number < end:
+        raise ValueError("too large, or less than nothing")
+    return number

@@ -1,0 +1,304 @@
+"""Which texts an engine is given at an install: with our entries, and all else in force as before."""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.engines import ENGINES, reloading
+from installer.engines.config_edits import ConfigChange, config_change, runtime_of, untouched, withdrawn
+from installer.engines.texts import (
+    Ask,
+    Texts,
+    config_files,
+    configs_of,
+    digest_of,
+    files_without_us,
+    in_force,
+    present,
+)
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig, Runtime, disturbed
+from installer.model.engine_spec import Decision, RuntimeEntry
+from installer.model.facts import EngineState, Facts
+from installer.model.options import Options, RestartMode
+from installer.model.record import EngineRow
+from installer.model.steps import Neighbour, Reload, Step
+
+
+class Choice(Struct, frozen=True):
+    """The texts chosen for one engine, and the ``steps`` by which it takes them up.
+
+    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. It ``heals`` an
+    engine if that cannot serve with what we wrote earlier, which it reads otherwise by now; it ``waits`` if
+    the engine is creating containers, and has to be restarted later.
+    """
+
+    engine: EngineState
+    decision: Decision
+    changes: tuple[ConfigChange, ...]
+    reload: Reload
+    steps: tuple[Step, ...]
+    after: EffectiveConfig | None = None
+    heals: bool = False
+    waits: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether a config changes."""
+        return any(change.step is not None for change in self.changes)
+
+    @property
+    def texts(self) -> Texts:
+        """What is written."""
+        return _written(self.changes)
+
+    @property
+    def reloads(self) -> bool:
+        """Whether the engine has to read it now."""
+        return any(isinstance(step, Reload) for step in self.steps)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of our runtimes, those of earlier runs too."""
+        return _names((*self.reload.present, *self.reload.absent))
+
+
+class _Wish(Struct, frozen=True):
+    """What one engine is to serve, and all that the choice of its texts depends on."""
+
+    engine: EngineState
+    entries: tuple[RuntimeEntry, ...]
+    facts: Facts
+    options: Options
+    ask: Ask
+
+    @property
+    def names(self) -> frozenset[str]:
+        return _names(self.entries)
+
+    @property
+    def row(self) -> EngineRow | None:
+        return self.facts.held.engine(self.engine.name)
+
+
+class _Way(Struct, frozen=True):
+    """One way to have it served: the decision, and what becomes of each config."""
+
+    decision: Decision
+    changes: tuple[ConfigChange, ...]
+
+    @property
+    def texts(self) -> Texts:
+        return _written(self.changes)
+
+    @property
+    def adds(self) -> bool:
+        return all(change.adds for change in self.changes if change.step is not None)
+
+
+def choose(
+    engine: EngineState, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options, ask: Ask
+) -> Choice:
+    """Return the texts that make one engine serve our runtimes, and leave all else in force as it is.
+
+    Of the ways that its configs allow the first is taken whose texts come to just that.
+
+    Raises:
+        InstallerError: there is none.
+    """
+    wish, spec = _Wish(engine, entries, facts, options, ask), ENGINES[engine.name]
+    texts = files_without_us(engine, facts)
+    files = config_files(engine, texts)
+    plain = _find_way(wish, next(iter(spec.edits(files, entries, options.extras))))
+    choice = _make_choice(wish, plain)
+    if spec.finds or (not choice.steps and _is_in_force(wish, plain)):
+        return choice  # nothing is written
+    before = _ask_before_us(wish, texts)
+    ours = wish.names | _list_former_names(wish)
+    now = {path: facts.contents.get(path) for path in texts}
+    # What others have put into a file of ours is in force as well, and has to stay so.
+    lived = in_force(engine, facts, now, ask) if now != texts else before
+    names = wish.names | (lived.handlers.keys() - before.handlers.keys())
+    found, refusals = ask(engine, now), []
+    for decision in spec.edits(replace(files, before=before), entries, options.extras):
+        way = _find_way(wish, decision)
+        if way.adds and found.rest_digest and not found.fatal:
+            wrong = [*_find_unserved(wish, decision, found), *disturbed(before, found, names)]
+            way = way if wrong or (decision.cdi and not found.cdi) else _as_it_stands(way, facts)
+        after = ask(engine, {**now, **way.texts})
+        wrong = [*_find_unserved(wish, way.decision, after), *disturbed(before, after, names)]
+        if not (wrong or lived.broken or lived.undefined):
+            wrong += disturbed(lived, after, ours)
+        told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
+        if not wrong and (told or decision.doubt is None):
+            heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
+            return replace(_make_choice(wish, way, after), heals=heals)
+        refusals.append(decision.doubt or _refuse(wish, way, wrong))
+    raise refusals[0]  # each engine has one way at least
+
+
+def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:
+    """Return what an engine has in force without us; raise where it refuses that itself.
+
+    What it refuses for want of a definition that is ours, as a toolkit leaves that was removed, we heal.
+    """
+    engine, before = wish.engine, wish.ask(wish.engine, texts)
+    if before.broken and before.undefined in wish.names:
+        before = replace(before, broken="")
+    if before.broken:
+        raise InstallerError(
+            f"configure {engine.title} in {engine.config} (it refuses the config it has: {before.broken})",
+            remedy="correct that config, then run again",
+            code="config-refused",
+        )
+    return before
+
+
+def _list_former_names(wish: _Wish) -> frozenset[str]:
+    rows = [row for row in wish.facts.held.configs if row.engine == wish.engine.name]
+    held = {name for name, _ in wish.row.runtimes} if wish.row else set()
+    return frozenset(held | {runtime_of(edit.key) for row in rows for edit in row.edits})
+
+
+def _refuse(wish: _Wish, way: _Way, wrong: Iterable[str]) -> InstallerError:
+    name, paths = wish.engine.name, ", ".join(map(str, way.texts))
+    return InstallerError(
+        f"configure {name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
+        remedy="correct the config that it has now, then run again",
+        code="config-disturbs-others",
+    )
+
+
+def _written(changes: Iterable[ConfigChange]) -> Texts:
+    return {change.step.path: change.step.after for change in changes if change.step is not None}
+
+
+def _is_in_force(wish: _Wish, way: _Way) -> bool:
+    """Tell whether texts that hold what is wanted still come to it, whatever others have written since."""
+    now = present(wish.engine, wish.facts)
+    if wish.row is None or wish.row.proven in {"", digest_of(now)}:
+        return True
+    found = wish.ask(wish.engine, now)
+    # What would not start is told for itself: it serves until then.
+    return bool(found.fatal) or not any(_find_unserved(wish, way.decision, found))
+
+
+def _is_held(wish: _Wish, way: _Way) -> bool:
+    """Tell whether the same was installed in the same place, and nobody has written there since."""
+    row, contents = wish.row, wish.facts.contents
+    default = next((entry.name for entry in wish.entries if entry.default), "")
+    runtimes = tuple((entry.name, entry.binary) for entry in wish.entries)
+    ours = {row.path: row.ours for row in configs_of(wish.engine, wish.facts) if row.written}
+    as_written = all((file := contents.get(path)) and file.digest in ours[path] for path in ours)
+    same = row is not None and (row.runtimes, row.default) == (runtimes, default)
+    return same and as_written and ours.keys() == {files.path for files in way.decision.files}
+
+
+def _as_it_stands(way: _Way, facts: Facts) -> _Way:
+    """Return a way without its writes: the engine has what is wanted in force."""
+    rows = ((change, change.step and facts.held.config(change.step.path)) for change in way.changes)
+    kept = (ConfigChange(None, row, each.original, saved=False) if row else each for each, row in rows)
+    return replace(way, changes=tuple(kept))
+
+
+def _find_way(wish: _Wish, decision: Decision) -> _Way:
+    engine, facts = wish.engine, wish.facts
+    changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
+    wanted = {files.path for files in decision.files}
+    if any(row.edits and not row.ours for row in configs_of(engine, facts)):
+        decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
+    # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
+    former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
+    changes += [withdrawn(row, facts) for row in former]
+    known = {*wanted, *(row.path for row in former)}
+    toolkits = {entry.binary.parent for entry in wish.entries}
+    for path in engine.files:
+        if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
+            changes.append(found)
+    way = _Way(decision, tuple(changes))
+    if not ENGINES[engine.name].reload_misreports or not _is_held(wish, way):
+        return way
+    # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.
+    stands = _as_it_stands(replace(way, decision=replace(decision, shown={})), facts)
+    return stands if _is_in_force(wish, stands) else way
+
+
+def _names(entries: Iterable[RuntimeEntry]) -> frozenset[str]:
+    return frozenset(entry.name for entry in entries)
+
+
+def _find_unserved(wish: _Wish, decision: Decision, after: EffectiveConfig) -> Iterator[str]:
+    for entry in wish.entries if wish.engine.hook is None else ():
+        found = after.handlers.get(entry.name)
+        if found is None:
+            yield f"the runtime {entry.name} would not be there"
+        elif not found.shows(Runtime(str(entry.binary), decision.shown.get(entry.name) or {})):
+            yield f"the runtime {entry.name} would not be as asked for"
+        if entry.default and after.default != entry.name:
+            yield f"its default runtime would be {after.default}"
+
+
+def _make_choice(wish: _Wish, way: _Way, after: EffectiveConfig | None = None) -> Choice:
+    engine, decision = wish.engine, way.decision
+    asked = _expect(wish, decision)
+    names = _names(asked)
+    # Another installer's entry of that name, which we had taken over, may be back.
+    back = after.binaries if after is not None else {}
+    absent = tuple(
+        RuntimeEntry(name, binary)
+        for name, binary in (wish.row.runtimes if wish.row else ())
+        if name not in names and back.get(name) != str(binary)
+    )
+    writes = reloading.writes_for(engine, way.changes, wish.facts.contents)
+    ours = {*names, *_names(absent)}
+    reload = Reload(
+        engine.name,
+        asked,
+        absent,
+        reloading.unwanted_defaults(engine, (*asked, *absent), writes),
+        others(engine, after, ours),
+        defaults(engine, after, ours),
+        cdi=decision.cdi,
+    )
+    left = wish.options.restart_mode is RestartMode.NONE or engine.hook is not None
+    served = engine.serves(reload) and not any(change.taken_back for change in way.changes)
+    waits = not (left or served) and reloading.waits(engine, wish.options)
+    if left or served or waits:
+        steps = tuple[Step, ...](change.step for change in way.changes if change.step is not None)
+    else:
+        steps = tuple(reloading.take_up(writes, reload, engine.serving, engine))
+    return Choice(engine, decision, way.changes, reload, steps, after, waits=waits)
+
+
+def _expect(wish: _Wish, decision: Decision) -> tuple[RuntimeEntry, ...]:
+    """Return the entries that an engine has to serve, with what it has to show of them."""
+    if finds := ENGINES[wish.engine.name].finds:
+        return tuple(entry for entry in wish.entries if entry.name == finds)
+    return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
+
+
+def defaults(engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]) -> frozenset[str]:
+    """Return what an engine's default may be after a reload; nothing where that is not known."""
+    if engine.serving is None or (after is not None and after.broken):
+        return frozenset()
+    now = engine.serving.default
+    if after is None:
+        return frozenset({now})
+    return frozenset({after.default} if now in {*ours} else {now, after.default} - {""})
+
+
+def others(engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]) -> tuple[Neighbour, ...]:
+    """Return what else an engine serves, and has to serve after a reload: as now, or as its files say.
+
+    Somebody may have edited these without a reload of his own; what he took away is not missed.
+    """
+    if engine.serving is None:
+        return ()
+    served = engine.serving.handlers
+    names = sorted(served.keys() - {*ours})
+    if after is None:
+        return tuple(Neighbour(name, (served[name],)) for name in names)
+    return tuple(
+        Neighbour(name, (served[name], after.handlers[name])) for name in names if name in after.handlers
+    )

@@ -1,0 +1,381 @@
+"""The ledger: what we hold on this node, on the host's disk before each step that makes it true."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.write_config import missing_above
+from installer.errors import InstallerError, LockedError, StoppedError, UndoIncompleteError
+from installer.host.events import internal_errors
+from installer.host.files import Host
+from installer.host.locks import LOCK, Lock, lock_directory
+from installer.host.trees import create_tree, remove_staged, remove_tree
+from installer.metrics import publish as published
+from installer.model.files import File, Kind, Meta, Text
+from installer.model.paths import Layout
+from installer.model.record import OWNER, ConfigRow, Record, Saved
+from installer.model.typed_json import rows_of, typed
+from installer.nri import plan as nri
+from installer.payload.installed import refuse_foreign_ledger, restore_access
+
+TRIES: Final = 100  # a directory that goes and comes more often than this does so on purpose
+PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
+VERSION: Final = 1  # of the format, which is read for ever
+# Tables in the text, and pairs in the rows.
+PAIRS: Final = ("runtimes", "files", "nodes", "xattrs")
+# What a saved file has beside its digest.
+META: Final = ("mode", "uid", "gid", "xattrs")
+# What 0.2.0 looks for. It refuses what it does not know: any other field is left out where it is empty.
+ALWAYS: Final = frozenset(
+    {"finished", "failed", "directories", "nodes", "pid_file", "toolkit", "engines", "configs"}
+)
+
+
+def read_record(host: Host, layout: Layout) -> Record | None:
+    """Return what is held on the host, without a lock; None where there is no ledger.
+
+    Raises:
+        InstallerError: the ledger cannot be understood. Nothing is guessed.
+    """
+    file = host.read(layout.ledger)
+    if file is None:
+        return None
+    refuse_foreign_ledger(layout.ledger, file)
+    try:
+        return loads(file.content)
+    except ValueError as error:
+        raise InstallerError(
+            f"understand the ledger {layout.ledger} ({error})",
+            remedy="use the version of this program that wrote it; else move it away and run uninstall: that "
+            f"undoes what configs show to be ours, and keeps what it cannot place of {layout.backups}",
+            code="ledger-unusable",
+        ) from error
+
+
+def ledger_lost(host: Host, layout: Layout) -> bool:
+    """Tell whether somebody has removed the ledger: its directory comes and goes with it, in one rename."""
+    return not host.exists(layout.ledger) and bool(set(host.names(layout.home)) - {LOCK})
+
+
+class Ledger:
+    """The ledger of one install-dir, locked against a second instance while this lives."""
+
+    def __init__(self, host: Host, layout: Layout, lock: Lock, record: Record) -> None:
+        self._host, self._layout, self.lock = host, layout, lock
+        self.held = record
+        self.gone, self.stays = False, False  # ``stays`` though it holds nothing: another process goes on
+        self.reloaded: list[str] = []  # engines, each time that this process has made one read its configs
+
+    @classmethod
+    def open(
+        cls,
+        host: Host,
+        layout: Layout,
+        inherited: Sequence[int] = (),
+        check: Callable[[], None] = lambda: None,
+    ) -> "Ledger":
+        """Lock the ledger, making its directory where there is none.
+
+        ``inherited`` are the descriptors of the locks that this process held before an exec; ``check`` is
+        called before each try and may raise.
+
+        Raises:
+            LockedError: another instance holds it.
+            InstallerError: the directory cannot be made, or the ledger cannot be understood.
+        """
+        for _ in range(TRIES):
+            check()
+            _make_home(host, layout, check)
+            lock = lock_directory(host, layout.home, inherited)
+            inherited = ()
+            if lock is not None:
+                break
+        else:
+            raise LockedError(
+                f"start (somebody makes and removes {layout.home} all the time)", remedy="stop that first"
+            )
+        try:
+            held = read_record(host, layout)
+            restore_access(host, layout, held or Record())
+            _set_aside(host, layout)
+        except Exception:
+            lock.release()
+            raise
+        return cls(host, layout, lock, held or Record())
+
+    def sweep(self) -> None:
+        """Remove what a killed run left beside the files that it was about to replace."""
+        layout = self._layout
+        ours = (layout.toolkit, layout.ledger, layout.counts, layout.made, layout.replaced)
+        for path in (*ours, *(row.path for row in self.held.configs)):
+            self._host.sweep(path)
+        remove_staged(self._host, layout.replaced)
+        remove_tree(self._host, layout.check)
+
+    def write(self, record: Record) -> None:
+        """Put the rows on the disk; the same rows again cost nothing."""
+        if record != self.held or self._host.kind(self._layout.ledger) is Kind.ABSENT:
+            try:
+                self._host.replace(self._layout.ledger, File(dumps(record), PRIVATE))
+            except Exception:
+                # It may stand there all the same, and only not be safe from a power failure.
+                self.held = read_record(self._host, self._layout) or self.held
+                raise
+            self.held = record
+
+    def save(self, files: Iterable[File]) -> None:
+        """Put the bytes of ``files`` beside the ledger, by digest."""
+        for file in files:
+            if saved_copy(self._host, self._layout, Saved(file.digest, file.meta)) is None:
+                backup = self._layout.backups / file.digest
+                self._host.make_directory(self._layout.backups, 0o700)
+                if self._host.link_target(backup) is not None:  # replace would write where it leads
+                    self._host.remove(backup)
+                self._host.replace(backup, File(file.content, PRIVATE))
+
+    def drop_backups(self) -> None:
+        """Remove the saved bytes that no row names, and directories that hold nothing any more."""
+        named = {row.original.digest for row in self.held.configs if row.original}
+        for name in self._host.names(self._layout.backups):
+            if name not in named:
+                self._host.remove(self._layout.backups / name)
+        for directory in (self._layout.backups, self._layout.versions):
+            if not self._host.names(directory):
+                self._host.remove_directory(directory)
+
+    def make_directories(self, path: PurePosixPath) -> None:
+        """Make ``path`` and what is missing above it, recorded so that undo removes them again."""
+        missing = sorted(missing_above(self._host, [path / "any"]), key=lambda each: len(each.parts))
+        if not missing:
+            return
+        known = dict.fromkeys((*self.held.directories, *missing))
+        self.write(replace(self.held, directories=tuple(known)))
+        for each in missing:
+            self._host.make_directory(each)
+
+    def remove(self) -> None:
+        """Remove the ledger and all directories of ours: nothing is held any more.
+
+        The last of them lose their names in one rename, so that no directory of ours is ever
+        without the ledger that says whose it is, and no row without the saved copy that it names.
+        Nothing is written: a full disk keeps nobody from getting rid of us.
+
+        Raises:
+            InstallerError: something that is not ours is among them.
+        """
+        layout = self._layout
+        for path in self.held.published:
+            published.remove(self._host, path)
+        self._host.remove_directory(layout.versions)
+        own = {layout.ledger.name, layout.counts.name, layout.made.name, layout.backups.name, LOCK}
+        own |= {layout.replaced.name} if self._host.link_target(layout.replaced) is not None else set()
+        self._refuse_unclaimed()
+        others = [name for name in self._host.names(layout.home) if name not in own]
+        if others:
+            raise InstallerError(
+                f"remove {layout.home} (it still holds {', '.join(others)})",
+                remedy="move that to where it belongs, then run uninstall again",
+                code="name-taken",
+            )
+        made = sorted(self.held.directories, key=lambda path: -len(path.parts))
+        for path in made:
+            if path not in layout.home.parents:
+                self._host.remove_directory(path)
+        _remove_upwards(self._host, layout.home, [path for path in made if path in layout.home.parents])
+        self.held, self.gone = Record(), True
+
+    def _refuse_unclaimed(self) -> None:
+        """Remove the copies of a lost ledger's that stand in a config again, and raise for the others."""
+        unclaimed = self._layout.unclaimed
+        if not self._host.exists(unclaimed):
+            return
+        from installer.engines.config_files import usual_configs
+
+        usual = {path for engine in ENGINES.values() for path in usual_configs(self._host, engine)}
+        for path in usual | {row.path for row in self.held.configs}:
+            with suppress(InstallerError):  # what cannot be read is none of them
+                if file := self._host.read(path):
+                    self._host.remove(unclaimed / file.digest)
+        if not self._host.remove_directory(unclaimed):
+            left = ", ".join(self._host.names(unclaimed))
+            raise InstallerError(
+                f"tell which configs {unclaimed} holds, of before an install whose ledger is lost ({left})",
+                remedy="compare them with the engines' configs, move them away, then run uninstall again",
+                code="backup-lost",
+            )
+
+
+@contextmanager
+def opened(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
+    """Hold the ledger that ``opening`` opens during the block.
+
+    Raises:
+        InternalError: in the place of any exception that is no InstallerError.
+    """
+    with internal_errors():
+        ledger = opening()
+        try:
+            with internal_errors():
+                ledger.sweep()
+                yield ledger
+        finally:
+            _release(ledger)
+
+
+def _release(ledger: Ledger) -> None:
+    """Unlock; a ledger that holds nothing leaves no trace.
+
+    Raises:
+        UndoIncompleteError: it could not be removed.
+    """
+    failure = sys.exception()
+    try:
+        with internal_errors():
+            # What has its name by now may be the ledger of the next instance.
+            tells = ledger.held.published and not isinstance(failure, StoppedError)  # of a failure
+            if ledger.held.empty and not (tells or ledger.gone or ledger.stays):
+                ledger.remove()
+    except InstallerError as error:
+        reason = f" after a failure ({failure})" if failure else ""
+        if not isinstance(failure, UndoIncompleteError):
+            raise UndoIncompleteError(
+                f"remove the empty ledger{reason}: {error.problem}", remedy=error.remedy, code=error.code
+            ) from error
+    finally:
+        ledger.lock.release()
+
+
+def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath]) -> None:
+    """Remove ``top`` with all below it, and the directories of ``made`` above that hold nothing else.
+
+    In one rename, as far as that goes: one that somebody has moved, and linked to, goes where it is by now,
+    and then the link.
+    """
+    above = list(made)
+    while above and host.names(above[0]) == (top.name,):
+        top = above.pop(0)
+        if host.link_target(top) is not None:
+            break
+    remove_tree(host, host.resolve(top))
+    if host.link_target(top) is not None:
+        host.remove(top)
+        for path in above:
+            host.remove_directory(path)
+
+
+def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:
+    """Return the file that ``row`` saved; None where there was none, or its copy is lost."""
+    saved = saved_copy(host, layout, row.original) if row.original else None
+    return File(saved.content, row.original.meta) if saved and row.original else None
+
+
+def saved_copy(host: Host, layout: Layout, saved: Saved) -> File | None:
+    """Return the copy of a file; None where it is missing, or is not what was saved."""
+    with suppress(InstallerError):  # something else has its name
+        file = host.read(layout.backups / saved.digest)
+        if file is not None and file.digest == saved.digest:
+            return file
+    return None
+
+
+def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
+    """Tell whether the copy of what was there before us is missing or damaged."""
+    return row.original is not None and saved_copy(host, layout, row.original) is None
+
+
+def _set_aside(host: Host, layout: Layout) -> None:
+    """Where the ledger is lost, take its saved copies out of the way of the rows to come."""
+    if ledger_lost(host, layout):
+        for name in host.names(layout.backups):
+            host.make_directory(layout.unclaimed, 0o700)
+            host.rename(layout.backups / name, layout.unclaimed / name)
+
+
+def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
+    """Make the ledger's directory, and what is missing above it, with a first ledger in it, in one rename."""
+    missing = [path for path in (layout.home, *layout.home.parents) if not host.exists(path)]
+    if not missing:
+        return
+    first = missing[-1]
+    held = Record(directories=tuple(reversed(missing[1:])))
+    ledger = Text(layout.ledger.relative_to(first), dumps(held).decode(), PRIVATE.mode)
+    lock = Text(layout.home.relative_to(first) / LOCK, "", PRIVATE.mode)
+    create_tree(host, first, [ledger, lock], check)
+
+
+def dumps(record: Record) -> bytes:
+    """Return the rows as JSON that a person can read."""
+    rows = {"version": VERSION, **_text_of(rows_of(record))}
+    rows = {name: value for name, value in rows.items() if value or name in ALWAYS}
+    # A path that is no UTF-8 holds lone surrogates; their escapes are JSON too.
+    return json.dumps(rows, indent=1, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+
+def _text_of(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_text_of(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    fields = {name: dict(each) if name in PAIRS else _text_of(each) for name, each in value.items()}
+    if "meta" in fields:
+        fields |= fields.pop("meta")
+        fields["mode"] = f"{fields['mode']:04o}"
+    return fields
+
+
+def loads(content: bytes) -> Record:
+    """Return the rows that ``dumps`` wrote.
+
+    Raises:
+        ValueError: these are not rows of a version known here.
+    """
+    try:
+        rows = json.loads(content.decode(), parse_int=_whole, object_hook=_row_of)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is no text: byte {error.start} is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+        raise ValueError(
+            f"it is damaged or cut off: {place}" if content.strip() else "it is empty"
+        ) from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except KeyError as error:
+        raise ValueError(f"{error} is missing") from error
+    if isinstance(rows, dict):
+        if (version := rows.pop("version", None)) != VERSION:
+            raise ValueError(f"it is of version {version!r:.20}, and {VERSION} is known here")
+        rows.pop("former", None)  # of 0.2.0: what an undo had taken, which nobody asks for any more
+    held = typed(rows, Record, _path)
+    owners = {row.engine for row in held.configs}
+    for name in (*({*held.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER, nri.ID})):
+        raise ValueError(f"the engine {name[:40]} is unknown here")
+    return held
+
+
+def _row_of(fields: dict[str, Any]) -> dict[str, Any]:
+    fields |= {name: [*value.items()] for name in PAIRS if isinstance(value := fields.get(name), dict)}
+    if isinstance(saved := fields.get("original"), dict):
+        meta = {name: saved.pop(name) for name in META}
+        saved["meta"] = meta | {"mode": int(str(meta["mode"]), 8)}
+    return fields
+
+
+def _whole(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:
+        raise ValueError("it holds a number of more than 4300 digits") from error
+
+
+def _path(kind: type, value: Any) -> PurePosixPath:
+    path = kind(value) if isinstance(value, str) else None
+    if path is None or not path.is_absolute() or ".." in path.parts or "\0" in value:
+        raise ValueError(f"the path {value!r:.100} is not absolute")
+    return PurePosixPath(path)

@@ -1,0 +1,493 @@
+"""Facts and Options in, steps out: what an install, an undo and a roll-back would do, without doing it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from installer.cdi import plan as cdi
+from installer.cdi.mode import mode_of
+from installer.change import engine_plan
+from installer.change.adopted import left_theirs
+from installer.change.choice import Choice
+from installer.change.references import references
+from installer.engines import ENGINES, reloading
+from installer.engines.config_edits import without_us
+from installer.engines.texts import Ask, files_without_us, texts_alone, toolkit_runtimes
+from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
+from installer.model.effective import flat
+from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
+from installer.model.facts import Container, EngineState, Facts, names_of
+from installer.model.files import File
+from installer.model.options import Drift, Options, RestartMode
+from installer.model.record import OWNER, Record, ToolkitRow
+from installer.model.steps import (
+    TRY_AGAIN,
+    MakeDirectory,
+    Part,
+    Reload,
+    RemoveDirectory,
+    Step,
+    WriteConfig,
+    WriteSpecification,
+    attempted,
+    id_of,
+    inverse,
+    rows_of,
+)
+from installer.nri import plan as nri
+from installer.payload import plan as toolkit
+from installer.payload.files import FOR_CDI, WHOLE, advice
+
+MODES: Final = ("", ".cdi", ".legacy")
+DIRECTORIES: Final = "directories"
+NODE: Final = "node"
+
+
+class Plan(Struct, frozen=True):
+    """A sum of parts, in the order of their steps, and what the ledger says before them and after.
+
+    ``final`` is None where nothing is held any more. ``unproven`` names the engines that nobody will ask
+    whether they serve what their config says. ``digest`` is that of all an engine's answer depends on. An
+    undo stays incomplete for the containers ``in_use``, and for what is ``needed``. ``seen`` holds the digest
+    of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
+    ``pending`` tells why an engine is not restarted yet, ``due`` are those whose restart an earlier plan has
+    left for later, and ``earlier`` what was written for it then: a roll-back takes that back as well.
+    ``unmade`` is why there is no specification of all GPUs although a driver is loaded.
+    """
+
+    parts: tuple[Part, ...]
+    in_progress: Record
+    final: Record | None
+    engines: Mapping[str, EngineState]
+    digest: str = ""
+    unproven: tuple[str, ...] = ()
+    in_use: tuple[Container, ...] = ()
+    seen: Mapping[PurePosixPath, str] = field(default_factory=dict)
+    release: tuple[int, ...] | None = None
+    pending: Mapping[str, NotIdleError] = field(default_factory=dict)
+    due: frozenset[str] = frozenset()
+    earlier: tuple[WriteConfig, ...] = ()
+    unmade: InstallerError | None = None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is done, in this order."""
+        return tuple(step for part in self.parts for step in part.steps)
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Why, for each step."""
+        return tuple(why for part in self.parts for _, why in part.reasons)
+
+    @property
+    def reloaded(self) -> tuple[str, ...]:
+        """The engines that read their configs anew."""
+        return tuple(step.engine for step in self.steps if isinstance(step, Reload))
+
+    @property
+    def backups(self) -> tuple[File, ...]:
+        """What is saved ahead of all steps."""
+        return tuple(file for part in self.parts for file in part.backups)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the owner should know, and what stops nothing."""
+        return tuple(note for part in self.parts for note in part.notes)
+
+    @property
+    def obstacles(self) -> tuple[InstallerError, ...]:
+        """What keeps the plan from being carried out."""
+        return tuple(error for part in self.parts for error in part.obstacles)
+
+    @property
+    def needed(self) -> tuple[InstallerError, ...]:
+        """Why something of ours stays after an undo."""
+        return tuple(error for part in self.parts for error in part.needed)
+
+    def already_serves(self, reload: Reload) -> bool:
+        """Tell whether an engine served what a reload is to bring about, when it was asked."""
+        engine = self.engines.get(reload.engine)
+        return engine is not None and engine.serving is not None and reload.satisfied_by(engine.serving)
+
+    def and_part(self, part: Part) -> "Plan":
+        """Return the plan with one part more."""
+        return replace(self, parts=(*self.parts, part))
+
+
+def entries_for(options: Options) -> tuple[RuntimeEntry, ...]:
+    """Return the three runtimes as NVIDIA writes them (engine-facts.md#nvidia-runtimes).
+
+    A custom name takes the place of ``nvidia``; one of the other two only chooses the default.
+    """
+    chosen = options.runtime_name
+    names = STANDARD_NAMES if chosen in STANDARD_NAMES else (chosen, *STANDARD_NAMES[1:])
+    return tuple(
+        RuntimeEntry(
+            name,
+            options.layout.toolkit / f"nvidia-container-runtime{mode}",
+            default=options.set_as_default and name == chosen,
+        )
+        for name, mode in zip(names, MODES, strict=True)
+    )
+
+
+def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
+    """Return the steps that make the host serve our runtimes, or our devices by CDI; none where it does."""
+    mode, reason = mode_of(facts.engines, facts.held, options)
+    by_cdi = mode.by_cdi
+    entries = () if by_cdi else entries_for(options)
+    chosen, refused = engine_plan.choices(entries, facts, options, ask) if not by_cdi else ((), ())
+    engines = [engine_plan.install(choice, entries, facts, options) for choice in chosen]
+    words = [word for choice in chosen for word in choice.decision.low_level]
+    # Containers may run on the toolkit: where no config is written it wraps what it wraps now.
+    now = facts.held.toolkit.rendered if chosen and facts.held.toolkit else facts.toolkit.config
+    if not any(choice.writes for choice in chosen):
+        with suppress(InstallerError):  # it is no TOML, and is written anew
+            words = [*toolkit_runtimes(now or "")] or words
+    low_level = options.low_level or engine_plan.low_level(words, facts, options)
+    shipped = FOR_CDI if by_cdi else WHOLE
+    payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
+    specification, of_gpus = (
+        cdi.install_specification(facts, options),
+        cdi.install_gpus(facts, options, reason),
+    )
+    plugin = nri.install(facts, options, ask)
+    parts = (
+        _check_install(facts, {entry.name for entry in entries}),
+        *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
+        *refused,
+        cdi.install_device_nodes(facts, options),
+        payload,
+        _make_directories(facts, (specification, of_gpus, plugin, *engines)),
+        specification,
+        of_gpus,
+        plugin,
+        *map(engine_plan.find_runtimes, chosen),
+        *engines,
+        toolkit.sweep(facts, payload),
+    )
+    return _sum_install(parts, facts, options, chosen)
+
+
+def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: tuple[Choice, ...]) -> Plan:
+    held, rows = facts.held, rows_of(parts)
+    configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
+    final = replace(
+        rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
+    )
+    steps = [step for part in parts for step in part.steps]
+    waiting = [each.engine for each in chosen if each.waits]
+    pending = {each.name: reloading.not_idle(each, each.creating) for each in waiting}
+    plan = Plan(
+        parts,
+        reloading.in_progress(held, final, steps),
+        final,
+        {each.name: each for each in facts.engines},
+        _digest(facts, options, rows.toolkit),
+        unproven=tuple(
+            each.engine.name
+            for each in chosen
+            if each.engine.hook is not None
+            or each.engine.name in pending
+            or (options.restart_mode is RestartMode.NONE and not each.engine.serves(each.reload))
+        ),
+        seen=facts.digests,
+        release=facts.version,
+        pending=pending,
+        due=frozenset(row.name for row in held.engines if row.restart_due),
+        earlier=tuple(write for each in chosen for write in _find_earlier(each, facts)),
+        unmade=facts.gpus.unmade if facts.gpus else None,
+    )
+    return plan.and_part(Part("failed-before", obstacles=_refuse_failed(plan, held, options)))
+
+
+def _find_earlier(choice: Choice, facts: Facts) -> Iterator[WriteConfig]:
+    """Yield what earlier installs have written, and a restart brings into force only now.
+
+    Where the engine does not serve that, it is taken back as if it were of this plan.
+    """
+    engine = choice.engine
+    row = facts.held.engine(engine.name)
+    due = row is not None and row.restart_due
+    for path, without in files_without_us(engine, facts).items() if due and choice.reloads else ():
+        now = facts.contents.get(path)
+        if now != without:
+            yield WriteConfig(engine.name, path, without, now)
+
+
+def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
+    """Return the digest of all an engine's answer depends on: what failed once fails the same way again."""
+    engines = []
+    for each in facts.engines:
+        files = [without_us(path, facts) for path in each.files]
+        texts = [file.digest if file else "" for file in files]
+        serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
+        engines.append(
+            (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
+        )
+    asked = replace(options, retry=False, drift=Drift.AUTO)
+    asked = replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
+    if asked.restart_mode is RestartMode.WHEN_IDLE:  # when it is restarted changes nothing of its answer
+        asked = replace(asked, restart_mode=RestartMode.AUTO)
+    words = repr((engines, payload.version if payload else "", asked))
+    return sha256(words.encode()).hexdigest()
+
+
+def _served(engine: EngineState) -> tuple[object, ...]:
+    """Return what an engine serves; one that is signalled may have kept what a failed try told it."""
+    if engine.serving is None:
+        return ()
+    handlers = sorted(
+        (name, sorted(map(repr, flat(one.table)))) for name, one in engine.serving.handlers.items()
+    )
+    return (engine.serving.default, handlers)
+
+
+def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[InstallerError, ...]:
+    """Return why a plan that would reload an engine is not tried again as it is."""
+    failed = record.failed
+    reloads = any(isinstance(step, Reload) for step in plan.steps) or plan.pending
+    if failed is None or not reloads or options.retry or failed.digest != plan.digest:
+        return ()
+    problem = f"configure again what failed before ({failed.problem})"
+    if not record.finished and record.toolkit is not None:
+        undo = "run toolkit-installer uninstall: the roll-back of it did not end well"
+        return (UndoIncompleteError(problem, remedy=undo, code="failed-before"),)
+    remedy = Remedy("change config, payload, engine, unit or options, or try again with ", Option("retry"))
+    return (InstallerError(problem, remedy=remedy, code="failed-before"),)
+
+
+def _check_install(facts: Facts, names: set[str]) -> Part:
+    """Return what stands against an install, and the rows that it has no part for."""
+    held = facts.held
+    planned = {OWNER, nri.ID, *(engine.name for engine in facts.engines)}
+    others = tuple(row for row in held.configs if row.engine not in planned)
+    return Part(
+        NODE,
+        rows=Record(directories=held.directories, engines=held.engines, configs=others),
+        notes=(*facts.notes, *advice(facts.version)),
+        obstacles=(*facts.obstacles, *_find_renamed(facts, names)),
+    )
+
+
+def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
+    """Yield why a runtime cannot go, or be renamed: containers that it started need the one it has."""
+    by_cdi = Remedy(
+        "stop them, run toolkit-installer uninstall, then try again; or keep ", Option("mode", "runtime")
+    )
+    renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
+    for row in facts.held.engines:
+        for name, binary in row.runtimes:
+            used = [each for each in facts.running if (each.engine, each.binary) == (row.name, binary)]
+            if name not in names and used:
+                yield InstallerError(
+                    f"take the runtime {name} away from {row.title} (it runs {names_of(used)})",
+                    remedy=renamed if names else by_cdi,
+                    code="in-use",
+                )
+
+
+def _make_directories(facts: Facts, parts: Iterable[Part]) -> Part:
+    """Return how the directories of all files that ``parts`` write are made, and what stands against that."""
+    steps = (step for part in parts for step in part.steps)
+    written = {step.path for step in steps if isinstance(step, WriteConfig | WriteSpecification)}
+    paths = written | {facts.targets[path] for path in written & facts.targets.keys()}
+    needed = {parent for path in paths for parent in path.parents} & facts.missing
+    made = sorted(needed, key=lambda path: len(path.parts))
+    why = [f"{next(path for path in sorted(paths) if each in path.parents)} goes there" for each in made]
+    return Part(
+        DIRECTORIES,
+        tuple(map(MakeDirectory, made)),
+        tuple(why),
+        Record(directories=tuple(made)),
+        obstacles=tuple(error for path, error in sorted(facts.unwritable.items()) if path in written),
+    )
+
+
+def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
+    """Return the steps after which nothing of ours is left, whatever was done and by whom.
+
+    While containers run on our runtimes the payload they were started by stays, or links to a low-level
+    runtime in its place, and an engine keeps the handlers it needs for them; ``in_use`` names them.
+    """
+    engines = [
+        attempted(id_of(row.name), partial(engine_plan.undo, row, facts, options, ask))
+        for row in facts.held.engines
+    ]
+    named = attempted("references", lambda: _find_references(facts, engines, options))
+    first = (*engines, named, _check_undo(facts, options))
+    needed = [error for part in first for error in part.needed]
+    stays = bool(facts.running or needed)
+    made = _make_directories(facts, engines)  # dockerd gives up what it has by way of another text
+    parts = (
+        made,
+        *first,
+        nri.undo(facts),
+        cdi.undo_specifications(facts, stays=stays),
+        cdi.undo_device_nodes(facts, stays=stays),
+        toolkit.undo(facts, options, needed, engines),
+        left_theirs(facts, options),
+        _remove_directories(facts, options, made.rows.directories, stays=stays),
+    )
+    return _sum_undo(parts, facts, stays=stays)
+
+
+def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
+    """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
+    needed = tuple(references(facts, engines, options))
+    kept = {row.name for part in engines for row in part.rows.engines}
+    rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
+    return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
+
+
+def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
+    """Return the sum of the parts of an undo; None is held any more unless something ``stays``."""
+    held = facts.held
+    steps = [step for part in parts for step in part.steps]
+    rows = {row.path: row for part in parts for row in part.in_progress}
+    needed = [error.problem for part in parts for error in part.needed]
+    left = f"our runtime runs {names_of(facts.running)}" if facts.running else next(iter(needed), "")
+    in_progress, final = held, None
+    if steps:
+        known = tuple(reloading.knowing_texts_of(rows.values(), steps))
+        in_progress = replace(held, configs=known, directories=rows_of(parts).directories, finished=False)
+    if stays:
+        final = replace(
+            rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left
+        )
+    engines = {each.name: each for each in facts.engines}
+    return Plan(parts, in_progress, final, engines, in_use=facts.running, seen=facts.digests)
+
+
+def _check_undo(facts: Facts, options: Options) -> Part:
+    """Return what stands against an undo, and what cannot be restored."""
+    idle = f"stopped containers that need our runtime to start again: {', '.join(facts.idle)}"
+    return Part(
+        NODE,
+        notes=(*facts.notes, *([idle] if facts.idle else [])),
+        obstacles=(*_find_silent(facts, options.restart_mode), *_find_defaults(facts)),
+        needed=tuple(_find_lost(facts, options)),
+    )
+
+
+def _find_lost(facts: Facts, options: Options) -> Iterator[InstallerError]:
+    """Yield which files that we wrote whole cannot be given back: what stood there is lost."""
+    for row in facts.held.configs:
+        now = facts.contents[row.path]
+        if row.path in facts.lost and row.syntax is None and now is not None and now.digest in row.ours:
+            copy = options.layout.backups / (row.original.digest if row.original else "")
+            yield InstallerError(
+                f"give {row.path} back (its saved copy {copy} is missing or damaged)",
+                remedy=f"put the file there that belongs there, or remove it, then {TRY_AGAIN}",
+                code="backup-lost",
+            )
+
+
+def _find_silent(facts: Facts, restart_mode: RestartMode) -> Iterator[InstallerError]:
+    """Yield why an engine that runs cannot be asked; a binary must outlive the config that names it.
+
+    One that is restarted may be healed by just that, and has to answer afterwards.
+    """
+    held = {row.name for row in facts.held.engines}
+    for engine in facts.engines if restart_mode is not RestartMode.NONE else ():
+        by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
+        if engine.name in held and by_signal and engine.serving is None and not engine.stopped:
+            yield InstallerError(
+                f"prove that {engine.title} has let go of our runtimes ({engine.silence})",
+                remedy=f"make it answer, then {TRY_AGAIN}",
+                code="engine-not-proven",
+            )
+
+
+def _find_defaults(facts: Facts) -> Iterator[InstallerError]:
+    """Yield why an engine that was told by its owner to start all pods with our runtime cannot lose it.
+
+    No pod would start any more, that of the next installer included.
+    """
+    for row in facts.held.engines:
+        engine = next((each for each in facts.engines if each.name == row.name), None)
+        serving = engine.serving if engine and ENGINES[row.name].finds else None
+        if serving is not None and serving.default in {name for name, _ in row.runtimes}:
+            yield InstallerError(
+                f"take the toolkit away from {row.title} (its default runtime is {serving.default})",
+                remedy=f"start {row.title} without --default-runtime, then {TRY_AGAIN}",
+                code="runtime-needed",
+            )
+
+
+def _remove_directories(
+    facts: Facts, options: Options, also: tuple[PurePosixPath, ...], *, stays: bool
+) -> Part:
+    """Return how the directories that we made go, and ``also`` others, unless something of ours ``stays``.
+
+    Those that hold the ledger go with it, after all else.
+    """
+    held = (*facts.held.directories, *also)
+    made = [path for path in held if path not in options.layout.home.parents] if not stays else []
+    steps = tuple(RemoveDirectory(path) for path in sorted(made, key=lambda path: -len(path.parts)))
+    return Part(DIRECTORIES, steps, ("we had made it",) * len(steps), Record(directories=held))
+
+
+def plan_rollback(
+    plan: Plan,
+    done: tuple[Step, ...],
+    record: Record,
+    running: tuple[Container, ...] = (),
+    why: str = "the install failed",
+) -> Plan:
+    """Return the steps that take ``done``, the last of which may be half done, back to ``record``.
+
+    An engine whose reload was tried is reloaded again, and proven to serve what it served before, if it did.
+    Where nothing was held before, ``running`` containers keep their engine and the payload as they are.
+    """
+    used = {container.engine for container in running} if record.toolkit is None else set()
+    tried = {step.engine: step for step in done if isinstance(step, Reload)}
+    done = (*(step for step in plan.earlier if step.engine in tried), *done)
+    # A file that belongs to no engine goes back as any other step does.
+    of_engines = [
+        step for step in done if isinstance(step, WriteConfig | Reload) and step.engine in plan.engines
+    ]
+    steps: list[Step] = []
+    for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
+        writes = [
+            replace(step, before=step.after, after=step.before)
+            for step in reversed(of_engines)
+            if isinstance(step, WriteConfig) and step.engine == name
+        ]
+        served = plan.engines[name].serving is not None and not ENGINES[name].finds
+        again = _reload_as_before(plan.engines[name], tried[name]) if name in tried and served else None
+        # What dockerd has by now depends on when it failed.
+        steps += reloading.take_up(writes, again, None, plan.engines[name]) if again else [*writes]
+    steps += [
+        back
+        for step in reversed(done)
+        if not used and step not in of_engines and (back := inverse(step)) is not None
+    ]
+    rows = tuple(reloading.knowing_texts_of(plan.in_progress.configs, (*done, *steps)))
+    in_progress = replace(plan.in_progress, configs=rows, finished=False)
+    final = in_progress if used else cdi.roll_back_gpus(record, done)
+    part = Part("roll-back", tuple(steps), (why,) * len(steps))
+    return Plan((part,), in_progress, final, plan.engines, in_use=running if used else (), seen=plan.seen)
+
+
+def _reload_as_before(engine: EngineState, tried: Reload) -> Reload:
+    """Return the reload after which the engine serves, of the runtimes that were tried, those of before."""
+    before = engine.serving.binaries if engine.serving else {}
+    default = engine.serving.default if engine.serving else ""
+    entries = (*tried.present, *tried.absent)
+    present = [
+        RuntimeEntry(entry.name, PurePosixPath(before[entry.name]), default=entry.name == default)
+        for entry in entries
+        if before.get(entry.name)
+    ]
+    kept = {(entry.name, entry.binary) for entry in present}
+    absent = [
+        RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
+    ]
+    return Reload(tried.engine, tuple(present), tuple(absent))

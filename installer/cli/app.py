@@ -1,0 +1,285 @@
+"""Our own command line: every verb, and what click makes of the one table of flags."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from installer.cli import log as logging
+from installer.cli.flags import FLAGS, SHOW_SECRETS, Flag, options_from, unknown_variables
+from installer.errors import Exit, InstallerError
+from installer.host.events import internal_errors, log
+from installer.host.limits import refuse_few_files
+from installer.model.options import Options, Wish
+
+DEFAULTS: Final = {flag.field: flag.default for flag in FLAGS}
+WHAT: Final = (
+    *("runtime", "mode", "toolkit_source", "driver_root", "runtime_name", "set_as_default", "crio_hook"),
+    "accept_nvidia_visible_devices_envvar_when_unprivileged",
+    "accept_nvidia_visible_devices_as_volume_mounts",
+)
+PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
+HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "drift", "retry", "adopt")
+TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
+NRI: Final = ("nri", "nri_socket", "nri_allow", "nri_name", "nri_index")
+OUTPUT: Final = ("ready", "alive", "deep", "as_json", "show_secrets", "log_format")
+GROUPS: Final = {
+    "What to install": WHAT,
+    "Where things are": PLACES,
+    "How it is done": HOW,
+    "What monitoring is told": TOLD,
+    "The NRI plugin": NRI,
+    "Output": OUTPUT,
+}
+LOOKING: Final = frozenset(
+    {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "timeout", "log_format"}
+)
+# Which flags a verb has; all others have all of them, so that one environment can serve them.
+SOME: Final = {
+    "status": frozenset({"install_dir", "host_root", "mount", "pid_file", "nri_socket"}),
+    "doctor": LOOKING | {"nri_socket"},
+    "verify": LOOKING,
+    "reconcile": frozenset({"host_root", "mount", "pid_file", "log_format"}),
+    "nri": frozenset({*NRI, "host_root", "mount", "log_format"} - {"nri"}),
+    "untaint": frozenset({"log_format"}),
+}
+# What a verb takes and does not heed: its help leaves it out.
+UNHEEDED: Final = {
+    "run": frozenset({"adopt"}),
+    "install": frozenset({*NRI, "on_exit", "in_use", "drift", "adopt", "metrics_listen"}),
+    "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
+    "uninstall": frozenset({*WHAT, *NRI, "on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
+}
+OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
+
+
+class Verb(click.Command):
+    """A verb whose help has its flags in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group that has a flag to show."""
+        parameters = {parameter.name: parameter for parameter in self.get_params(ctx)}
+        for title, fields in GROUPS.items():
+            found = (parameters[field].get_help_record(ctx) for field in fields if field in parameters)
+            if records := [record for record in found if record]:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class _Words(click.ParamType[str]):
+    """Text; in an environment variable several are separated by commas."""
+
+    name = "text"
+    envvar_list_splitter = ","
+
+
+class _Choices(click.Choice[str]):
+    """One of a few words; in an environment variable several are separated by commas."""
+
+    envvar_list_splitter = ","
+
+
+def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    extra: dict[str, Any] = {"multiple": isinstance(flag.default, tuple)}
+    name = flag.name
+    if isinstance(flag.default, bool):
+        name, extra = f"{name}/--no-{name.removeprefix('--')}", {}
+    elif flag.choices:
+        extra["type"] = _Choices(flag.choices)
+    else:
+        extra |= {"type": float if isinstance(flag.default, float) else _Words(), "metavar": flag.metavar}
+    return click.option(
+        name,
+        flag.field,
+        default=flag.default,
+        envvar=flag.variable,
+        help=flag.help,
+        show_default=bool(flag.default),
+        show_envvar=True,
+        hidden=hidden,
+        **extra,
+    )
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="node-toolkit-installer", message="%(prog)s %(version)s")
+def program() -> None:
+    """Install the NVIDIA container toolkit, configure the node's engines to use it, and undo all of it."""
+
+
+def _verb(act: Callable[..., Exit]) -> click.Command:
+    """Make a function a verb: it gets what its flags of the table come to, and any other flag by name."""
+    name = act.__name__
+
+    def call(**values: Any) -> Exit:
+        others = {field: values.pop(field) for field in [*values] if field not in DEFAULTS}
+        return act(_options(name, values), **others)
+
+    called: Callable[..., Any] = update_wrapper(call, act)
+    for flag in reversed(FLAGS):
+        if flag.field in SOME.get(name, DEFAULTS):
+            called = _option(flag, hidden=flag.field in UNHEEDED.get(name, ()))(called)
+    return program.command(cls=Verb)(called)
+
+
+def _options(verb: str, values: dict[str, Any]) -> Options:
+    """Return what the flags of a verb come to.
+
+    Raises:
+        InstallerError: they make no sense, or this process may not open enough files for a verb that has all.
+    """
+    # What has no --log-format answers a person, or a kubelet that shows the sentence to one.
+    logging.configure(logging.LogFormat(values.get("log_format", "text")))
+    whole = verb not in SOME
+    for variable, meant in unknown_variables(os.environ).items() if whole else ():
+        log.warning("unknown variable ignored", variable=variable, meant=meant)
+    source = click.get_current_context().get_parameter_source
+    given = frozenset(name for name in values if source(name) is not ParameterSource.DEFAULT)
+    if verb == "uninstall":
+        # How an install would be done is not heeded, so what is wrong with it keeps nobody from an uninstall.
+        values["mode"] = "runtime"
+    options = options_from(DEFAULTS | values, given)
+    if whole:
+        refuse_few_files()
+    return options
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@_verb
+def run(options: Options) -> Exit:
+    """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT undoes everything."""
+    from installer.lifecycle import install as daemon
+
+    return daemon.run(Wish(options, nvidia=False, log_format=logging.chosen()))
+
+
+@_verb
+def install(options: Options) -> Exit:
+    """Install, configure and prove, and leave it in place."""
+    from installer.lifecycle import install as daemon
+
+    return daemon.install(options)
+
+
+@_verb
+def uninstall(options: Options) -> Exit:
+    """Undo everything, whoever installed it."""
+    from installer.lifecycle.uninstall import uninstall as undo
+
+    return undo(options)
+
+
+@_verb
+@_json
+@click.option(
+    "--show-secrets",
+    is_flag=True,
+    envvar=SHOW_SECRETS,
+    show_envvar=True,
+    help="Show passwords and tokens of the configs, too.",
+)
+def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
+    """Print what install would change, and change nothing. Exits 10 where it would change something."""
+    from installer.cli.output import show_plan
+
+    return show_plan(options, show_secrets=show_secrets, as_json=as_json)
+
+
+@_verb
+@click.option(
+    "--ready", is_flag=True, help="Only tell, by exit code 0 or 1, whether run is ready, and why not."
+)
+@click.option("--alive", is_flag=True, help="Only tell, by exit code 0 or 1, whether run holds its pidfile.")
+@_json
+@click.option("--deep", is_flag=True, help="Read the installed programs, and compare their digests.")
+def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: bool) -> Exit:
+    """Tell what is installed, drifted or pending."""
+    from installer.report.status import alive as lives
+    from installer.report.status import show_status
+
+    if ready and alive:
+        raise click.UsageError("Give --ready or --alive, not both.")
+    return lives(options) if alive else show_status(options, ready=ready, as_json=as_json, deep=deep)
+
+
+@program.command()
+def demo() -> Exit:
+    """Show the whole cycle in a throw-away root: no root rights, no engine."""
+    from installer.cli.demo import demo as show
+
+    return show()
+
+
+@_verb
+@_json
+def doctor(options: Options, *, as_json: bool) -> Exit:
+    """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
+    from installer.report.doctor.verb import doctor as examine
+
+    return examine(options, as_json=as_json)
+
+
+@_verb
+@_json
+def reconcile(options: Options, *, as_json: bool) -> Exit:
+    """Have the run that waits on this node look now, repair it, and tell. Exits 3 if nobody waits."""
+    from installer.report.reconcile import reconcile as ask
+
+    return ask(options, as_json=as_json)
+
+
+@_verb
+def nri(options: Options) -> Exit:
+    """Serve an engine over NRI until told to stop: CDI devices for the pods that may ask for them."""
+    from installer.nri.state import serve
+
+    return serve(options, logging.chosen())
+
+
+@_verb
+@_json
+def verify(options: Options, *, as_json: bool) -> Exit:
+    """Run a container on each of our runtimes through each engine, and remove it. Exits 1 if one fails."""
+    from installer.report.verify import verify as prove
+
+    return prove(options, as_json=as_json)
+
+
+@_verb
+@click.argument("name", default="node-toolkit-installer")
+def untaint(_: Options, name: str) -> Exit:
+    """In a pod: free each node of its startup taint once the toolkit's pod there, labelled NAME, is ready."""
+    from installer.host.kubernetes import Api
+    from installer.report.untaint import untaint as watch
+
+    watch(Api.of_this_pod(), name)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one verb; return its exit code."""
+    logging.configure(logging.LogFormat.AUTO)
+    try:
+        with internal_errors():
+            return _called(argv)
+    except InstallerError as error:
+        logging.say_failed(error)
+        return error.exit
+    finally:
+        if argv[:1] and argv[0] in OF_A_POD:  # what only looks is called beside the one that a pod is for
+            logging.leave_outcome()
+
+
+def _called(argv: Sequence[str]) -> int:
+    try:
+        return int(program.main([*argv], prog_name="toolkit-installer", standalone_mode=False) or Exit.OK)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return Exit.USAGE
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE

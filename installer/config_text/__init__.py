@@ -1,0 +1,25 @@
+"""Change the keys that are named in a config text, and not one byte else.
+
+A config is text. A ``Want`` says what a key should hold; ``apply`` edits the
+spans of the text that this takes and returns what it did as ``Edit`` rows, which
+``undo`` reverts, also after others have edited the text.
+"""
+
+from installer.config_text.change import apply, holds, parse, undo, unheld
+from installer.config_text.model import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
+
+__all__ = [
+    "ABSENT",
+    "Absent",
+    "Edit",
+    "Key",
+    "Syntax",
+    "Tree",
+    "Value",
+    "Want",
+    "apply",
+    "holds",
+    "parse",
+    "undo",
+    "unheld",
+]

@@ -1,0 +1,266 @@
+"""A config as it may be shown: values under names of secrets and passwords in addresses are masked.
+
+The lines stay what they are, one for one, so that a diff of the texts can be shown in masked lines.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from installer.config_text.model import Syntax
+from installer.config_text.toml_scan import Node, Pair, tables
+from installer.config_text.tree import TextError
+
+_COMMENT: Final = re.compile(r"#.*")
+_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\s"{}\[\],:]++|[{}\[\],:]')
+_PLAIN: Final = frozenset({"true", "false", "null"})
+# Of a pair of a name and its value, as in the environment of a Pod: {"name": NAME, "value": VALUE}.
+_NAME: Final = frozenset({"name", "key"})
+_VALUE: Final = "value"
+
+Span = tuple[int, int, bool]  # of a value, and whether all of it is secret
+MASK: Final = "***"
+_SECRET: Final = re.compile(
+    r"passw|passphrase|(?<!by)(?<!com)pass\d*$|secret|token|credential|authoriz|cookie|bearer|signature|^sig$"
+    r"|^auths?$|registryauth|(api|access|private|signing|encryption|account|auth)key|^key$|keydata|keypem"
+)
+# As the last word of a name only: ``spwd`` and ``format`` are none. A shell's PWD is where it stands.
+_SHORT: Final = re.compile(r"(?:^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:pwd?|pat)\d*$|\.key$")
+_DIRECTORIES: Final = frozenset({"PWD", "OLDPWD"})
+# Where a secret is, what asks for it, or that it comes by another way.
+_HARMLESS: Final = re.compile(r"(file|path|dir|plugins?|endpoint|stdin)$")
+_ESCAPE: Final = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|(/))")
+_BREAK: Final = re.compile(r"\\+[nrtbf]")
+PLAIN_LENGTH: Final = 6  # one more than they have: it is the end of the line
+# In a string or a comment: NAME=value, NAME: value and "NAME": "value", and --NAME value.
+_NAMED: Final = re.compile(
+    r"(?<![\w.-])(?P<name>[\w.-]+)(?:\\*[\"'])?[ \t]*[=:][ \t]*(?:\\*[\"'])?(?=[^\s\"'])"
+)
+_FLAG: Final = re.compile(r"(?<![\w-])(?P<name>--?[A-Za-z][\w-]*)[ \t]+(?=\S)")
+_USER: Final = re.compile(r"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]+(?=[^\s:]+:[^\s:])(?!\d+:\d+\b)")
+_SCHEME: Final = re.compile(r"\b(?i:bearer|basic|negotiate)[ \t]+(?=[\w+/=.~-]*[A-Z\d=])")
+_PEM: Final = re.compile(r"(-----BEGIN [^-\n]*-----)(.*?)(-----END|\Z)", re.DOTALL)
+_WHOLE_PEM: Final = re.compile(r"(-----BEGIN [^-\n]*-----)(.*?)(-----END)", re.DOTALL)
+_ISSUED: Final = re.compile(
+    r"\b(?:eyJ[\w-]{8,}\.[\w-]+\.[\w-]*|(?:gh[opsur]_|github_pat_|glpat-|xox[a-z]-|dckr_pat_)[\w-]{10,}"
+    r"|A[KS]IA[A-Z\d]{12}\w*)|(?<=hooks\.slack\.com/)[^\s\"']+"
+)
+# Also as it is spelt in the text of a config: with escapes, which mean the same.
+_ADDRESS: Final = re.compile(
+    r"((?::|\\u003[aA]|\\U0000003[aA])(?:\\*/|\\u002[fF]|\\U0000002[fF]){2})[^\s\"'<>]*(@|\\u0040|\\U00000040)"
+)
+_BARE_ADDRESS: Final = re.compile(r"(proxy[^\n]*?[\"'=\s])[^\s\"'/@]+:[^\s\"'/@]+@", re.IGNORECASE)
+# USER:PASSWORD@HOST, which is not an image with its digest.
+_LOGIN: Final = re.compile(r"(?<![^\s\"'@])([^\s\"'@]++)@(?!sha\d+:)(?=[\w(\[])")
+_USER_OF: Final = re.compile(r"[\w.+%-]++:(?=[^/])")
+
+
+def masked(text: str, syntax: Syntax) -> str:
+    """Return ``text`` without its secrets, in as many lines.
+
+    One that is not understood is shown without any value.
+    """
+    try:
+        # Of megabytes only what is shown otherwise is kept.
+        found = {
+            (start, end): shown
+            for start, end, secret in (_json(text) if syntax is Syntax.JSON else _toml(text))
+            if (shown := _shown(text[start:end], secret=secret)) is not None
+        }
+    except (TextError, RecursionError):
+        return re.sub(r"[^\n]+", MASK, text)
+    out, done = [], 0
+    for (start, end), literal in sorted(found.items()):
+        out += [text[done:start], literal]
+        done = end
+    shown = "".join((*out, text[done:]))
+    if syntax is Syntax.TOML:
+        shown = _COMMENT.sub(lambda comment: without_secrets(comment[0]), shown)
+    return without_known_secrets(shown)
+
+
+def _shown(literal: str, *, secret: bool) -> str | None:
+    """Return what is shown in the place of a value; None where that is itself."""
+    shown = _hidden(literal) if secret else _inside(literal)
+    return shown if secret or shown != literal else None
+
+
+def _hidden(literal: str) -> str:
+    if literal in _PLAIN:
+        return literal
+    quote = literal[0] if literal[0] in "\"'" else ""
+    return f"{quote}{MASK}{quote}" + "\n" * literal.count("\n")
+
+
+def _inside(literal: str) -> str:
+    """Return a value that no key calls secret, without the secrets that stand in it."""
+    quote = re.match(r"\"\"\"|'''|[\"']|", literal)
+    width = quote.end() if quote else 0
+    if not width:
+        return literal
+    return literal[:width] + without_secrets(literal[width:-width]) + literal[-width:]
+
+
+def _said(literal: str) -> str:
+    """Return what a string says, whatever its spelling."""
+    return plain(literal.strip("\"'"))
+
+
+def _toml(text: str) -> Iterator[Span]:
+    for table in tables(text, ()):
+        yield from _pairs(text, tuple(table.pairs(text)), secret=any(map(is_secret, table.name)))
+
+
+def _pairs(text: str, pairs: Sequence[Pair], *, secret: bool) -> Iterator[Span]:
+    named = any(
+        pair.name[-1].lower() in _NAME and announces(_said(text[pair.value.start : pair.value.end]))
+        for pair in pairs
+    )
+    for pair in pairs:
+        told = any(map(is_secret, pair.name)) or (named and pair.name[-1].lower() == _VALUE)
+        yield from _values(text, pair.value, secret=secret or told)
+
+
+def _values(text: str, node: Node, *, secret: bool) -> Iterator[Span]:
+    """Yield what stands in a value of TOML; it is secret, or what secret names in it hold."""
+    if node.pairs is not None:
+        yield from _pairs(text, node.pairs, secret=secret)
+    elif node.items is not None:
+        before = ""
+        for item in node.items:
+            said = _said(text[item.start : item.end])
+            yield from _values(text, item, secret=secret or announces(before) or is_login(before, said))
+            before = said
+    else:
+        yield node.start, node.end, secret
+
+
+class _Open(Struct):
+    """A bracket that is open: what it has told so far of what stands in it."""
+
+    is_object: bool
+    secret: bool
+    key: str = ""  # of the pair that is read; "" before it
+    before: str = ""  # the last item of a list
+    named: bool = False  # a name of a secret has stood here
+    value: tuple[int, int] | None = None  # where the value of the name stands
+
+    def is_secret(self, text: str = "") -> bool:
+        if self.is_object:
+            return self.secret or is_secret(self.key) or (self.named and self.key.lower() == _VALUE)
+        return self.secret or announces(self.before) or is_login(self.before, text)
+
+
+def _json(text: str) -> Iterator[Span]:
+    """Yield the values of a JSON text, which need not be valid, and the keys in which a secret may stand."""
+    above = [_Open(is_object=False, secret=False)]
+    for match in _JSON.finditer(text):
+        word, here = match[0], above[-1]
+        if word in "{[":
+            above.append(_Open(word == "{", here.is_secret()))
+            here.before = ""
+        elif word in "}]":
+            del above[max(len(above) - 1, 1) :]
+        elif word == ",":
+            here.key = ""
+        elif word != ":" and here.is_object and not here.key:
+            here.key = _said(word) or " "
+            if not here.key.isidentifier():
+                yield *match.span(), False
+        elif word != ":":
+            said = _said(word)
+            yield *match.span(), here.is_secret(said)
+            here.before = said
+            yield from _named(here, said, match.span())
+
+
+def _named(here: _Open, text: str, span: tuple[int, int]) -> Iterator[Span]:
+    """Yield the value of a name that was told only behind it."""
+    key = here.key.lower()
+    if key == _VALUE:
+        here.value = span
+    elif key in _NAME and announces(text):
+        here.named = True
+        if here.value:
+            yield *here.value, True
+
+
+@lru_cache(maxsize=4096)
+def is_secret(name: str) -> bool:
+    """Tell whether a key of this name holds what nobody should read over a shoulder."""
+    word = re.sub(r"[^a-z0-9]", "", name.lower())
+    told = _SECRET.search(word) or (name not in _DIRECTORIES and _SHORT.search(name))
+    return bool(told) and _HARMLESS.search(word) is None
+
+
+def announces(word: str) -> bool:
+    """Tell whether an item of a list says that the next one is a secret: a flag, or a variable's name."""
+    return re.fullmatch(r"[\w.-]+", word) is not None and is_secret(word)
+
+
+def is_login(flag: str, value: str) -> bool:
+    """Tell whether an item of a list is a flag with which the next one is a user with a password."""
+    return flag[:2] in {"-u", "--"} and _USER.match(f"{flag} {value}") is not None
+
+
+def plain(text: str) -> str:
+    """Return a string's text without the escapes that it could do without."""
+    return _ESCAPE.sub(_meant, text) if "\\" in text else text
+
+
+def without_secrets(text: str) -> str:
+    """Return what stands in a string or a comment, as it is written if there is no secret in it."""
+    meant = plain(text)
+    shown = "\n".join(map(_without_secrets, _PEM.sub(_pem, meant).split("\n")))
+    return text if shown == meant else shown
+
+
+def without_known_secrets(text: str) -> str:
+    """Return any text without what is a secret wherever it stands."""
+    shown = _ISSUED.sub(MASK, _WHOLE_PEM.sub(_pem, text))
+    return _BARE_ADDRESS.sub(rf"\1{MASK}@", _ADDRESS.sub(rf"\1{MASK}\2", shown))
+
+
+def _meant(match: re.Match[str]) -> str:
+    if match[3]:
+        return "/"
+    letter = chr(int(match[1] or match[2], 16))
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if letter.isprintable() else " " if letter == "\t" else match[0]
+
+
+def _pem(match: re.Match[str]) -> str:
+    return match[1] + re.sub(r"[^\n]+", MASK, match[2]) + match[3]
+
+
+def _without_secrets(line: str) -> str:
+    """Return a line without what follows a secret's name, all to its end, and without logins."""
+    # A name begins behind a line break, too; "\n" is two letters here.
+    seen = _BREAK.sub(lambda match: " " * len(match[0]), line) if "\\" in line else line
+    ends = [
+        match.end() for pattern in (_SCHEME, _USER) for match in itertools.islice(pattern.finditer(seen), 1)
+    ]
+    for pattern in (_NAMED, _FLAG):
+        found = (match.end() for match in pattern.finditer(seen) if _names(match))
+        ends += [end for end in itertools.islice(found, 1) if seen[end : end + PLAIN_LENGTH] not in _PLAIN]
+    shown = line[: min(ends)] + MASK if ends else line
+    if "@" in shown:
+        shown = _LOGIN.sub(_login, _ADDRESS.sub(rf"\1{MASK}\2", shown))
+    return _ISSUED.sub(MASK, shown)
+
+
+def _login(match: re.Match[str]) -> str:
+    user = _USER_OF.search(match[1])
+    return f"{match[1][: user.start()]}{MASK}@" if user else match[0]
+
+
+def _names(match: re.Match[str]) -> bool:
+    """Tell whether a name is that of a secret; the end of a path is none."""
+    if not is_secret(match["name"]):
+        return False
+    return not (match["name"].endswith(".key") and match.string[: match.start()].endswith("/"))

@@ -1,0 +1,305 @@
+"""The spans of TOML text: where a key's value stands, and where a new one belongs.
+
+Every function takes text that ``load`` has accepted. A line is added behind the
+end of the line before it and removed together with that line's end: adding and removing mirror each other.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from installer.config_text.grammar import Grammar
+from installer.config_text.model import Key, Value
+from installer.config_text.toml_scan import Pair, Table, is_first_header, tables
+from installer.config_text.tree import Branch, Number, TextError
+
+_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_TO_ESCAPE: Final = re.compile(r'[\x00-\x1f\x7f"\\]')
+# A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.
+_DEEP: Final = re.compile(
+    r"(?<![A-Za-z0-9_-])"
+    r"""(?:(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.){0,256}+"|'[^'\n]{0,256}+')[ \t]*+\.[ \t]*+){32}"""
+)
+
+
+def load(text: str) -> Branch:
+    """Return the tree of ``text``; TextError where it is none, RecursionError where it is too deep."""
+    if is_deep(text):
+        raise RecursionError
+    try:
+        return tomllib.loads(text, parse_float=Number)
+    except tomllib.TOMLDecodeError as error:
+        reason, _, place = str(error).rpartition(" (at ")
+        raise TextError(f"{place.rstrip(')')}: {reason[:1].lower()}{reason[1:]}") from error
+    except ValueError as error:  # an integer of more than 4300 digits
+        raise TextError("a number has more than 4300 digits") from error
+
+
+def value(literal: str) -> Any:
+    """Return what ``literal`` stands for."""
+    return load(f"x = {literal}")["x"]
+
+
+def literal(value: Value) -> str:
+    """Return ``value`` as TOML on one line, characters beyond ASCII as they are."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            return '"' + _TO_ESCAPE.sub(_escaped, value) + '"'
+        case Mapping():
+            pairs = ", ".join(f"{_part(name)} = {literal(child)}" for name, child in value.items())
+            return f"{{ {pairs} }}" if pairs else "{}"
+        case Sequence():
+            return f"[{', '.join(literal(child) for child in value)}]"
+        case _:
+            raise TextError("TOML knows no null")
+
+
+def find(text: str, key: Key) -> str | None:
+    """Return the literal that ``key`` holds, ``None`` if there is none or it is a table below a header."""
+    place = _place(text, key)
+    return None if place is None else text[place[1].value.start : place[1].value.end]
+
+
+def replace(text: str, key: Key, literal: str) -> str:
+    """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
+    node = _existing(text, key)[1].value
+    return text[: node.start] + literal + text[node.end :]
+
+
+def remove(text: str, key: Key) -> str:
+    """Return ``text`` without ``key``: without its line, or its place between the braces."""
+    table, pair = _existing(text, key)
+    if not table.inline:
+        return _without_line(text, pair.start, pair.value.end)
+    pairs = tuple(table.pairs(text))
+    index = pairs.index(pair)
+    if index:
+        start, end = pairs[index - 1].value.end, pair.value.end
+    elif len(pairs) > 1:
+        start, end = pair.start, pairs[1].start
+    else:
+        start, end = table.start + 1, pair.value.end
+    return text[:start] + text[end:]
+
+
+def close(text: str, key: Key) -> str:
+    """Return ``text`` without the header or the braces of ``key``, if no pair is left in them."""
+    for table in tables(text, key):
+        if table.name == key and next(table.pairs(text), None) is None:
+            return (
+                remove(text, key)
+                if table.inline
+                else _without_line(text, table.start, table.end, header=True)
+            )
+    return text
+
+
+def insert(text: str, key: Key, literal: str) -> str:
+    """Return ``text`` with ``key`` where TOML allows it, written like its neighbours.
+
+    That is behind the last pair of its table, between the braces of an inline
+    one, beside a dotted one, and else below a header of its own at the end.
+    """
+    found = tables(text, key)
+    for depth in range(len(key) - 1, -1, -1):
+        parent, rest = key[:depth], key[depth:]
+        own = next((table for table in found if table.name == parent), None)
+        if own is not None and own.inline:
+            return _into_braces(text, own, rest, literal)
+        if own is not None and len(rest) == 1 and literal != "{}":
+            return _into_section(text, own, f"{_part(rest[0])} = {literal}")
+        if own is None:
+            sibling = _dotted(text, found, parent)
+            if sibling is not None:
+                table, pair = sibling
+                raw = pair.raw[: depth - len(table.name)] + tuple(_part(name) for name in rest)
+                return _beside(text, table, pair, raw, literal)
+        if own is not None or any(table.name[:depth] == parent for table in found):
+            break
+    return _below_header(text, found, key, literal)
+
+
+def unopened(text: str, key: Key) -> bool:
+    """Return whether ``key`` is a table only because headers name it on their way."""
+    found = tables(text, key)
+    own = any(table.name == key for table in found)
+    return (
+        not own
+        and _dotted(text, found, key) is None
+        and any(table.name[: len(key)] == key for table in found)
+    )
+
+
+def _place(text: str, key: Key) -> tuple[Table, Pair] | None:
+    on_the_way = (table for table in tables(text, key) if table.name == key[: len(table.name)] != key)
+    found = ((table, pair) for table in on_the_way for pair in table.pairs(text, key[len(table.name)]))
+    return next(((table, pair) for table, pair in found if table.name + pair.name == key), None)
+
+
+def _existing(text: str, key: Key) -> tuple[Table, Pair]:
+    place = _place(text, key)
+    if place is None:
+        raise TextError("a key to be changed is not where it was")
+    return place
+
+
+def _dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
+    """Return the last pair that makes ``key`` a table by a dotted name, and where it stands."""
+    for table in (table for table in found if table.name == key[: len(table.name)] != key):
+        for pair in reversed(tuple(table.pairs(text, key[len(table.name)]))):
+            name = table.name + pair.name
+            if len(key) < len(name) and name[: len(key)] == key:
+                return table, pair
+    return None
+
+
+def _into_braces(text: str, table: Table, rest: Key, literal: str) -> str:
+    for name in reversed(rest[1:]):
+        literal = f"{{ {_part(name)} = {literal} }}"
+    pair = f"{_part(rest[0])} = {literal}"
+    if last := table.last(text):
+        end = last.value.end
+        return f"{text[:end]}, {pair}{text[end:]}"
+    # What stood between the braces stays behind the pair: remove() finds it there.
+    return text[: table.start + 1] + text[table.start + 1 : table.end - 1] + pair + text[table.start + 1 :]
+
+
+def _into_section(text: str, table: Table, pair: str) -> str:
+    if last := table.last(text):
+        return _with_lines(text, last.value.end, [_indent(text, last.start) + pair])
+    if table.name:
+        return _with_lines(text, table.end, [_indent(text, table.start) + pair])
+    if not text:
+        return f"{pair}\n"
+    if is_first_header(text, 0):
+        eol = _eol(text, 0)
+        return f"{pair}{eol}{eol}{text}"
+    # Behind the comment the file begins with, be it a licence or about what follows.
+    comment = re.match(r"(?:[ \t]*#[^\n]*\n(?=[ \t]*#))*", text)
+    return _with_lines(text, comment.end() if comment else 0, [pair])
+
+
+def _beside(text: str, table: Table, pair: Pair, raw: Key, literal: str) -> str:
+    added = f"{'.'.join(raw)} = {literal}"
+    if table.inline:
+        return f"{text[: pair.value.end]}, {added}{text[pair.value.end :]}"
+    return _with_lines(text, pair.value.end, [_indent(text, pair.start) + added])
+
+
+def _below_header(text: str, found: Sequence[Table], key: Key, literal: str) -> str:
+    name = key if literal == "{}" else key[:-1]
+    raw, outer, inner = _style(text, found, name)
+    lines = [f"{outer}[{'.'.join(raw)}]"]
+    if literal != "{}":
+        lines.append(f"{inner}{_part(key[-1])} = {literal}")
+    if not text:
+        return "\n".join(lines) + "\n"
+    end = _before_eol(text, len(text)) if text.endswith("\n") else len(text)
+    return _with_lines(text, end, ["", *lines])
+
+
+def _style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str, str]:
+    """Return how headers like ``name`` are written: their parts, their indentation, that of their pairs."""
+    raw: Key = ()
+    outer = inner = ""
+    headers = [table for table in found if table.raw]
+    for table in headers:
+        depth = next(
+            (i for i, pair in enumerate(zip(table.name, name, strict=False)) if pair[0] != pair[1]), None
+        )
+        depth = min(len(table.name), len(name)) if depth is None else depth
+        if depth > len(raw):
+            raw = table.raw[:depth]
+        if table.name == name[:-1]:
+            outer, inner = _indents(text, table)
+            # Where headers are indented, a sub-table stands at the height of its parent's pairs.
+            outer, inner = (inner, inner + inner.removeprefix(outer)) if outer else (outer, inner)
+    siblings = [table for table in headers if len(table.name) == len(name) and table.name[:-1] == name[:-1]]
+    if siblings:
+        outer, inner = _indents(text, siblings[-1])
+    return raw + tuple(_part(part) for part in name[len(raw) :]), outer, inner
+
+
+def _indents(text: str, table: Table) -> tuple[str, str]:
+    outer = _indent(text, table.start)
+    first = next(table.pairs(text), None)
+    return outer, _indent(text, first.start) if first else outer
+
+
+def _with_lines(text: str, pos: int, lines: Sequence[str]) -> str:
+    """Return ``text`` with ``lines`` behind the line in which ``pos`` is."""
+    end, eol = _content_end(text, pos), _eol(text, pos)
+    return text[:end] + "".join(eol + line for line in lines) + text[end:]
+
+
+def _without_line(text: str, start: int, end: int, *, header: bool = False) -> str:
+    """Return ``text`` without the line from ``start`` to ``end``, but with a comment that follows on it."""
+    line_start, line_end = text.rfind("\n", 0, start) + 1, _content_end(text, end)
+    if text[end:line_end].strip():
+        return text[:start] + text[end:].lstrip(" \t")
+    if line_start == 0:
+        rest = re.sub(r"\A\r?\n", "", text[line_end:])
+        alone = re.match(r"\r?\n", rest)
+        # What is added above a header comes with an empty line, see _into_section().
+        return rest[alone.end() :] if alone and is_first_header(rest, alone.end()) else rest
+    cut = _before_eol(text, line_start)
+    above = text.rfind("\n", 0, cut) + 1
+    if header and 0 < above == cut:
+        cut = _before_eol(text, above)
+    return text[:cut] + text[line_end:]
+
+
+def _content_end(text: str, pos: int) -> int:
+    newline = text.find("\n", pos)
+    return len(text) if newline < 0 else _before_eol(text, newline + 1)
+
+
+def _before_eol(text: str, after: int) -> int:
+    """Return where the line end that stops at ``after`` begins."""
+    return after - (2 if text.endswith("\r\n", 0, after) else 1)
+
+
+def _eol(text: str, pos: int) -> str:
+    newline = text.find("\n", pos)
+    if newline < 0:
+        newline = text.rfind("\n")
+    return "\r\n" if newline > 0 and text[newline - 1] == "\r" else "\n"
+
+
+def _indent(text: str, pos: int) -> str:
+    return text[text.rfind("\n", 0, pos) + 1 : pos]
+
+
+def _part(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _ESCAPES.get(match[0], f"\\u{ord(match[0]):04X}")
+
+
+GRAMMAR: Final = Grammar(
+    title="TOML",
+    container="a table",
+    start="",
+    vanishing=True,
+    load=load,
+    value=value,
+    literal=literal,
+    find=find,
+    replace=replace,
+    insert=insert,
+    remove=remove,
+    close=close,
+    unopened=unopened,
+)
+
+
+def is_deep(text: str) -> bool:
+    """Return whether a key of ``text``, which need not be TOML, has more parts than anybody writes."""
+    return _DEEP.search(text) is not None

@@ -1,0 +1,133 @@
+"""Parsed configs, compared so that nothing counts as equal that is written for a different value."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeAlias
+
+from installer.config_text.model import Key, Value
+
+# A name that occurs a second time in one object is kept as (name, 2), so that no pair is lost.
+Branch: TypeAlias = dict[Any, Any]
+
+
+class TextError(ValueError):
+    """The text is not valid, or not understood; ``str()`` says where and why."""
+
+
+class Number(float):
+    """A number that remembers how it was written, for not every literal survives a float."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Return the number that ``text`` is a literal of."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def same(one: object, other: object) -> bool:
+    """Return whether both hold the same, whatever the order of their keys.
+
+    1, 1.0 and true are different, nan equals nan.
+    """
+    match one, other:
+        case _ if one is other:
+            return True
+        case (None | str(), _) | (_, None | str()):
+            return one == other
+        case Mapping(), Mapping():
+            return len(one) == len(other) and all(
+                name in other and same(child, other[name]) for name, child in one.items()
+            )
+        case Sequence(), Sequence():
+            return len(one) == len(other) and all(map(same, one, other))
+        case float(), int() | float():
+            return repr(one) == repr(other)
+        case int(), int():  # which may have more digits than may be written
+            return type(one) is type(other) and one == other
+        case _:
+            return type(one) is type(other) and repr(one) == repr(other)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with each name once, the last one, as Go's parsers read it."""
+    match value:
+        case dict():
+            names = {name[0] if isinstance(name, tuple) else name: child for name, child in value.items()}
+            return {name: plain(child) for name, child in names.items()}
+        case list():
+            return [plain(child) for child in value]
+        case _:
+            return value
+
+
+def doubled(branch: Branch, name: str) -> bool:
+    """Return whether ``name`` occurs more than once in this object."""
+    return (name, 2) in branch
+
+
+def pruned(tree: Branch, keys: Sequence[Key]) -> Branch:
+    """Return ``tree`` without the empty containers on the way to ``keys``."""
+    on_the_way = {key[:depth] for key in keys for depth in range(1, len(key))}
+    for key in sorted(on_the_way, key=len, reverse=True):
+        parent = branch_at(tree, key[:-1])
+        if parent is not None and parent.get(key[-1]) == {}:
+            tree, parent = opened(tree, key[:-1])
+            del parent[key[-1]]
+    return tree
+
+
+def opened(tree: Branch, key: Key) -> tuple[Branch, Branch]:
+    """Return a tree with containers of its own on the way to ``key``, made where missing, and the last one.
+
+    All else is shared with ``tree``, which stays as it is.
+    """
+    root = branch = dict(tree)
+    for name in key:
+        child = branch.get(name, {})
+        if not isinstance(child, dict):
+            raise TextError(f"{dotted(key)} has lost its place")
+        branch[name] = branch = dict(child)
+    return root, branch
+
+
+def branch_at(tree: Branch, key: Key) -> Branch | None:
+    """Return the container at ``key``, or ``None`` when there is none or its name is not unique."""
+    branch = tree
+    for name in key:
+        child = branch.get(name)
+        if not isinstance(child, dict) or doubled(branch, name):
+            return None
+        branch = child
+    return branch
+
+
+def dotted(key: Key) -> str:
+    """Return ``key`` as a person writes it."""
+    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in key)
+
+
+def kind_of(value: Value) -> str:
+    """Return what ``value`` is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case Mapping():
+            return "a table"
+        case Sequence():
+            return (
+                "an array of tables" if value and all(isinstance(v, Mapping) for v in value) else "an array"
+            )
+        case _:
+            return "a date"

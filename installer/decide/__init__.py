@@ -1,1 +1,0 @@
-"""Words: what should be on the node, decided without touching anything."""

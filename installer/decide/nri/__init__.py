@@ -1,1 +1,0 @@
-"""NRI: what a plugin says to an engine, and which containers get which CDI devices."""

@@ -1,0 +1,23 @@
+"""The engines: one row each, at the end of its own file."""
+
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.engines.containerd.config import CONTAINERD
+from installer.engines.crio.config import CRIO
+from installer.engines.docker.config import DOCKER
+from installer.engines.k0s import K0S
+from installer.engines.microk8s import MICROK8S
+from installer.engines.rancher import K3S, RKE2
+
+ENGINES: Final = {engine.name: engine for engine in (DOCKER, CONTAINERD, CRIO, K3S, RKE2, K0S, MICROK8S)}
+
+
+def generating(process: str, config: PurePosixPath, socket: PurePosixPath) -> tuple[str, ...]:
+    """Return the engines that write their config themselves and have such a config or socket."""
+    return tuple(
+        engine.name
+        for engine in ENGINES.values()
+        if engine.generated is not None and engine.process == process
+        if any(mark in str(path) for mark in engine.generated.marks for path in (config, socket))
+    )

@@ -1,0 +1,251 @@
+"""The configs that an engine reads: its root file, its drop-ins, what they import."""
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.command_line import path_of
+from installer.engines.config_edits import tree_of
+from installer.engines.containerd.tables import own_import, patterns
+from installer.errors import InstallerError
+from installer.host.devices import is_read_only
+from installer.host.files import Host
+from installer.host.inodes import changed_s
+from installer.host.limits import free_memory_bytes, memory_limit_bytes
+from installer.model.engine_spec import DropIns, EngineSpec
+from installer.model.facts import EngineState
+from installer.model.files import File, Kind
+from installer.model.options import Places
+
+# As measured with plan and install: what the program itself takes, and by how much it grows with each byte of
+# a dense config, which is much more than an engine's own takes.
+BASE_BYTES: Final = 30 << 20
+GROWS: Final = 160
+ALL: Final = "*.toml"
+DROP_IN: Final = "99-nvidia.toml"
+WILDCARDS: Final = frozenset("*?[")
+DEVICES: Final = PurePosixPath("/dev")
+TICK_S: Final = 0.01  # the start of a process is told in these
+
+
+def with_places(host: Host, engine: EngineState, cmdline: tuple[str, ...], places: Places) -> EngineState:
+    """Return an engine with the root file that it reads, and with a drop-in where it looks for one.
+
+    NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
+    """
+    spec = ENGINES[engine.name]
+    beside = engine.drop_in is not None and spec.drop_ins is DropIns.READ
+    unread = beside and places.config and (cmdline or host.kind(places.config) is not Kind.FILE)
+    if places.config is None or unread:
+        engine = replace(engine, config=path_of(cmdline, spec.cmdline.config) or spec.config)
+    directory = path_of(cmdline, spec.cmdline.drop_ins)
+    if places.drop_in is None and directory and engine.drop_in:
+        engine = replace(engine, drop_in=directory / engine.drop_in.name)
+    return engine
+
+
+def with_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+    """Return the facts with the configs an engine reads; none where nobody can edit them.
+
+    Raises:
+        InstallerError: the root file is not valid, so that nobody knows what it imports.
+    """
+    if spec.finds:
+        return replace(engine, files=())
+    named: set[PurePosixPath] = set()
+    if spec.drop_in_dir is not None:
+        directory = engine.drop_in.parent if engine.drop_in else spec.drop_in_dir
+        if spec.drop_in_names:
+            named |= set(_matching(host, directory / spec.drop_in_names))
+        elif host.kind(directory) is not Kind.ABSENT:
+            named |= set(_walk(host, directory))
+    if spec.imports:
+        named |= set(_imports(host, engine.config))
+    rendered = spec.rendered(engine.config)
+    named -= {rendered}
+    beside = {path for path in named if host.kind(path) is Kind.FILE}
+    if engine.drop_in is not None:
+        beside.add(engine.drop_in)
+    own = engine.drop_in if spec.drop_ins is DropIns.IMPORTED else None
+    taken = set(_matching(host, own_import(own))) if own else set()
+    return replace(
+        engine,
+        files=(engine.config, *sorted(beside - {engine.config})),
+        dormant=frozenset(taken - named - {own}),
+        unreadable=frozenset(path for path in named if _stays(host, path)),
+        rendered=read_config(host, rendered) if rendered else None,
+    )
+
+
+def with_readable_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+    """Return the facts with the configs an engine reads; of a root file that is not valid that file alone."""
+    try:
+        return with_configs(host, spec, engine)
+    except InstallerError:
+        return replace(engine, files=(engine.config,))
+
+
+def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineState:
+    """Return an engine with a drop-in where its root file is read-only and imports a directory that is not.
+
+    As on Flatcar, where the root file is part of the image.
+
+    Raises:
+        InstallerError: the root file is not valid.
+    """
+    asked = engine.drop_in is not None or spec.drop_ins is not DropIns.IMPORTED
+    if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
+        return engine
+    for pattern in patterns(engine.config, tree_of(read_config(host, engine.config), engine.config)):
+        if pattern.name == ALL and not is_read_only(host, pattern.parent):
+            return replace(engine, drop_in=pattern.with_name(DROP_IN))
+    return engine
+
+
+def _stays(host: Host, path: PurePosixPath) -> bool:
+    """Tell whether a name is there without a text as well, and is no file then.
+
+    A device reads as empty, anything else that is no file is fatal (engine-facts.md#containerd-config-kinds,
+    engine-facts.md#crio-drop-ins).
+    """
+    if host.link_target(path) is None and host.kind(path) is Kind.FILE:
+        return False
+    return host.kind(path) is not Kind.OTHER or not host.resolve(path).is_relative_to(DEVICES)
+
+
+def _walk(host: Host, path: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the names that CRI-O reads below a directory: all but those of directories, as filepath.Walk.
+
+    That follows no symbolic link: one to a directory is read as a file, be it the name of the top.
+    """
+    if host.kind(path, last=False) is not Kind.DIRECTORY:
+        yield path
+        return
+    for name in host.names(path):
+        yield from _walk(host, path / name)
+
+
+def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the names that a containerd config imports, and those that these import in turn."""
+    seen, waiting = {config}, [config]
+    while waiting:
+        path = waiting.pop()
+        try:
+            tree = tree_of(read_config(host, path), path)
+        except InstallerError:
+            if path == config:
+                raise
+            continue  # somebody else's: containerd itself says what is wrong with it
+        for pattern in patterns(path, tree):
+            fresh = [other for other in _matching(host, pattern) if other not in seen]
+            seen.update(fresh)
+            waiting += fresh
+            yield from fresh
+
+
+def _matching(host: Host, pattern: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the names that a pattern takes, as Go's filepath.Glob: wildcards in those of directories too.
+
+    Whatever they are: it takes a link that leads nowhere, and containerd does not start with that.
+    """
+    found = [PurePosixPath("/")]
+    for part in pattern.parts[1:]:
+        if set(part) & WILDCARDS:
+            within = [(directory, name) for directory in found for name in sorted(host.names(directory))]
+            found = [directory / name for directory, name in within if fnmatchcase(name, part)]
+        else:
+            found = [directory / part for directory in found]
+    yield from (path for path in found if host.exists(path))
+
+
+def usual_configs(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
+    """Return the configs of an engine at its usual place, whether it runs or not."""
+    usual = EngineState(spec.name, spec.config, None, None, (), spec.socket, spec.unit)
+    return (*with_readable_configs(host, spec, usual).files, *copies_of(host, spec))
+
+
+def copies_of(host: Host, spec: EngineSpec) -> tuple[PurePosixPath, ...]:
+    """Return the files that are there, none of its configs, and may take the place of its root file."""
+    pattern = spec.generated.copies if spec.generated else None
+    if pattern is None:
+        return ()
+    found = {host.resolve(path): path for path in _matching(host, pattern) if host.kind(path) is Kind.FILE}
+    found.pop(host.resolve(spec.config), None)
+    return tuple(path for path in found.values() if spec.is_copy(path))
+
+
+def unread(host: Host, engine: EngineState, cmdline: tuple[str, ...]) -> Iterator[InstallerError]:
+    """Yield why an engine would not read what is written for it."""
+    spec = ENGINES[engine.name]
+    if engine.hook is not None:
+        places = engine.serving.hook_dirs if engine.serving else ()
+        if places and host.resolve(engine.hook.parent) not in {host.resolve(path) for path in places}:
+            yield InstallerError(
+                f"give {engine.title} the hook {engine.hook} "
+                f"(it looks for hooks in {', '.join(map(str, places))})",
+                remedy=f"add {engine.hook.parent} to hooks_dir in its config, or configure runtimes instead",
+                code="engine-flags",
+            )
+    elif engine.drop_in is not None and spec.drop_ins is DropIns.READ:
+        directory = path_of(cmdline, spec.cmdline.drop_ins) or spec.drop_in_dir
+        place = host.resolve(engine.drop_in.parent)
+        if directory is not None and not _read_there(spec, place, engine.drop_in, host.resolve(directory)):
+            read = directory / spec.drop_in_names if spec.drop_in_names else f"the files below {directory}"
+            yield InstallerError(
+                f"configure {engine.title} in {engine.drop_in} (it reads {read})",
+                remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
+                code="engine-flags",
+            )
+
+
+def _read_there(
+    spec: EngineSpec, place: PurePosixPath, drop_in: PurePosixPath, directory: PurePosixPath
+) -> bool:
+    """Tell whether an engine that reads ``directory`` reads a drop-in whose own directory is ``place``."""
+    if spec.drop_in_names:
+        return place == directory and fnmatchcase(drop_in.name, spec.drop_in_names)
+    return place.is_relative_to(directory)
+
+
+def outdated(host: Host, spec: EngineSpec, since_s: float | None, paths: Iterable[PurePosixPath]) -> bool:
+    """Tell whether a config was changed after its start, ``since_s``, so that its words may not be its deeds.
+
+    A file that is not there any more left its directory changed.
+    """
+    if since_s is None or not spec.reload_misreports:
+        return False
+    seen = [path if host.kind(path) is not Kind.ABSENT else path.parent for path in paths]
+    return any(changed_s(host.local_path(path)) > since_s + TICK_S for path in seen)
+
+
+def contents_of(host: Host, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, File | None]:
+    """Return each config, as ``read_config`` does."""
+    return {path: read_config(host, path) for path in sorted(paths)}
+
+
+def read_config(host: Host, path: PurePosixPath) -> File | None:
+    """Return a config that is there.
+
+    Raises:
+        InstallerError: it cannot be read, or could not be worked on within the memory that we may use.
+    """
+    file, limit, free = host.read(path), memory_limit_bytes(), free_memory_bytes()
+    grows = GROWS * len(file.content) if file else 0
+    if file is None or (grows <= free and (limit is None or BASE_BYTES + grows <= limit)):
+        return file
+    what, need = f"edit {path} ({len(file.content) / 1e6:.1f} MB of config may take", BASE_BYTES + grows
+    if limit is not None and need > limit:
+        raise InstallerError(
+            f"{what} {need >> 20} MiB of memory, the limit of this process is {limit >> 20} MiB)",
+            remedy="raise the memory limit of the pod or unit, or make the file smaller",
+            code="no-memory",
+        )
+    raise InstallerError(
+        f"{what} {grows >> 20} MiB more of memory, {max(free, 0) >> 20} MiB are free)",
+        remedy="free some memory of the node, raise ulimit -v where it is set, or make the file smaller",
+        code="no-memory",
+    )

@@ -1,0 +1,278 @@
+"""CRI-O: one drop-in with whole runtime tables, or the OCI hook of older set-ups."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.config_text import Key, Syntax, Tree, Value, Want
+from installer.engines.crio.effective import HOOK_DIR, STATE, SYSTEM_PATH, named
+from installer.errors import InstallerError, Option, Remedy
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import (
+    DEFAULT_BY_FLAG,
+    Api,
+    CdiSupport,
+    Check,
+    CommandLine,
+    ConfigFiles,
+    Decision,
+    DropIns,
+    EngineSpec,
+    Extras,
+    FileWants,
+    Monitor,
+    Question,
+    ReloadMethod,
+    RuntimeEntry,
+    State,
+    Telling,
+    is_oci,
+    is_ours,
+    leaves,
+    low_level_words,
+    refuse_large_donor,
+    refuse_taken_name,
+    table,
+    text,
+)
+
+RUNTIME: Final[Key] = ("crio", "runtime")
+RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
+DEFAULT: Final = "default_runtime"
+BUILT_IN: Final = ("crun", "runc")  # the default of a CRI-O without a config: crun since 1.31
+CRUN_SINCE: Final = (1, 31)
+# The first two are ours to say; the others would overrule our path (engine-facts.md#crio-runtime-keys).
+PLATFORM_PATHS: Final = "platform_runtime_paths"
+INHERIT: Final = "inherit_default_runtime"
+NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS, INHERIT})
+CONFIG_FLAGS: Final = ("--config", "-c")
+DROP_IN_FLAGS: Final = ("--config-dir", "-d")
+
+
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
+    """Yield what CRI-O's drop-in, or its hook file, should say.
+
+    Raises:
+        InstallerError: a file holds another type than CRI-O reads, or one that is read later overrules ours.
+    """
+    runtimes, default = _merged(files)
+    if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
+        raise InstallerError(
+            f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
+            remedy="define that runtime, or remove default_runtime",
+        )
+    low_level = low_level_words(_low_level(runtimes, default))
+    if files.hook is not None:
+        yield Decision((_hook(files.hook, entries),), low_level)
+        return
+    path = files.drop_in or files.config
+    _refuse_overruled(files, path, entries)
+    donor = _donor(runtimes, default)
+    refuse_large_donor(path, donor)
+    wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
+    trees = {**_read_before(files, path), path: files.trees.get(path, {})}
+    inherited = _merged(replace(files, trees=trees))[0]
+    for entry in entries:
+        mine = inherited.get(entry.name, {})
+        refuse_taken_name(path, entry.name, mine.get("runtime_path"))
+        there = table(files.trees.get(path, {}), (*RUNTIMES, entry.name), path)
+        wants += _entry(entry, {**donor, **mine}, there)
+    yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
+
+
+def effect(files: ConfigFiles) -> EffectiveConfig:
+    """Return what the texts alone tell, for want of a program that can be run.
+
+    Raises:
+        InstallerError: a value has another type than CRI-O counts on.
+    """
+    runtimes, default = _merged(files)
+    built_in = {name: Runtime() for name in BUILT_IN}
+    handlers = {name: Runtime(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
+    undefined = "" if default in {*runtimes, *BUILT_IN} else default
+    return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken=_unreadable(files))
+
+
+def _unreadable(files: ConfigFiles) -> str:
+    """Return why CRI-O does not start: a name among its drop-ins that is no file; "" for none."""
+    names = sorted(files.unreadable - files.trees.keys())
+    return f"it reads {names[0]}, which is a link to nowhere, or no file" if names else ""
+
+
+def check(question: Question) -> Check:
+    """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
+    config, texts = question.config, question.texts
+    place = question.drop_in.parent if question.drop_in else PurePosixPath()
+    beside = {path.relative_to(place): text for path, text in texts.items() if path.is_relative_to(place)}
+    return Check(
+        paths=(config,),
+        texts=lambda _: {config: texts.get(config, "")},
+        words=("--config", config, "--config-dir", place),
+        last=("config",),
+        beside={place: beside if question.drop_in else {}},
+        given=(*CONFIG_FLAGS, *DROP_IN_FLAGS),
+    )
+
+
+def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
+    """Return the runtimes and the default as CRI-O merges its files: by name, whole, the last one wins."""
+    runtimes: dict[str, Tree] = {}
+    named = ""
+    for path, tree in files.trees.items():
+        for name in table(tree, RUNTIMES, path):
+            key = (*RUNTIMES, name)
+            runtimes[name] = table(tree, key, path)
+            for word in ("runtime_path", "runtime_type"):
+                text(runtimes[name], word, path, key)
+            table(tree, (*key, PLATFORM_PATHS), path)
+        named = text(table(tree, RUNTIME, path), DEFAULT, path, RUNTIME) or named
+    runtimes |= {name: {"runtime_path": binary} for name, binary in files.flags.runtimes.items()}
+    named = files.flags.default or named
+    # A running CRI-O tells what the files do not: what it fills in, and what other files and flags say.
+    reported = files.serving.handlers.items() if files.serving else ()
+    theirs = {name: handler.table for name, handler in reported if not is_ours(handler.binary)}
+    runtimes |= {name: {**said, **runtimes.get(name, {})} for name, said in theirs.items()}
+    if files.serving and files.serving.default in theirs:
+        named = named or files.serving.default
+    old = files.version is not None and files.version < CRUN_SINCE
+    return runtimes, named or ("runc" if old else "crun")
+
+
+def _entry(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
+    """Yield what our entry holds: the keys of ``like``, as CRI-O replaces an entry of an earlier file whole.
+
+    ``there`` is what an entry of that name holds in our file already.
+    """
+    key = (*RUNTIMES, entry.name)
+    yield Want((*key, "runtime_path"), str(entry.binary))
+    # With type pod the monitor is conmon-rs, which takes no other; a VM is no runtime of ours.
+    yield Want((*key, "runtime_type"), "pod" if like.get("runtime_type") == "pod" else "oci")
+    for below, value in leaves(like):
+        if below[0] not in NOT_INHERITED and value:
+            yield Want((*key, *below), value)
+    for platform in table(there, (PLATFORM_PATHS,), PurePosixPath()):
+        yield Want((*key, PLATFORM_PATHS, platform), str(entry.binary))
+    if there.get(INHERIT):
+        yield Want((*key, INHERIT), value=False)
+
+
+def _donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
+    """Return the runtime whose keys ours take over; one of NVIDIA's where there is no other."""
+    found = [runtimes[name] for name in _candidates(runtimes, default) if name in runtimes]
+    return next((one for one in found if not is_ours(one.get("runtime_path"))), found[0] if found else {})
+
+
+def _candidates(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]:
+    """Yield the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
+    for name in (default, "runc", "crun"):
+        entry = runtimes.get(name, {})
+        if entry.get("runtime_type") != "vm" and is_oci(name, entry.get("runtime_path")):
+            yield name
+
+
+def _low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Value]:
+    for name in _candidates(runtimes, default):
+        # CRI-O looks a runtime without a path up in $PATH by its name.
+        binary = runtimes.get(name, {}).get("runtime_path") or name
+        if not is_ours(binary):
+            yield binary
+
+
+def _read_before(files: ConfigFiles, path: PurePosixPath) -> Mapping[PurePosixPath, Tree]:
+    """Return the files that are read before ``path``: the root file is the first, then as of a walk.
+
+    See engine-facts.md#crio-drop-ins.
+    """
+    return {
+        other: tree
+        for other, tree in files.trees.items()
+        if other != path and (other == files.config or (path != files.config and other < path))
+    }
+
+
+def _starts_ours(runtime: Tree, entry: RuntimeEntry) -> bool:
+    """Tell whether the table of another file for a runtime of ours has our program."""
+    return runtime.get("runtime_path") == str(entry.binary) and not runtime.keys() & {PLATFORM_PATHS, INHERIT}
+
+
+def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
+    for other, tree in files.trees.items():
+        if other == path or other in _read_before(files, path):
+            continue
+        later, defined = table(tree, RUNTIME, other), table(tree, RUNTIMES, other)
+        mine = (entry for entry in entries if entry.name in defined)
+        names = {
+            entry.name for entry in mine if not _starts_ours(table(defined, (entry.name,), other), entry)
+        }
+        if names or (any(entry.default for entry in entries) and later.get(DEFAULT)):
+            word = f"the runtime {min(names)}" if names else DEFAULT
+            raise InstallerError(
+                f"configure CRI-O in {path} ({other} is read later and sets {word} too)",
+                remedy=Remedy(
+                    "name a file that sorts after it with ",
+                    Option("drop-in-config"),
+                    f", or remove {word} there",
+                ),
+            )
+
+
+def _hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
+    """Return the OCI hook file (containers/common oci-hooks(5), version 1.0.0)."""
+    toolkit = entries[0].binary.parent
+    return FileWants(
+        path,
+        Syntax.JSON,
+        (
+            Want(("version",), "1.0.0"),
+            Want(("hook", "path"), str(toolkit / "nvidia-container-runtime-hook")),
+            Want(("hook", "args"), ["nvidia-container-runtime-hook", "prestart"]),
+            Want(("hook", "env"), [f"PATH={SYSTEM_PATH}:{toolkit}"]),
+            Want(("when", "always"), value=True),
+            Want(("when", "commands"), [".*"]),
+            Want(("stages",), ["prestart"]),
+        ),
+    )
+
+
+CRIO: Final = EngineSpec(
+    name="crio",
+    title="CRI-O",
+    config=PurePosixPath("/etc/crio/crio.conf"),
+    drop_in=PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.toml"),
+    drop_in_dir=PurePosixPath("/etc/crio/crio.conf.d"),
+    drop_ins=DropIns.READ,
+    socket=PurePosixPath("/var/run/crio/crio.sock"),
+    unit="crio.service",
+    process="crio",
+    api=Api.CRI,
+    cmdline=CommandLine(
+        config=CONFIG_FLAGS,
+        drop_ins=DROP_IN_FLAGS,
+        places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
+        # engine-facts.md#crio-flags
+        telling=Telling(
+            "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
+        ),
+        conflicts_as_default=DEFAULT_BY_FLAG,
+    ),
+    state=State(STATE, monitor=Monitor.CONMON),
+    reload=ReloadMethod.RESTART,
+    default_key=DEFAULT,
+    needs_handler=lambda _: True,
+    edits=edits,
+    check=check,
+    effect=effect,
+    hook_dir=PurePosixPath(HOOK_DIR),
+    reload_misreports=True,
+    named=named,
+    starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
+    finishes_calls=True,
+    cdi=CdiSupport(
+        "CRI-O hands such devices over from 1.28 on",
+        reads=(((1, 35), (1, 1, 0)), ((1, 34), (1, 0, 0)), ((1, 30), (0, 7, 0)), ((0,), (0, 6, 0))),
+        hands_over=(1, 28),  # earlier ones only read files
+    ),
+    nri_name="cri-o",
+)

@@ -1,0 +1,246 @@
+"""What has to be there below an engine for a container to start: its containerd, what holds one, and room."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.command_line import PATH, path_of, paths_of, place_of, started, value_of
+from installer.engines.containerd.config import CONTAINERD
+from installer.errors import Code, InstallerError, Option, Remedy
+from installer.host import processes
+from installer.host.devices import is_full
+from installer.host.files import NOEXEC, READ_ONLY, Host
+from installer.host.processes import NotServing, Peer, Silent, Unseen
+from installer.host.programs import can_be_started
+from installer.model.effective import Runtime
+from installer.model.engine_spec import Api, Monitor
+from installer.model.facts import EngineState
+from installer.model.files import Kind
+
+ASK_S: Final = 3.0
+CONTAINERD_FLAG: Final = ("--containerd",)
+EXEC_ROOT_FLAG: Final = ("--exec-root",)
+EXEC_ROOT: Final = PurePosixPath("/var/run/docker")
+OWN: Final = "containerd/containerd.sock"  # below that, where dockerd has started a containerd by itself
+USUAL: Final = CONTAINERD.socket
+RESTART: Final = "see systemctl status containerd on the node, and start or restart it"
+# By these names engines look for them (engine-facts.md#below-an-engine).
+SHIM: Final = "containerd-shim-runc-v2"
+MONITORS: Final = {Monitor.SHIM: SHIM, Monitor.CONMON: "conmon"}
+# What of a runtime names it by its path, in the engines' words without case and underscores.
+NAMED_BY: Final = {Monitor.SHIM: ("runtimepath", "runtimetype"), Monitor.CONMON: ("monitorpath",)}
+# Where containerd looks as well: its plugin "opt" has it added to its own PATH.
+OPT: Final = PurePosixPath("/opt/containerd/bin")
+ROOT: Final = PurePosixPath("/")
+
+
+class Below(Struct, frozen=True):
+    """What was found below an engine that can start containers.
+
+    ``containerd`` is the socket of the one that Docker uses, "" for other engines; ``monitor`` is the program
+    that is to hold a container, "" where none is found.
+    """
+
+    containerd: str = ""
+    monitor: str = ""
+
+
+def below(host: Host, engine: EngineState, toolkit: PurePosixPath, before: Below) -> Below:
+    """Return what is below an engine that answers, and what was ``before``.
+
+    Where no monitor was ever found an engine may have its own, in a place that is not known here.
+
+    Raises:
+        InstallerError: no container could be started with it.
+    """
+    for place in (*((engine.state,) if engine.state else ()), *state_of(engine.name)):
+        _refuse_unwritable(host, engine, place, "where each container has its state")
+    if NOEXEC in mounted(host, toolkit, engine.pid):
+        flaw = f"{toolkit} is mounted {NOEXEC}, so none of its programs starts"
+        raise _unable(engine, flaw, "mount it with -o remount,exec", "install-dir-unusable")
+    how = started(host, engine)
+    words = how.words if how else ()
+    _refuse_unwritable(host, engine, data_of(host, engine.name, engine.config, words))
+    socket = containerd_of(host, engine, words, before.containerd)
+    pid, exe = engine.pid, engine.exe
+    if socket is not None:
+        answer = _asked(host, socket)
+        if isinstance(answer, str):
+            raise _unable(engine, answer, RESTART, "engine-not-answering")
+        pid, exe = (answer.pid, PurePosixPath(answer.exe or "")) if answer else (None, None)
+        words = answer.cmdline if answer else ()
+        config = path_of(words, CONTAINERD.cmdline.config) or CONTAINERD.config
+        _refuse_unwritable(host, engine, data_of(host, CONTAINERD.name, config, words) if answer else None)
+    ours = (PurePosixPath(each.binary) for each in _ours(engine, toolkit))
+    # One that is not there for anybody is told as such, and not as a matter of the engine's root.
+    refuse_unseen(replace(engine, pid=pid), (path for path in ours if host.exists(path)))
+    paths = paths_of(Path(f"/proc/{pid}")) if pid else PATH
+    monitor = _monitor(host, engine, toolkit, (*paths, *((exe.parent,) if exe else ()), OPT))
+    if monitor is None and before.monitor:
+        flaw = f"{before.monitor}, which holds each container, is no program any more"
+        raise _unable(engine, flaw, "install it again", "engine-not-proven")
+    return Below(str(socket or ""), str(monitor or ""))
+
+
+def silence(host: Host, engine: EngineState, words: tuple[str, ...]) -> str:
+    """Return why an engine may not answer that waits for its containerd; "" where that answers."""
+    socket = containerd_of(host, engine, words)
+    answer = _asked(host, socket) if socket is not None else None
+    return answer if isinstance(answer, str) else ""
+
+
+def containerd_of(
+    host: Host, engine: EngineState, words: tuple[str, ...], known: str = ""
+) -> PurePosixPath | None:
+    """Return where the containerd listens that Docker uses, started with these words; None for others.
+
+    As dockerd itself decides: what it is told, else one that it has started, else one that is there.
+    """
+    if ENGINES[engine.name].api is not Api.DOCKER:
+        return None
+    told = place_of(host, words, CONTAINERD_FLAG, engine.config, "containerd")
+    if told is not None:
+        # One that has ended takes its socket with it: the directory tells that it would be seen from here.
+        return told if host.exists(told.parent) else None
+    own = PurePosixPath(value_of(words, EXEC_ROOT_FLAG) or EXEC_ROOT, OWN)
+    there = next((each for each in (own, USUAL) if host.exists(each)), None)
+    return there or (PurePosixPath(known) if known else None)
+
+
+def _refuse_unwritable(
+    host: Host,
+    engine: EngineState,
+    place: PurePosixPath | None,
+    what: str = "where the files of containers are",
+) -> None:
+    if place is None or not host.exists(place):
+        return
+    if is_full(host, place):
+        raise _unable(engine, f"{place}, {what}, is full", "make room there", "no-space")
+    if READ_ONLY in mounted(host, place, engine.pid):
+        flaw = f"{place}, {what}, is mounted {READ_ONLY}"
+        remedy = "see dmesg on the node, and mount it with -o remount,rw once the disk is well"
+        raise _unable(engine, flaw, remedy, "engine-not-proven")
+
+
+def _asked(host: Host, socket: PurePosixPath) -> Peer | str | None:
+    """Return the containerd that answers, None where it is not seen, or why none could start a container."""
+    try:
+        peer = processes.peer_of(host.local_path(socket), greeting=processes.HTTP2_PREFACE, timeout_s=ASK_S)
+    except InstallerError:  # not to be connected to from here, which says nothing about it
+        return None
+    match peer:
+        case NotServing():
+            return f"its containerd does not run: nobody listens on {socket}"
+        case Silent(reason):
+            return f"its containerd hangs: {reason} on {socket}"
+        case Unseen():
+            return None
+        case Peer():
+            return peer
+
+
+def _monitor(
+    host: Host, engine: EngineState, toolkit: PurePosixPath, places: Iterable[PurePosixPath]
+) -> PurePosixPath | None:
+    """Return the program that is to hold a container: as its runtime says, else where it is looked for.
+
+    None where it is not there for the default runtime, or for one of ours.
+    """
+    kind, places, found = ENGINES[engine.name].state.monitor, tuple(places), None
+    for said in _said(engine, kind, toolkit):
+        candidates = (said,) if said else (place / MONITORS[kind] for place in places)
+        there = next((path for path in candidates if can_be_started(host, path)), None)
+        if there is None:
+            return None
+        found = found or there
+    return found
+
+
+def _said(engine: EngineState, kind: Monitor, toolkit: PurePosixPath) -> Iterator[PurePosixPath | None]:
+    """Yield where the default runtime has that program, and each of ours; None for one that does not say."""
+    serving = engine.serving
+    default = serving.handlers.get(serving.default) if serving else None
+    for handler in (default or Runtime(), *_ours(engine, toolkit)):
+        said = {name.lower().replace("_", ""): value for name, value in handler.table.items()}
+        paths = (said.get(name) for name in NAMED_BY[kind])
+        yield next(
+            (PurePosixPath(path) for path in paths if isinstance(path, str) and path.startswith("/")), None
+        )
+
+
+def _ours(engine: EngineState, toolkit: PurePosixPath) -> tuple[Runtime, ...]:
+    handlers = engine.serving.handlers.values() if engine.serving else ()
+    return tuple(each for each in handlers if each.binary.startswith(f"{toolkit}/"))
+
+
+def _unable(engine: EngineState, flaw: str, remedy: str, code: Code) -> InstallerError:
+    return InstallerError(f"start containers with {engine.title} ({flaw})", remedy=remedy, code=code)
+
+
+def refuse_unseen(engine: EngineState, binaries: Iterable[PurePosixPath]) -> None:
+    """Raise where the engine would not find our runtimes: nobody complains before a container is started.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    if engine.pid is None:
+        return
+    for path in binaries:
+        try:
+            theirs = Host.under(PurePosixPath(f"/proc/{engine.pid}/root"))
+            there = not theirs.names(ROOT) or theirs.kind(path) is Kind.FILE
+        except InstallerError:  # without CAP_SYS_PTRACE nobody looks into another process's root
+            return
+        if not there:
+            raise InstallerError(
+                f"configure {engine.title} ({path} is not there for pid {engine.pid}, which looks elsewhere)",
+                remedy=Remedy(
+                    "make ",
+                    Option("install-dir"),
+                    ", or the mount that holds it, the directory that the host sees",
+                ),
+                code="toolkit-not-visible",
+            )
+
+
+def state_of(name: str) -> tuple[PurePosixPath, ...]:
+    """Return where an engine usually has the state of its containers; Docker has more than one place."""
+    return (
+        ENGINES[name].state.usual,
+        *((CONTAINERD.state.usual,) if ENGINES[name].api is Api.DOCKER else ()),
+    )
+
+
+def writes_to(name: str) -> tuple[PurePosixPath, ...]:
+    """Return where an engine usually has the files of its containers."""
+    names = (name, *((CONTAINERD.name,) if ENGINES[name].api is Api.DOCKER else ()))
+    return tuple(data.usual for each in names if (data := ENGINES[each].data))
+
+
+def data_of(host: Host, name: str, config: PurePosixPath, words: tuple[str, ...]) -> PurePosixPath | None:
+    """Return where an engine that was started with these words has the files of its containers."""
+    if (data := ENGINES[name].data) is None:
+        return None
+    return place_of(host, words, data.flags, config, data.key) or data.usual
+
+
+def crowded(host: Host, names: Iterable[str]) -> Iterator[PurePosixPath]:
+    """Yield where these engines have the state of containers, and have no room for one more."""
+    places = dict.fromkeys(place for name in names for place in state_of(name))
+    yield from (place for place in places if is_full(host, place))
+
+
+def mounted(host: Host, path: PurePosixPath, pid: int | None = None) -> tuple[str, ...]:
+    """Return how the file system of ``path`` is mounted for a process: ours may be mounted otherwise."""
+    for root in (f"/proc/{pid}/root",) if pid else ():
+        with suppress(InstallerError):
+            return Host.under(PurePosixPath(root)).mounted(path)
+    with suppress(InstallerError):
+        return host.mounted(path)
+    return ()

@@ -1,0 +1,208 @@
+"""What the running dockerd says it can start, which is not always what daemon.json says."""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from installer.errors import InstallerError
+from installer.host.devices import size_of
+from installer.host.files import Host, told_by_root
+from installer.model.effective import EffectiveConfig, Runtime
+
+if TYPE_CHECKING:
+    from installer.engines.docker.client import Client
+
+PODMAN: Final = "Libpod-Api-Version"  # in the header of each answer of Podman's
+
+
+class NotServedError(InstallerError):
+    """It is not the host's own dockerd that answers Docker's API; ``reason`` says who does."""
+
+    usual = "engine-unknown"
+
+    def __init__(self, reason: str, *, remedy: str) -> None:
+        super().__init__(f"configure Docker ({reason})", remedy=f"leave docker out of --runtime{remedy}")
+        self.reason = reason
+
+
+class DockerInfo(Struct, frozen=True):
+    """What dockerd serves now; the binary of a runtime is "" if it is given by type, not by path."""
+
+    serving: EffectiveConfig
+    version: str
+
+
+class DockerContainer(Struct, frozen=True):
+    """One container; ``runtime`` is the name it was created with, the default's included.
+
+    ``restarting`` is one that has ended and that dockerd is about to start again: it counts as running, too.
+    """
+
+    id: str
+    name: str
+    runtime: str
+    running: bool
+    restarting: bool = False
+
+
+def info(address: Path, *, timeout_s: float) -> DockerInfo:
+    """Ask dockerd what it serves.
+
+    Raises:
+        NotServedError: it is Podman, rootless, or the snap.
+        InstallerError: it cannot be reached, does not answer in time, or not like a dockerd.
+    """
+    with _understood(address, timeout_s) as client:
+        answer = client.info()
+        _refuse_others(address, client.answer.headers, answer)
+        return DockerInfo(
+            serving=EffectiveConfig(
+                {
+                    # ``status`` is what the program says of itself, and no setting.
+                    name: Runtime(
+                        runtime.get("path") or "", {k: v for k, v in runtime.items() if k != "status"}
+                    )
+                    for name, runtime in answer["Runtimes"].items()
+                },
+                answer["DefaultRuntime"],
+                # 20.10 has no such key, nor CDI.
+                cdi=bool(answer["CDISpecDirs"]) if "CDISpecDirs" in answer else None,
+                cdi_dirs=tuple(map(PurePosixPath, answer.get("CDISpecDirs") or ())),
+            ),
+            version=answer["ServerVersion"],
+        )
+
+
+def settings(address: Path, *, timeout_s: float) -> tuple[str, bool | None]:
+    """Return the cgroup driver, systemd or cgroupfs, and live-restore; "" and None where it does not tell."""
+    with suppress(InstallerError), _understood(address, timeout_s) as client:
+        said = client.info()
+        live = said.get("LiveRestoreEnabled")
+        return str(said.get("CgroupDriver", "")), live if isinstance(live, bool) else None
+    return "", None
+
+
+def _refuse_others(address: Path, headers: Mapping[str, str], answer: Mapping[str, Any]) -> None:
+    """Raise where it is not a dockerd of the host's own that answers."""
+    without = "takes GPUs by CDI, without a runtime of ours"
+    if PODMAN in headers:
+        reason = f"Podman answers on {address}, and reads no daemon.json"
+        raise NotServedError(reason, remedy=f"; Podman {without}")
+    if "name=rootless" in (answer.get("SecurityOptions") or ()):
+        reason = f"the dockerd on {address} is rootless, its config is in its user's home"
+        raise NotServedError(reason, remedy=f"; rootless Docker {without}")
+    if str(answer.get("DockerRootDir", "")).startswith("/var/snap/"):
+        reason = f"the dockerd on {address} is that of the snap, which does not see our files"
+        raise NotServedError(reason, remedy=", or install Docker from a package")
+
+
+def reloads_since(socket_path: Path, moment_s: float, *, timeout_s: float) -> int:
+    """Return how many reloads dockerd has completed since ``moment_s``, in seconds of the wall clock.
+
+    A reload is asynchronous, and one that fails is only in dockerd's log; each that succeeds is an
+    event (engine-facts.md#dockerd-reload-event).
+
+    Raises:
+        InstallerError: as ``info``.
+    """
+    window = {"since": f"{moment_s:.9f}", "until": f"{time.time():.9f}"}
+    wanted = json.dumps({"type": ["daemon"], "event": ["reload"]})
+    with _understood(socket_path, timeout_s) as client:
+        # Not by the SDK's events(), which knows no deadline.
+        said = client.get(f"{client.base_url}/events", params={**window, "filters": wanted})
+        said.raise_for_status()
+        return len(said.content.splitlines())
+
+
+def containers(socket_path: Path, *, timeout_s: float) -> tuple[DockerContainer, ...]:
+    """Return all containers, the stopped ones included.
+
+    Raises:
+        InstallerError: as ``info``.
+    """
+    found = []
+    with _understood(socket_path, timeout_s) as client:
+        from docker.errors import APIError
+
+        for listed in client.containers(all=True):
+            try:
+                said = client.inspect_container(listed["Id"])
+            except APIError:  # removed meanwhile
+                continue
+            name, runtime = said["Name"].lstrip("/"), said["HostConfig"].get("Runtime") or ""
+            running, restarting = bool(said["State"]["Running"]), bool(said["State"]["Restarting"])
+            found.append(DockerContainer(said["Id"], name, runtime, running, restarting))
+    return tuple(found)
+
+
+@contextmanager
+def _understood(address: Path, timeout_s: float) -> Iterator["Client"]:
+    """Yield who asks, with one deadline for all; whatever goes wrong becomes an InstallerError."""
+    try:
+        address.lstat()  # on a node without Docker the SDK is not loaded
+        from installer.engines.docker.client import Client
+
+        with Client(address, timeout_s) as client:
+            yield client
+    except TimeoutError as error:
+        raise InstallerError(
+            f"get an answer from dockerd on {address} within {timeout_s:g} s",
+            remedy="check that dockerd is well",
+            code="engine-not-answering",
+        ) from error
+    except (AttributeError, KeyError, RecursionError, TypeError, json.JSONDecodeError) as error:
+        raise InstallerError(
+            f"understand what answers on {address} ({error!r})",
+            remedy="check that it is dockerd's socket",
+            code="engine-unknown",
+        ) from error
+    except (OSError, ValueError) as error:
+        said = getattr(error, "response", None)
+        reason = error if said is None else f"{said.status_code} {said.reason}"
+        raise InstallerError(
+            f"ask dockerd on {address} ({reason})",
+            remedy="check that dockerd runs and that this is its socket",
+            code="engine-not-answering",
+        ) from error
+
+
+ID: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = re.compile(r"/?([a-zA-Z0-9][a-zA-Z0-9_.-]{0,254})")  # moby's daemon/names
+MAX_BYTES: Final = 1 << 20  # of one file; a usual one has 3 kB
+SHORT_ID: Final = 12
+
+
+def containers_on_disk(host: Host, data_root: PurePosixPath) -> tuple[DockerContainer, ...]:
+    """Return all containers, none of them running: what the files say of that is of the past.
+
+    The files are the same with dockerd 20.10, 26.1 and 28.5.
+    """
+    directory = data_root / "containers"
+    found = []
+    try:
+        names = host.names(directory)
+    except InstallerError:
+        return ()
+    for name in filter(ID.fullmatch, names):
+        runtime = _object(host, directory / name / "hostconfig.json").get("Runtime")
+        if isinstance(runtime, str) and runtime:
+            said = _object(host, directory / name / "config.v2.json").get("Name")
+            called = NAME.fullmatch(said) if isinstance(said, str) else None
+            found.append(
+                DockerContainer(name, called[1] if called else name[:SHORT_ID], runtime, running=False)
+            )
+    return tuple(found)
+
+
+def _object(host: Host, path: PurePosixPath) -> dict[str, Any]:
+    """Return the JSON object in a file of root's; an empty one where there is none."""
+    with suppress(InstallerError):
+        if size_of(host, path) <= MAX_BYTES:
+            return told_by_root(host, path, dict[str, Any]) or {}
+    return {}

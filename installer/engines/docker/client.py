@@ -1,0 +1,41 @@
+"""The docker SDK on one socket: one deadline for all that is asked, bounded answers, nobody's settings."""
+
+import io
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import docker  # noqa: TID253 - this module is imported where it is used
+from docker.utils.proxy import ProxyConfig  # noqa: TID253
+from requests import PreparedRequest, Response, Session
+from urllib3 import HTTPResponse
+
+from installer.host.sockets import ask_http
+
+OLDEST: Final = "1.41"  # the API of 20.10, for what the SDK may use; dockerd is asked without a version
+
+
+class Client(docker.APIClient):
+    """Asks within ``timeout_s`` from now; raises OSError, of which APIError is one, or AnswerError."""
+
+    def __init__(self, address: Path, timeout_s: float) -> None:
+        Session.__init__(self)  # APIClient's own reads ~/.docker/config.json
+        self.trust_env = False
+        self.headers["Connection"] = "close"
+        self.base_url, self.timeout, self._version = "http+docker://dockerd", int(timeout_s), OLDEST
+        self._general_configs: dict[str, Any] = {}
+        self._proxy_configs = ProxyConfig()
+        self._address, self._deadline = address, time.monotonic() + timeout_s
+        self.answer = Response()  # the latest
+
+    def send(self, request: PreparedRequest, *, stream: bool | None = False, **_: Any) -> Response:
+        """Send all that the SDK asks, each over a connection of its own."""
+        path = request.path_url.removeprefix(f"/v{OLDEST}")
+        words = (str(request.method), path, request.body, request.headers)
+        said, body = ask_http(self._address, words, deadline=self._deadline, stream=bool(stream))
+        self.answer = answer = Response()
+        answer.status_code, answer.reason, answer.url = said.status, said.reason, path
+        answer.encoding = "utf-8"  # never guessed, and nothing is unpacked
+        answer.headers.update(said.getheaders())
+        answer.raw = HTTPResponse(said if stream else io.BytesIO(body), preload_content=False)
+        return answer

@@ -1,0 +1,351 @@
+"""What an engine has in force with texts in memory, or will have at its next start: its own program tells."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.config_text import Edit, Syntax, Tree, Value, parse
+from installer.engines import ENGINES
+from installer.engines.command_line import PATH, Started, started, without
+from installer.engines.config_edits import RUNTIMES, runtime_of, text_of, value_at
+from installer.engines.config_files import TICK_S, contents_of, with_configs, with_readable_configs
+from installer.engines.containerd.effective import CDI
+from installer.engines.observe import with_start
+from installer.engines.reloading import elsewhere
+from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us, texts_alone
+from installer.errors import ConflictError, InstallerError
+from installer.host.files import Host
+from installer.host.inodes import changed_s
+from installer.host.processes import started_in
+from installer.host.programs import ENVIRONMENT, Held, Ran, can_be_started, held_directory, held_texts, run_in
+from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry
+from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.files import File, Kind
+from installer.model.record import EngineRow, Record
+from installer.model.steps import Step, WriteConfig
+
+ANSWER_S: Final = 5.0
+ROOT: Final = PurePosixPath("/")
+MONITOR: Final = "monitor_path"
+PINNS: Final = ("crio", "runtime", "pinns_path")
+UNKNOWN_FLAG: Final = "unknown flag"  # dockerd 20.10 has no --validate
+
+
+class Trials:
+    """Asks engines' own programs, in the host's own root, each question once.
+
+    Texts are handed over in memory: no secret of a config gets onto a disk, and nothing is
+    left by a crash. Where a program cannot be run the texts alone have to tell; the running engine is asked
+    afterwards in any case.
+    """
+
+    def __init__(self, host: Host, contents: Texts) -> None:
+        self._host = host
+        self._contents = contents
+        self._unasked: dict[str, str] = {}
+        self._known: dict[tuple[str, tuple[tuple[PurePosixPath, str], ...]], EffectiveConfig] = {}
+
+    def unvalidated(self, steps: Iterable[Step]) -> Iterator[str]:
+        """Yield the engines that are given a text which their programs have not read, and why."""
+        written = {step.engine for step in steps if isinstance(step, WriteConfig)}
+        for name, reason in self._unasked.items():
+            if name in written:
+                yield f"the config of {name} is not validated: {reason}"
+
+    def __call__(self, engine: EngineState, texts: Texts) -> EffectiveConfig:
+        """Return what ``engine`` would have in force with ``texts`` in the place of those that lie there.
+
+        Raises:
+            InstallerError: its program says what nobody understands.
+        """
+        there = {path: self._contents.get(path) for path in engine.files} | dict(texts)
+        files = {path: file for path, file in there.items() if file is not None}
+        key = engine.name, tuple((path, files[path].digest) for path in sorted(files))
+        if key not in self._known:
+            self._known[key] = self._asked(engine, files)
+        return self._known[key]
+
+    def _asked(self, engine: EngineState, files: Mapping[PurePosixPath, File]) -> EffectiveConfig:
+        try:
+            told = texts_alone(engine, files)
+        except InstallerError as error:
+            told = EffectiveConfig({}, "", broken=error.problem)
+        if not told.broken and (missing := self._missing(engine, files, told)):
+            return EffectiveConfig({}, "", broken=f"{missing} is no program")
+        row, program = ENGINES[engine.name], self._program(engine)
+        if row.check is None or engine.hook is not None:
+            return told
+        if program is None:
+            self._unasked[engine.name] = "its program is not known here"
+            return told
+        check = row.check(_question(engine, files))
+        ran = self._ran(program, engine, check)
+        if ran is None:
+            self._unasked[engine.name] = f"{program} cannot tell here"
+            return told
+        if ran.returncode and UNKNOWN_FLAG not in ran.stderr:
+            return EffectiveConfig({}, "", undefined=told.undefined, broken=f"{program}: {ran.last_line}")
+        return told if told.broken or check.says is None else check.says(ran.stdout)
+
+    def _missing(
+        self, engine: EngineState, files: Mapping[PurePosixPath, File], told: EffectiveConfig
+    ) -> str:
+        """Return what CRI-O does not start without and ``crio config`` does not look for; "" for nothing.
+
+        As CRI-O 1.37 validates on execution (pkg/config/config.go); what a word names is not looked for.
+        """
+        if engine.serving is None or ENGINES[engine.name].state.monitor is not Monitor.CONMON:
+            return ""
+        said = [value_at(tree, PINNS) for tree in config_files(engine, files).trees.values()]
+        named = {f"the {MONITOR} of {name}": one.table.get(MONITOR) for name, one in told.handlers.items()}
+        named["its pinns_path"] = next((path for path in reversed(said) if path), "")
+        return next(
+            (
+                f"{what}, {path},"
+                for what, path in named.items()
+                if isinstance(path, str)
+                and path.startswith("/")
+                and not can_be_started(self._host, PurePosixPath(path))
+            ),
+            "",
+        )
+
+    def _program(self, engine: EngineState) -> PurePosixPath | None:
+        """Return what the engine runs, if it goes by its name: others would take the words differently."""
+        row, host = ENGINES[engine.name], self._host
+        name = row.process
+        if engine.exe is not None:
+            return engine.exe if engine.exe.name == name and host.kind(engine.exe) is Kind.FILE else None
+        usual = (row.program,) if row.program else tuple(place / name for place in PATH)
+        return next((path for path in usual if host.kind(path) is Kind.FILE), None)
+
+    def _ran(self, program: PurePosixPath, engine: EngineState, check: Check) -> Ran | None:
+        """Ask as the running engine was started.
+
+        Where nobody can tell how, what a program whose answer depends on it has to say of the present config
+        too, with which it runs, is no reason against another: it comes of flags or an environment that it has
+        not got.
+        """
+        as_running = started(self._host, engine)
+        ran = self._staged(program, check, as_running)
+        if as_running is not None or not check.by_start:
+            return ran
+        if ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
+            return ran
+        present = {path: file for path in engine.files if (file := self._contents.get(path))}
+        ask = ENGINES[engine.name].check
+        before = self._staged(program, ask(_question(engine, present)), None) if ask else None
+        return None if before is None or before.last_line == ran.last_line else ran
+
+    def _staged(self, program: PurePosixPath, check: Check, as_running: Started | None) -> Ran | None:
+        """Put the texts where only the program finds them, and run it."""
+        with ExitStack() as stack:
+            held = stack.enter_context(held_texts(len(check.paths)))
+            places = dict(zip(check.paths, held, strict=True))
+            for path, text in check.texts(lambda path: places[path].name).items():
+                places[path].fill(text)
+            for path, texts in check.beside.items():
+                places[path] = stack.enter_context(held_directory(texts))
+            told = as_running.words if as_running and check.given is not None else ()
+            given = without(told, check.given or ())
+            words = [places[word].name if isinstance(word, PurePosixPath) else word for word in check.words]
+            return self._run(program, [*words, *given, *check.last], places, as_running)
+
+    def _run(
+        self,
+        program: PurePosixPath,
+        words: Sequence[str],
+        places: Mapping[PurePosixPath, Held],
+        as_running: Started | None = None,
+    ) -> Ran | None:
+        """Run a program that is given ``places``; in what it says they have the names that the host knows."""
+        ran = run_in(
+            self._host.local_path(ROOT),
+            [str(program), *words],
+            timeout_s=ANSWER_S,
+            environment=ENVIRONMENT | dict(as_running.environment if as_running else {}),
+            fds=[place.fd for place in places.values()],
+        )
+        if ran is None:
+            return None
+        said = ran.stderr
+        # The longest first: /proc/self/fd/1 begins the name of /proc/self/fd/11 too.
+        for path, place in sorted(places.items(), key=lambda each: -len(each[1].name)):
+            said = said.replace(place.name, str(path))
+        return replace(ran, stderr=said)
+
+
+def _question(engine: EngineState, files: Mapping[PurePosixPath, File]) -> Question:
+    texts = {path: text_of(file, path) for path, file in files.items()}
+    rendered = ENGINES[engine.name].rendered(engine.config) or engine.config
+    return Question(engine.config, engine.drop_in, texts, text_of(engine.rendered, rendered))
+
+
+def refuse_changed(
+    host: Host, engine: EngineState, seen: Mapping[PurePosixPath, str], done: Iterable[Step]
+) -> None:
+    """Raise where an engine would not come up with what others have written since the gate was asked.
+
+    ``seen`` are the digests of what was read then, ``done`` the steps since. Where nothing has changed but by
+    these nobody is asked.
+
+    Raises:
+        ConflictError: it would not; or it is signalled, and nobody knows what it makes of such a text.
+    """
+    if error := with_start(host, engine).not_restarted:
+        raise ConflictError(error.problem, remedy=error.remedy, code=error.code)
+    try:
+        broken = _broken(host, engine, {**seen, **_written(done)})
+    except InstallerError as error:
+        broken = error.problem
+    if broken:
+        verb = "reload" if ENGINES[engine.name].reload is ReloadMethod.HUP else "restart"
+        raise ConflictError(
+            f"{verb} {engine.title} ({broken})",
+            remedy=f"look at what has just been written to the config of {engine.title}, then run again",
+        )
+
+
+def _written(steps: Iterable[Step]) -> dict[PurePosixPath, str]:
+    return {
+        step.path: step.after.digest if step.after else "" for step in steps if isinstance(step, WriteConfig)
+    }
+
+
+def _broken(host: Host, engine: EngineState, expected: Mapping[PurePosixPath, str]) -> str:
+    """Return why an engine would not come up, "" where it would or nothing has changed."""
+    now = with_readable_configs(host, ENGINES[engine.name], engine)
+    now = replace(now, files=tuple(dict.fromkeys((*now.files, *engine.files))))
+    contents = contents_of(host, now.files)
+    changed = [
+        path for path, file in contents.items() if (file.digest if file else "") != expected.get(path, "")
+    ]
+    changed += sorted(now.unreadable - engine.unreadable)
+    if not changed:
+        return ""
+    names = ", ".join(map(str, changed))
+    if ENGINES[engine.name].reload is ReloadMethod.HUP:
+        return f"somebody else has just written {names}"
+    after = Trials(host, contents)(now, contents)
+    if engine.serving is None and after.rest_digest:
+        return ""  # its CRI is off, and was before
+    reason = after.fatal or "; ".join(error.problem for error in elsewhere(engine, after))
+    return reason and f"it would not come up again, somebody else has just written {names}: {reason}"
+
+
+def refusals(host: Host, engines: Iterable[EngineState]) -> dict[str, str]:
+    """Return why engines that serve would not come up with the configs that lie there, by name.
+
+    Their own programs are asked, as at the gate; nothing is said of an engine that would.
+    """
+    found = {each.name: _refusal(host, each) for each in engines if each.serving is not None}
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def _refusal(host: Host, engine: EngineState) -> str:
+    now = with_readable_configs(host, ENGINES[engine.name], engine)
+    try:
+        contents = contents_of(host, now.files)
+        return Trials(host, contents)(now, contents).fatal
+    except InstallerError as error:
+        return error.problem
+
+
+def lacking(
+    host: Host, row: EngineRow, record: Record
+) -> tuple[str, tuple[str, ...], Callable[[Edit], bool], InstallerError | None]:
+    """Return why an engine would not come up, what it would not serve, and whether it has an edit in force.
+
+    Last comes why no install can mend that.
+
+    Texts that are as its last install left them are proven; of others its own program says what they come to.
+
+    Raises:
+        InstallerError: a config cannot be read, or is not valid.
+    """
+    engine = ENGINES[row.name]
+    if row.config is None or engine.finds:
+        return "", (), lambda _: False, None
+    paths = (each.path for each in record.configs if each.engine == row.name and each.written)
+    drop_in = next((path for path in paths if path != row.config), engine.drop_in)
+    facts = EngineState(
+        row.name, row.config, drop_in, None, (), row.socket, row.unit, version=row.version, state=row.state
+    )
+    facts = with_configs(host, engine, facts)
+    contents = contents_of(host, facts.files)
+    if row.proven == digest_of(contents) and not facts.unreadable:
+        return "", (), lambda _: True, None
+    ask = Trials(host, contents)
+    found = ask(facts, contents)
+    asked = bool(found.rest_digest)
+    if found.fatal:
+        return found.fatal, (), lambda _: False, None
+    inherited, refused = _inherited(row, record, facts, contents, ask)
+    lacks = tuple(_lacking(row, found, inherited))
+    return "", lacks, lambda edit: asked and _in_force(found, edit), refused
+
+
+def _in_force(found: EffectiveConfig, edit: Edit) -> bool:
+    """Tell whether an engine has in force what an edit has made, but for programs and the default."""
+    if (name := runtime_of(edit.key)) == "":
+        return edit.key[-1:] != (CDI,) or found.cdi is True
+    if name not in found.handlers or edit.after is None:
+        return False
+    table: Value = parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
+    for part in reversed(edit.key[edit.key.index(RUNTIMES) + 2 :]):
+        table = {part: table}
+    handler = found.handlers[name]
+    return isinstance(table, Mapping) and handler.shows(Runtime(handler.binary, table))
+
+
+def _inherited(
+    row: EngineRow, record: Record, engine: EngineState, contents: Texts, ask: Ask
+) -> tuple[Mapping[str, Tree], InstallerError | None]:
+    """Return what an install would have the engine show of our runtimes, where its own program tells.
+
+    And why it can have it show nothing.
+    """
+    known = {each.path: None for each in record.configs} | dict(contents)
+    # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
+    facts = Facts((engine,), known, {}, frozenset(), (), ToolkitFacts(), record, lost=frozenset(known))
+    before = ask(engine, texts := files_without_us(engine, facts))
+    entries = tuple(RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes)
+    told = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
+    try:
+        files = replace(config_files(engine, texts), before=before)
+        decision = next(iter(ENGINES[row.name].edits(files, entries, Extras())))
+    except InstallerError as error:
+        return {}, error
+    return decision.shown if told else {}, None
+
+
+def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tree]) -> Iterator[str]:
+    for name, binary in row.runtimes:
+        handler = found.handlers.get(name)
+        if handler is None:
+            yield f"the runtime {name} is not defined"
+        elif handler.binary != str(binary):
+            yield f"the runtime {name} starts {handler.binary or 'something else'}"
+        elif not handler.shows(Runtime(handler.binary, inherited.get(name, {}))):
+            yield f"the options that the runtime {name} inherits have changed"
+    if row.default and found.default != row.default:
+        yield f"the default runtime is {found.default}, not {row.default}"
+
+
+def unread(host: Host, record: Record, engine: EngineState) -> bool:
+    """Tell whether somebody else has written to a config since the start of an engine that we see."""
+    ours = {digest for row in record.configs for digest in row.ours}
+    with suppress(OSError):
+        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        since_s = booted_s + started_in(Path(f"/proc/{engine.pid}/stat").read_text())
+        return any(
+            changed_s(host.local_path(path)) > since_s + TICK_S
+            for path in engine.files
+            if (file := host.read(path)) is not None and file.digest not in ours
+        )
+    return False

@@ -1,0 +1,153 @@
+"""k0s: it makes the config of its containerd of drop-ins that it watches, and restarts that by itself."""
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.config_text import Syntax, Tree, Want, apply, parse
+from installer.engines.containerd import config as containerd
+from installer.engines.containerd import effective as containerd_effect
+from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
+from installer.engines.containerd.tables import DEFAULT, V2_PLUGIN, merged, patterns
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import (
+    Check,
+    CommandLine,
+    ConfigFiles,
+    Decision,
+    DropIns,
+    Extras,
+    Generated,
+    Question,
+    ReloadMethod,
+    RuntimeEntry,
+    State,
+    leaves,
+    table,
+)
+
+DIRECTORY: Final = PurePosixPath("/etc/k0s/containerd.d")
+NAMES: Final = "*.toml"
+# Before 1.36, with containerd 1.7: what drop-ins say of CRI is merged into this file, on top of what
+# containerd has by itself (k0s v1.35.7 pkg/component/worker/containerd/configurer.go). Later ones leave it to
+# containerd 2, which imports the directory.
+MERGED: Final = PurePosixPath("/run/k0s/containerd-cri.toml")
+NEW_SCHEMA: Final = 3
+DEFAULTS: Final[Tree] = {
+    "version": 2,
+    "plugins": {
+        V2_PLUGIN: {
+            "containerd": {DEFAULT: BUILT_IN, "runtimes": {BUILT_IN: {"runtime_type": RUNC_TYPE}}},
+        }
+    },
+}
+
+
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+    """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
+
+    Raises:
+        InstallerError: the root file is not there, or is another's, and does not take the drop-in.
+    """
+    if files.config not in files.trees:
+        raise InstallerError(
+            f"configure k0s in {files.drop_in} ({files.config} is not there: k0s writes it when it starts)",
+            remedy="restart k0s, then run again",
+        )
+    if _merges(files.config, files.trees):
+        root = merged(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
+        # k0s merges as containerd 2 does.
+        files = replace(files, trees={**files.trees, files.config: root}, version=(2,))
+    found = containerd.edits(files, entries, extras)
+    ways = [each for each in found if {file.path for file in each.files} == {files.drop_in}]
+    if not ways:
+        raise InstallerError(
+            f"configure k0s in {files.drop_in} ({files.config} is not managed by k0s, and does not take it)",
+            remedy=f"remove {files.config} and restart k0s, which writes it anew, or import "
+            f"{DIRECTORY / NAMES} there for a containerd 2",
+        )
+    yield from ways
+
+
+def effect(files: ConfigFiles) -> EffectiveConfig:
+    """Return what the texts alone tell.
+
+    Raises:
+        InstallerError: a value has another type than containerd counts on.
+    """
+    return containerd_effect.effect(replace(files, trees=_as_read(files.config, files.trees)))
+
+
+def check(question: Question) -> Check:
+    """Return how containerd is asked, with what k0s would make of its drop-ins."""
+    config, texts = question.config, question.texts
+    trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
+    if _merges(config, trees):
+        read = _as_read(config, trees)
+        wants = [Want(key, value) for key, value in leaves(read[config])]
+        root, _ = apply("", wants, Syntax.TOML, name=str(config))
+        texts = {config: root, **{path: texts[path] for path in read if path != config}}
+    return containerd_effect.check(replace(question, texts=texts))
+
+
+def refuses(drop_in: Tree) -> str:
+    """Return what a k0s of 1.36 or later finds wrong with a drop-in, and does not start for.
+
+    (k0s v1.36.3 internal/pkg/sysinfo/probes/containerd.go).
+    """
+    if drop_in.get("version", NEW_SCHEMA) != NEW_SCHEMA:
+        return f"is of version {drop_in['version']}, which k0s refuses from 1.36 on"
+    plugins = drop_in.get("plugins")
+    old = isinstance(plugins, Mapping) and V2_PLUGIN in plugins
+    return f"names {V2_PLUGIN}, which k0s refuses from 1.36 on" if old else ""
+
+
+def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
+    """Tell whether k0s itself merges what drop-ins say of CRI."""
+    return any(path.name == MERGED.name for path in patterns(config, trees.get(config, {})))
+
+
+def _as_read(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> Mapping[PurePosixPath, Tree]:
+    """Return the texts as containerd gets to read them; all that is merged stands in the root file here."""
+    if not _merges(config, trees):
+        return trees
+    rest = {path: tree for path, tree in trees.items() if path != config}
+    cri = [path for path in sorted(rest) if V2_PLUGIN in table(rest[path], ("plugins",), path)]
+    root = reduce(merged, (rest.pop(path) for path in cri), DEFAULTS)
+    return {config: {**root, "imports": [str(path) for path in rest]}, **rest}
+
+
+K0S: Final = replace(
+    containerd.CONTAINERD,
+    name="k0s",
+    title="k0s",
+    config=PurePosixPath("/etc/k0s/containerd.toml"),
+    drop_in=DIRECTORY / "nvidia.toml",  # as k0s's own documentation names it for the GPU Operator
+    drop_in_dir=DIRECTORY,
+    drop_in_names=NAMES,
+    drop_ins=DropIns.READ,
+    socket=PurePosixPath("/run/k0s/containerd.sock"),
+    unit="k0sworker.service",
+    program=PurePosixPath("/var/lib/k0s/bin/containerd"),
+    cmdline=CommandLine(config=("--config", "-c")),
+    state=State(PurePosixPath("/run/k0s/containerd"), "--state", "state"),
+    data=None,
+    reload=ReloadMethod.ITSELF,
+    edits=edits,
+    check=check,
+    effect=effect,
+    relocated=lambda edits, _: edits,
+    # It waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
+    generated=Generated(
+        "",
+        ("k0sworker.service", "k0scontroller.service"),
+        start_s=20.0,
+        marks=("/k0s/",),
+        rendered=MERGED,
+        refuses=refuses,
+    ),
+)

@@ -1,0 +1,172 @@
+"""MicroK8s: the template that it makes the config of its containerd of at each start."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.config_text import Syntax, Tree, Value, Want, parse
+from installer.engines.containerd import config as containerd
+from installer.engines.containerd import effective as containerd_effect
+from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
+from installer.errors import InstallerError
+from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import (
+    Check,
+    CommandLine,
+    ConfigFiles,
+    Decision,
+    DropIns,
+    Extras,
+    FileWants,
+    Generated,
+    Question,
+    RuntimeEntry,
+    State,
+    leaves,
+)
+
+DATA: Final = PurePosixPath("/var/snap/microk8s")
+ARGS: Final = DATA / "current/args"
+TEMPLATE: Final = "containerd-template.toml"
+RENDERED: Final = PurePosixPath("containerd.toml")
+# What its wrapper puts in (microk8s-resources/wrappers/run-containerd-with-args): the first two depend on the
+# node, and the file that it has made tells of them.
+TYPE: Final = "RUNTIME_TYPE"
+USUAL: Final = {
+    "SNAPSHOTTER": "overlayfs",
+    TYPE: RUNC_TYPE,
+    "SNAP": "/snap/microk8s/current",
+    "SNAP_DATA": "/var/snap/microk8s/current",
+}
+ALWAYS: Final = {"RUNTIME": BUILT_IN}
+SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, its name, after it
+VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
+
+
+def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+    """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
+
+    Raises:
+        InstallerError: there is no template; containerd could not read the result in any place, or CRI is
+            switched off.
+    """
+    if files.config not in files.trees:
+        raise InstallerError(
+            f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",
+            remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
+        )
+    template, values = files.trees.get(files.config, {}), _values(files)
+    for decision in containerd.edits(_as_read(files), entries, extras):
+        worded = (
+            _in_template(file, template, values) if file.path == files.config else file
+            for file in decision.files
+        )
+        yield replace(decision, files=tuple(worded))
+
+
+def effect(files: ConfigFiles) -> EffectiveConfig:
+    """Return what the texts alone tell.
+
+    Raises:
+        InstallerError: a value has another type than containerd counts on.
+    """
+    return containerd_effect.effect(_as_read(files))
+
+
+def check(question: Question) -> Check:
+    """Return how containerd is asked: with what its template would become."""
+    path, texts = question.config, question.texts
+    template = texts.get(path, "")
+    values = _known(parse(template, Syntax.TOML, name=str(path)), question.rendered)
+    return containerd_effect.check(replace(question, texts={**texts, path: _filled(template, values)}))
+
+
+def _as_read(files: ConfigFiles) -> ConfigFiles:
+    """Return the files with the template as it will be rendered."""
+    values = _values(files)
+    tree = {name: _all_filled(value, values) for name, value in files.trees.get(files.config, {}).items()}
+    return replace(files, trees={**files.trees, files.config: tree})
+
+
+def _values(files: ConfigFiles) -> Mapping[str, str]:
+    text = files.rendered.content.decode(errors="replace") if files.rendered else ""
+    return _known(files.trees.get(files.config, {}), text)
+
+
+def _known(template: Tree, rendered: str) -> Mapping[str, str]:
+    """Return what stands for each variable, as the text tells that was rendered last."""
+    values, made = dict(USUAL), {}
+    with suppress(InstallerError):  # it is nobody's to correct, and made anew
+        made = dict(leaves(parse(rendered, Syntax.TOML, name=str(RENDERED))))
+    for key, said in leaves(template):
+        parts, found = VARIABLE.split(said) if isinstance(said, str) else [], made.get(key)
+        if len(parts) == SPLIT_BY_ONE and isinstance(found, str):
+            before, name, after = parts
+            if found.startswith(before) and found.endswith(after):
+                values[name] = found[len(before) : len(found) - len(after)]
+    return values | ALWAYS
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return VARIABLE.sub(lambda found: values[found[1]], text)
+
+
+def _all_filled(value: Value, values: Mapping[str, str]) -> Value:
+    if isinstance(value, Mapping):
+        return {name: _all_filled(each, values) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_all_filled(each, values) for each in value]
+    return _filled(value, values) if isinstance(value, str) else value
+
+
+def _in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
+    """Return what is wanted of the template, in its own words.
+
+    What it says by a variable stays so; and a new runtime gets the type of runc, which depends on the boot
+    (cgroups of version 1 or 2), by the same variable.
+    """
+    said = dict(leaves(template))
+    by_variable = {values[TYPE]: f"${{{TYPE}}}"} if f"${{{TYPE}}}" in said.values() else {}
+
+    def worded(want: Want) -> Want:
+        now = said.get(want.key)
+        if isinstance(now, str) and _filled(now, values) == want.value:
+            return replace(want, value=now)
+        if now is None and want.key[-1] == "runtime_type":
+            return replace(want, value=by_variable.get(str(want.value), want.value))
+        return want
+
+    return replace(file, wants=tuple(map(worded, file.wants)))
+
+
+MICROK8S: Final = replace(
+    containerd.CONTAINERD,
+    name="microk8s",
+    title="MicroK8s",
+    config=ARGS / TEMPLATE,
+    drop_ins=DropIns.NONE,
+    socket=PurePosixPath("/var/snap/microk8s/common/run/containerd.sock"),
+    unit="snap.microk8s.daemon-containerd.service",
+    program=PurePosixPath("/snap/microk8s/current/bin/containerd"),
+    cmdline=CommandLine(config=()),  # it is given the file that is rendered
+    state=State(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
+    data=None,
+    edits=edits,
+    check=check,
+    effect=effect,
+    # It waits for a default route at its start.
+    generated=Generated(
+        "",
+        ("snap.microk8s.daemon-containerd.service",),
+        start_s=60.0,
+        marks=("/microk8s/",),
+        rendered=RENDERED,
+        needs_root=True,
+        # A refresh copies the data of the snap, a revert takes the older copy again.
+        copies=DATA / "*/args" / TEMPLATE,
+    ),
+)

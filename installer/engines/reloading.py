@@ -1,0 +1,330 @@
+"""The steps by which an engine takes up its new configs, why each is taken, and why one is not."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
+from posixpath import normpath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
+from installer.engines.containerd.effective import CDI
+from installer.engines.docker import config as docker
+from installer.engines.docker.reload_model import effect, explicit, forgotten, route, told_otherwise
+from installer.errors import InstallerError, NotIdleError
+from installer.model.effective import NAMELESS, EffectiveConfig
+from installer.model.engine_spec import Extras, ReloadMethod, RuntimeEntry
+from installer.model.facts import NAMED, EngineState, Facts
+from installer.model.files import File
+from installer.model.options import Options, RestartMode
+from installer.model.record import ConfigRow, Record, Saved
+from installer.model.steps import Reload, Step, WriteConfig
+
+PASSING: Final = "dockerd keeps what its file leaves out, so this text names both keys until it is reloaded"
+PASSED: Final = "the text that named both keys for the reload has done its part"
+DUE: Final = "its restart, which waits until it creates no container (--restart-mode when-idle)"
+LEFT: Final = "that it reads its configs again, which --restart-mode none leaves to you"
+SHORT: Final = 12  # characters of an id, as crictl and docker print it
+
+
+def take_up(
+    writes: Sequence[WriteConfig], reload: Reload, in_force: EffectiveConfig | None, engine: EngineState
+) -> list[Step]:
+    """Return the writes and the reload of one engine; ``in_force`` is None where nobody knows what it has.
+
+    One that is restarted has what its files say. One that is signalled keeps what its files do not say any
+    more, and may die of a file that a start would take: it is led there by way of another text.
+    """
+    if ENGINES[reload.engine].reload is not ReloadMethod.HUP:
+        return [*(step for step in writes if step.before != step.after), reload]
+    last = {step.path: step for step in writes}
+    steps: list[Step] = []
+    for step in writes:
+        if step is not last[step.path]:
+            steps.append(step)
+            continue
+        first, *rest = route(in_force, step.after, step.path, engine.version, engine.flags)
+        passing = explicit(step.after, step.path, engine.flags)[1] if rest else ()
+        texts = [step.before, first, *rest]
+        pairs = [
+            replace(step, before=before, after=after, passing=passing) for before, after in pairwise(texts)
+        ]
+        steps += [*(pair for pair in pairs[:1] if pair.before != pair.after), reload, *pairs[1:]]
+    return steps
+
+
+def writes_for(
+    engine: EngineState, changes: Iterable[ConfigChange], contents: Mapping[PurePosixPath, File | None]
+) -> tuple[WriteConfig, ...]:
+    """Return what an engine's configs take; one that is signalled may need a text in between."""
+    found = tuple(change.step for change in changes if change.step is not None)
+    if found or ENGINES[engine.name].reload is not ReloadMethod.HUP:
+        return found
+    now = contents[engine.config]
+    return (WriteConfig(engine.name, engine.config, now, now),)
+
+
+def rows_for(
+    changes: Collection[ConfigChange], steps: Iterable[Step]
+) -> Iterator[tuple[ConfigRow, File | None]]:
+    """Yield the row of each config that is ours or written to, with the file as it would be without us."""
+    known = {change.step.path for change in changes if change.step is not None and change.step.after is None}
+    for change in changes:
+        if change.row is not None:
+            known.add(change.row.path)
+            yield change.row, change.original if change.saved else None
+    for step in steps:
+        if isinstance(step, WriteConfig) and step.before is not None and step.path not in known:
+            # Nothing of ours stands there, but for the time of a reload.
+            known.add(step.path)
+            syntax = syntax_of(step.path, text_of(step.before, step.path), step.engine)
+            saved = Saved.of(step.before)
+            yield ConfigRow(step.engine, step.path, syntax, saved, (step.before.digest,), ()), step.before
+
+
+def unwanted_defaults(
+    engine: EngineState, entries: Iterable[RuntimeEntry], writes: Iterable[WriteConfig]
+) -> frozenset[str]:
+    """Return the names of our runtimes that an engine may not have as its default any more.
+
+    dockerd keeps a default that its file does not name any more, and tells so; an engine that is restarted
+    has what its files say.
+    """
+    if ENGINES[engine.name].reload is not ReloadMethod.HUP:
+        return frozenset()
+    named = {effect(step.after, step.path, engine.version, engine.flags).default for step in writes}
+    return frozenset(entry.name for entry in entries if entry.name not in named)
+
+
+def stale(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) -> Iterator[str]:
+    """Yield what an engine has in force, not by us, that its config does not say any more.
+
+    dockerd keeps what its file does not name any more, until a reload with other words, or its next start.
+    """
+    if ENGINES[engine.name].reload is not ReloadMethod.HUP or engine.serving is None:
+        return
+    row = facts.held.engine(engine.name)
+    ours = {entry.name for entry in entries} | {name for name, _ in (row.runtimes if row else ())}
+    default = engine.serving.default
+    text = without_us(engine.config, facts)
+    wanted = effect(text, engine.config, engine.version, engine.flags)
+    if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
+        yield (
+            f"{engine.title} has the default runtime {default} in force and {engine.config} says "
+            f"{wanted.default}: a reload brings into force what the file says"
+        )
+    if names_gone := forgotten(engine.serving, engine.version):
+        yield (
+            f"{engine.title} serves {' and '.join(names_gone)}, which this release forgets in each reload "
+            "until its next start"
+        )
+    yield from stale_runtimes(engine, wanted, ours)
+
+
+def stale_runtimes(
+    engine: EngineState, wanted: EffectiveConfig | None, ours: Collection[str]
+) -> Iterator[str]:
+    """Yield which runtimes of others an engine serves otherwise than its files would have it: ``wanted``.
+
+    Its next start, or a reload of ours, brings into force what the files say. Nothing is said where only the
+    texts tell what that is: an engine serves more than its texts.
+    """
+    by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
+    if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
+        return
+    found = told_otherwise(engine.serving, wanted) if by_signal else _find_not_shown(engine.serving, wanted)
+    files, when = (engine.config, "reload or start") if by_signal else ("its configs", "start")
+    for name, lacks in found:
+        if name in ours or name == NAMELESS:
+            continue
+        how = "" if lacks else " as it is"
+        yield (
+            f"{engine.title} serves the runtime {name}, which is not defined{how} in {files}: its next "
+            f"{when} {'ends' if lacks else 'changes'} that"
+        )
+
+
+def _find_not_shown(serving: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
+    for name, served in sorted(serving.handlers.items()):
+        defined = wanted.handlers.get(name)
+        # Where files say nothing the engine fills in: 1.7 tells of a sandboxMode that its dump leaves empty.
+        said = (
+            {key: value for key, value in defined.table.items() if value or value is False} if defined else {}
+        )
+        if defined is None or not served.shows(replace(defined, table=said)):
+            yield name, defined is None
+
+
+def pending(engine: EngineState, extras: Extras, *, told: bool) -> str:
+    """Return what an engine will not have in force after its reload, and when it will; "" for nothing.
+
+    ``told`` is that its config asks for CDI, which a restart brings into force.
+    """
+    if told and engine.serving is not None and engine.serving.cdi is None:
+        return f"{CDI} in {engine.config} has no effect, for this {engine.title} has no CDI"
+    if ENGINES[engine.name].reload is not ReloadMethod.HUP:
+        return ""
+    return docker.pending(engine.config, extras, engine.serving)
+
+
+def in_progress(record: Record, final: Record, steps: Sequence[Step]) -> Record:
+    """Return the rows for the time of the steps: a file may hold our new text, or still the one before it.
+
+    So both are known, and the edits that undo either, for somebody may write to it before we end.
+    """
+    if final == record and not any(isinstance(step, WriteConfig) for step in steps):
+        return record
+    configs = []
+    for row in final.configs:
+        before = record.config(row.path)
+        texts = dict.fromkeys((*row.ours, *(before.ours if before else ())))
+        edits = dict.fromkeys((*(before.edits if before else ()), *row.edits))
+        configs.append(replace(row, ours=tuple(texts), edits=tuple(edits)))
+    going = [row for row in record.configs if final.config(row.path) is None]
+    known = knowing_texts_of((*configs, *going), steps)
+    due = {row.name for row in record.engines if row.restart_due}
+    engines = tuple(replace(row, restart_due=row.restart_due or row.name in due) for row in final.engines)
+    return replace(final, engines=engines, configs=tuple(known), finished=False, failed=record.failed)
+
+
+def knowing_texts_of(rows: Iterable[ConfigRow], steps: Collection[Step]) -> Iterator[ConfigRow]:
+    """Yield the rows, each knowing every text of ours that a step may leave there, and how to undo it."""
+    for row in rows:
+        texts = [step for step in steps if isinstance(step, WriteConfig) and step.path == row.path]
+        files = [file for step in texts for file in (step.before, step.after) if file is not None]
+        original = row.original.digest if row.original else ""
+        ours = dict.fromkeys((*row.ours, *(file.digest for file in files if file.digest != original)))
+        edits = dict.fromkeys((*row.edits, *(edit for step in texts for edit in step.passing)))
+        yield replace(row, ours=tuple(ours), edits=tuple(edits))
+
+
+def reasons_of_install(
+    steps: Sequence[Step], written: Iterable[ConfigChange], engine: EngineState, record: Record
+) -> Iterator[str]:
+    """Yield why each step of an install is taken."""
+    changes = {change.step.path: change for change in written if change.step is not None}
+    for step, last in _with_last(steps):
+        if isinstance(step, WriteConfig):
+            change = changes.get(step.path)
+            why = _explain_write(change, record.config(step.path)) if change is not None else PASSED
+            yield why if last else PASSING
+        elif isinstance(step, Reload):
+            yield _explain_reload(step, engine) or "its config changes"
+
+
+def reasons_of_undo(steps: Sequence[Step], engine: EngineState) -> Iterator[str]:
+    """Yield why each step of an undo is taken."""
+    for step, last in _with_last(steps):
+        if isinstance(step, WriteConfig):
+            ours = "an install made it" if step.after is None else "an install changed it"
+            yield ours if last else PASSING
+        elif isinstance(step, Reload):
+            yield _explain_reload(step, engine) or "its config is restored"
+
+
+def _with_last(steps: Sequence[Step]) -> Iterator[tuple[Step, bool]]:
+    """Yield each step, and whether no later one writes the same file."""
+    last = {step.path: step for step in steps if isinstance(step, WriteConfig)}
+    for step in steps:
+        yield step, not isinstance(step, WriteConfig) or step is last[step.path]
+
+
+def _explain_write(change: ConfigChange, held: ConfigRow | None) -> str:
+    """Return why a file is written: what it does not hold yet, or holds still."""
+    if change.row is None:
+        return "an earlier install wrote it, and this one has no part for it"
+    engine, now = change.row.engine, {edit.key: edit.after for edit in change.row.edits}
+    before = {edit.key: edit.after for edit in held.edits} if held else {}
+    wanted = {group_of(key, engine) for key, text in now.items() if text != "{}" and before.get(key) != text}
+    gone = {group_of(key, engine) for key in before.keys() - now.keys()} - wanted - {""}
+    if wanted:
+        return f"it does not hold {', '.join(sorted(wanted))} as asked for"
+    return f"it still holds {', '.join(sorted(gone))}" if gone else "somebody has changed what we wrote there"
+
+
+def _explain_reload(reload: Reload, engine: EngineState) -> str:
+    """Return what a running engine serves otherwise than it should; "" where that is nothing."""
+    serving = engine.serving
+    if serving is None:
+        return f"nobody knows what it serves ({engine.silence})"
+    wrong = reload.wrong_in(serving)
+    missing = sorted(name for name in wrong if name not in serving.handlers)
+    other = sorted(name for name in wrong if name in serving.handlers)
+    still = [each.name for each in reload.absent if serving.binaries.get(each.name) == str(each.binary)]
+    said = (
+        (engine.outdated, "its config was changed after its start"),
+        (missing, f"it does not serve {', '.join(missing)}"),
+        (other, f"it serves {', '.join(other)} otherwise than asked for"),
+        (still, f"it still serves {', '.join(still)}"),
+        (serving.default in reload.demoted, f"its default runtime is {serving.default}"),
+        (reload.cdi and serving.cdi is False, "it does not serve CDI devices"),
+    )
+    return " and ".join(words for holds, words in said if holds)
+
+
+def waits(engine: EngineState, options: Options) -> bool:
+    """Tell whether an engine is not restarted now, for it is creating containers."""
+    restarted = ENGINES[engine.name].reload is ReloadMethod.RESTART
+    return restarted and options.restart_mode is RestartMode.WHEN_IDLE and bool(engine.creating)
+
+
+def is_left(engine: EngineState, reload: Reload, options: Options) -> bool:
+    """Tell whether an engine that answers does not serve yet what it is to, and its owner restarts it."""
+    left = options.restart_mode is RestartMode.NONE and engine.hook is None
+    return left and engine.serving is not None and not engine.serves(reload)
+
+
+def not_idle(engine: EngineState, creating: Sequence[str]) -> NotIdleError:
+    """Return why the restart of an engine is left for later."""
+    names = ", ".join(each[:SHORT] for each in sorted(creating)[:NAMED])
+    more = f" and {len(creating) - NAMED} more" if len(creating) > NAMED else ""
+    return NotIdleError(
+        f"restart {engine.title} yet (it has created containers that are not started: {names}{more})",
+        remedy="wait for run to find none, or restart it at once with toolkit-installer reconcile; where "
+        "no run waits, run install again",
+    )
+
+
+def refused(
+    engine: EngineState, steps: Iterable[Step], after: EffectiveConfig | None, facts: Facts
+) -> Iterator[InstallerError]:
+    """Yield why the steps may not restart an engine, which has ``after`` in force then."""
+    if not any(isinstance(step, Reload) for step in steps):
+        return
+    generated = ENGINES[engine.name].generated
+    if generated and generated.needs_root and facts.contents.get(engine.config) is None:
+        yield not_started_again(engine, f"{engine.config} is not there")
+    if engine.not_restarted is not None:
+        yield engine.not_restarted
+    elif after is not None:
+        yield from elsewhere(engine, after)
+
+
+def elsewhere(engine: EngineState, after: EffectiveConfig) -> Iterator[InstallerError]:
+    """Yield why an engine would look for its containers, or be looked for, at another place than now.
+
+    Somebody has written so to its config since its start. Nobody knows of one that does not tell its places.
+    """
+    now = engine.serving.places if engine.serving else {}
+    for place in sorted(engine.places_by_files & now.keys() & after.places.keys()):
+        was, will = now[place], after.places[place]
+        # containerd tells root and state without a slash at the end, and prints them as they are written.
+        if will.startswith("/") and normpath(was) != normpath(will):
+            yield InstallerError(
+                f"restart {engine.title} (at its next start its config gives it the {place} {will}, and it "
+                f"runs with {was})",
+                remedy=f"restart {engine.unit} at a time of your choice, or take that out of its config, "
+                "then run again",
+                code="restart-moves-engine",
+            )
+
+
+def not_started_again(engine: EngineState, reason: str) -> InstallerError:
+    """Return why an engine is not restarted whose unit was edited since its start."""
+    return InstallerError(
+        f"restart {engine.title} ({engine.unit} would not start it again: {reason})",
+        remedy=f"correct {engine.unit}, or what it needs, then run again",
+        code="unit-failed",
+    )

@@ -1,0 +1,247 @@
+"""An error is one sentence with a remedy, a stable code for alerts, and the exit code it ends in."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import PurePosixPath
+from typing import ClassVar, Literal, Self, TypeAlias
+
+
+class Exit(IntEnum):
+    """Exit codes, the same for every verb."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    LOCKED = 3
+    NOTHING_INSTALLED = 3
+    NOBODY_WAITS = 3
+    UNDO_INCOMPLETE = 4
+    WOULD_CHANGE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that a remedy names: our own flag without the dashes, and what it should be given.
+
+    Its text is that of our own command line; another entry point has a word of its own for it.
+    """
+
+    name: str
+    value: str = ""
+    engine: str = ""
+
+    def __str__(self) -> str:
+        of_engine = f"{self.engine}=" if self.engine else ""
+        return f"--{self.name} {of_engine}{self.value}".rstrip()
+
+
+Spelling: TypeAlias = Callable[[Option], str]
+
+
+class Remedy(str):
+    """A remedy that names options; as a text it is in the words of our own command line."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str | Option, ...]
+
+    def __new__(cls, *parts: str | Option) -> Self:
+        """Join ``parts``."""
+        text = super().__new__(cls, "".join(map(str, parts)))
+        text.parts = parts
+        return text
+
+    def spelt(self, spelling: Spelling) -> str:
+        """Return the text with each option as another entry point spells it."""
+        return "".join(part if isinstance(part, str) else spelling(part) for part in self.parts)
+
+
+# What alerts are made of: a code stays as it is when its sentence is reworded. docs/troubleshooting.md lists
+# each; a Literal, so that mypy knows a wrong one and no module has to import anything for it.
+Code: TypeAlias = Literal[
+    "backup-lost",
+    "cdi-failed",
+    "config-changed",
+    "config-disturbs-others",
+    "config-refused",
+    "config-unusable",
+    "cri-disabled",
+    "cri-failed",
+    "demo-failed",
+    "drift-repeats",
+    "drifted",
+    "engine-flags",
+    "engine-generates-config",
+    "engine-not-answering",
+    "engine-not-found",
+    "engine-not-proven",
+    "engine-not-reloaded",
+    "engine-not-signalled",
+    "engine-unknown",
+    "failed-before",
+    "file-not-replaceable",
+    "file-operation-failed",
+    "in-use",
+    "install-dir-unusable",
+    "installed-elsewhere",
+    "internal-error",
+    "kubernetes-api",
+    "ledger-unusable",
+    "locked",
+    "mode-unusable",
+    "name-taken",
+    "no-low-level-runtime",
+    "no-answer",
+    "no-memory",
+    "no-space",
+    "nri-failed",
+    "nri-refused",
+    "nri-unusable",
+    "not-supported",
+    "open-files-limit",
+    "others-not-served",
+    "path-unusable",
+    "payload-unusable",
+    "restart-kills-containers",
+    "restart-moves-engine",
+    "restart-pending",
+    "roll-back-failed",
+    "runtime-needed",
+    "stopped",
+    "systemd-unreachable",
+    "toolkit-config-unusable",
+    "toolkit-needed",
+    "toolkit-not-visible",
+    "undo-not-handed-over",
+    "unit-failed",
+    "usage",
+    "verify-failed",
+]
+
+
+class InstallerError(Exception):
+    """Something could not be done: ``problem`` says what, ``remedy`` what to do about it.
+
+    Both are fragments without a capital or a full stop; ``str()`` joins them to
+    "cannot <problem>; <remedy>". ``code`` tells programs what kind of problem it is; without one it is
+    ``usual``, which stands for a config that cannot be used as it is.
+    """
+
+    exit = Exit.FAILED
+    usual: ClassVar[Code] = "config-unusable"
+
+    def __init__(self, problem: str, *, remedy: str, code: Code | None = None) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+        self.code: Code = code or self.usual
+
+    def __str__(self) -> str:
+        return f"cannot {self.problem}; {self.remedy}"
+
+    def remedy_spelt(self, spelling: Spelling) -> str:
+        """Return the remedy in the words of an entry point."""
+        return self.remedy.spelt(spelling) if isinstance(self.remedy, Remedy) else self.remedy
+
+
+class UsageError(InstallerError):
+    """The command line or the environment asks for something that makes no sense."""
+
+    exit = Exit.USAGE
+    usual = "usage"
+
+
+class StoppedError(InstallerError):
+    """A signal asked us to stop before the work was done."""
+
+    usual = "stopped"
+
+    def __init__(self) -> None:
+        super().__init__("finish (a signal asked to stop)", remedy="run again when the node is ready")
+
+
+class LockedError(InstallerError):
+    """Another instance is at work on this node."""
+
+    exit = Exit.LOCKED
+    usual = "locked"
+
+
+class UndoIncompleteError(InstallerError):
+    """Something of ours is still on the node; the ledger is kept."""
+
+    exit = Exit.UNDO_INCOMPLETE
+
+    @classmethod
+    def because(cls, error: InstallerError) -> Self:
+        """Return another error as the reason why something is left."""
+        return cls(error.problem, remedy=error.remedy, code=error.code)
+
+
+class InternalError(InstallerError):
+    """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
+
+    To have no memory is nobody's mistake, and has a remedy; it may strike anywhere all the same.
+    What the exception says is left out but for an OSError's: it may quote a config.
+    """
+
+    usual = "internal-error"
+
+    def __init__(self, error: Exception) -> None:
+        self.kind = str(error) if isinstance(error, OSError) else type(error).__name__
+        self.frames = tuple(_frames(error))
+        where = f" in {self.frames[-1]}" if self.frames else ""
+        if isinstance(error, MemoryError):
+            super().__init__(
+                "finish (no memory is left for this process)",
+                remedy="free some memory of the node, or raise ulimit -v where it is set, and run it again",
+                code="no-memory",
+            )
+            return
+        super().__init__(
+            f"finish (internal error: {self.kind}{where})",
+            remedy="report it with this log, as docs/troubleshooting.md says",
+        )
+
+
+def _frames(error: Exception) -> Iterator[str]:
+    """Yield the file and line of each call that the exception went through, the innermost last."""
+    link = error.__traceback__
+    while link is not None:
+        file = PurePosixPath(link.tb_frame.f_code.co_filename)
+        yield f"{file.parent.name}/{file.name}:{link.tb_lineno}"
+        link = link.tb_next
+
+
+class PendingError(InstallerError):
+    """systemd is still at work on what it was asked for: asking again would only add to it."""
+
+    usual = "restart-pending"
+
+
+class EngineStoppedError(InstallerError):
+    """Somebody has stopped an engine that was waited for: not the plan's fault, which may be tried again."""
+
+
+class NotBegunError(InstallerError):
+    """A step was given up before anything of it was done, and nothing of it will be."""
+
+    usual: ClassVar[Code] = "unit-failed"
+
+
+class NotIdleError(NotBegunError):
+    """An engine was not restarted, for it is creating containers."""
+
+    usual = "restart-pending"
+
+
+class StoppedBeforeError(StoppedError, NotBegunError):
+    """A signal asked us to stop before anything of a step was done."""
+
+    usual = "stopped"
+
+
+class ConflictError(NotBegunError):
+    """Somebody else has just written a config that was about to be written: it is as they left it."""
+
+    usual = "config-changed"

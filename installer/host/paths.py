@@ -1,0 +1,192 @@
+"""From a path of the host to where it is here: links are followed as the host would, but only root's.
+
+It is done by hand, step by step, and not with openat2(RESOLVE_IN_ROOT): that follows anybody's links, and
+knows nothing of directories that are mounted somewhere else. What comes out has no link any more, and is
+opened without following one: what was looked at is what is used, or an error.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+
+from installer.errors import InstallerError, Option, Remedy
+from installer.host.kernel import trusted_uids
+
+MAX_LINKS: Final = 40  # as the kernel (path_resolution(7))
+ROOT: Final = PurePosixPath("/")
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Place(Struct, frozen=True):
+    """Something at ``below``, which holds no links, under a directory that the operator named."""
+
+    base: Path
+    below: PurePosixPath
+
+    @property
+    def local_path(self) -> Path:
+        """The path, for this process."""
+        return self.base / self.below
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[int, str]]:
+        """Yield a descriptor of the directory it is in, and its name there; no link on the way is followed.
+
+        Raises:
+            OSError: a part of the way is gone, or is a link by now (ENOTDIR).
+        """
+        fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
+        try:
+            for part in self.below.parts[:-1]:
+                fd = _next(fd, part, STEP)
+            fd = _next(fd, ".", DIRECTORY)  # a directory that is only a step cannot be synced
+            yield fd, self.below.name
+        finally:
+            os.close(fd)
+
+
+def _next(fd: int, part: str, flags: int) -> int:
+    """Return the descriptor of ``part`` in the directory ``fd``, in the place of that."""
+    following = os.open(part, flags, dir_fd=fd)
+    os.close(fd)
+    return following
+
+
+def _refuse_impossible(path: PurePosixPath) -> None:
+    """Raise for a name that a text can hold and a file cannot have."""
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise InstallerError(
+            f"look at {str(path)!a:.200} (no file can have such a name)",
+            remedy="correct what names it",
+            code="path-unusable",
+        )
+
+
+class Places:
+    """One host, seen through the mounts of this process; the longest prefix decides."""
+
+    def __init__(self, mounts: Mapping[PurePosixPath, Path]) -> None:
+        self._mounts = {**mounts}
+
+    def mount(self, host: PurePosixPath, local: Path) -> None:
+        """Take a directory of the host, whose path has no links, from where this process finds it."""
+        self._mounts[host] = local
+
+    def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
+        """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
+        return self._mapped(self.resolve(path, last=last))
+
+    def _mapped(self, path: PurePosixPath) -> Place:
+        for prefix in (ROOT,) if self._mounts.keys() == {ROOT} else (path, *path.parents):
+            if prefix in self._mounts:
+                base, below = self._mounts[prefix], PurePosixPath(*path.parts[len(prefix.parts) :])
+                if below.parts or base == Path(ROOT):
+                    return Place(base, below)
+                return Place(base.parent, PurePosixPath(base.name))
+        raise InstallerError(
+            f"find {path} (no mounted directory holds it)",
+            remedy=Remedy("mount the host's root and name it with ", Option("host-root")),
+            code="path-unusable",
+        )
+
+    def below(self, path: PurePosixPath) -> Iterator[Path]:
+        """Yield where this process finds what stands at ``path`` and below it; no link is followed there."""
+        for directory, below, names in os.walk(self.place(path).local_path):
+            links = (name for name in below if Path(directory, name).is_symlink())
+            yield from (Path(directory), *(Path(directory, name) for name in (*names, *links)))
+
+    def resolve(self, path: PurePosixPath, *, last: bool = True) -> PurePosixPath:
+        """Return ``path`` without symbolic links, as the host's kernel would follow them.
+
+        With ``last`` false a link in the last place is kept. What does not exist is kept as written.
+
+        Raises:
+            InstallerError: the links go round in a circle, a stranger could have placed one, or no file can
+                have such a name.
+        """
+        _refuse_impossible(path)
+        rest = list(reversed(path.parts[1:]))
+        done, followed = ROOT, 0
+        while rest:
+            part = rest.pop()
+            if part == "..":
+                done = done.parent
+                continue
+            above, done = done, done / part
+            target = None if not rest and not last else self._link_target(done)
+            if target is not None:
+                followed += 1
+                if followed > MAX_LINKS:
+                    raise InstallerError(
+                        f"follow {path} (its links go round in a circle)",
+                        remedy="correct the links",
+                        code="path-unusable",
+                    )
+                rest.extend(reversed([part for part in target.parts if part != target.anchor]))
+                done = ROOT if target.is_absolute() else above
+        return done
+
+    def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Return the uppermost directory where somebody who is not root can exchange what leads to ``path``.
+
+        None where root alone can: what does not exist yet is root's to make.
+        """
+        ways = {self.resolve(each, last=last) for each in path.parents for last in (False, True)}
+        ways.add(self.resolve(path, last=False))
+        steps = {step for way in ways for step in (way, *way.parents)} - {ROOT}
+        return next((each.parent for each in sorted(steps) if not self._is_roots_step(each)), None)
+
+    def _is_roots_step(self, path: PurePosixPath) -> bool:
+        try:
+            directory = os.lstat(self._mapped(path.parent).local_path)
+        except OSError:
+            return True
+        try:
+            return _placed_by_root(directory, os.lstat(self._mapped(path).local_path))
+        except OSError:
+            return _placed_by_root(directory, None)
+
+    def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Return where a link leads to; None for what is none."""
+        if path in self._mounts:
+            return None
+        local = self._mapped(path).local_path
+        try:
+            status = os.lstat(local)
+            if not stat.S_ISLNK(status.st_mode):
+                return None
+            directory, target = os.lstat(local.parent), local.readlink()
+        except OSError:
+            return None
+        if not _placed_by_root(directory, status):
+            raise InstallerError(
+                f"follow the link {path} (somebody who is not root could have placed it)",
+                remedy=f"remove it, or let root alone write {path.parent}",
+                code="path-unusable",
+            )
+        return PurePosixPath(target)
+
+
+def _placed_by_root(directory: os.stat_result, name: os.stat_result | None) -> bool:
+    """Tell whether root alone can have put a link into a directory (as protected_symlinks in proc(5)).
+
+    The same for whatever else has a name there; ``name`` is None where root has yet to make it.
+
+    A group that may write a directory of root's was given that by root (``staff`` in Debian's /usr/local).
+    """
+    if directory.st_uid not in trusted_uids():
+        return False
+    if not directory.st_mode & stat.S_IWOTH:
+        return True
+    sticky = bool(directory.st_mode & stat.S_ISVTX)
+    return sticky and (name is None or name.st_uid in trusted_uids())

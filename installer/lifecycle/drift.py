@@ -1,0 +1,280 @@
+"""Drift: whether a node that is not as installed is repaired now, later or not at all: nobody fights."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from installer.cdi.plan import FOLLOWS, GPUS
+from installer.change.plan import Plan
+from installer.engines import ENGINES
+from installer.engines.reloading import in_progress
+from installer.errors import InstallerError
+from installer.model.engine_spec import ReloadMethod
+from installer.model.options import Drift
+from installer.model.record import Record
+from installer.model.steps import (
+    FindRuntimes,
+    InstallVersion,
+    MakeDirectory,
+    Part,
+    Reload,
+    RemoveDirectory,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+    WriteConfig,
+    describe,
+)
+from installer.payload.plan import THEIRS
+
+HOUR_S: Final = 3600.0
+# Before the first repair of a thing within an hour, before the second, and so on; then comes the end.
+PAUSES_S: Final = (0.0, 10.0, 60.0, 300.0, 1800.0)
+# Before a node is looked at again where no look succeeds: an engine that starts takes its time, and one that
+# has hung tells nobody that it goes on.
+RETRIES_S: Final = (2.0, 10.0, 60.0)
+# Before nvidia-ctk is asked again that has failed with a loaded driver: what it waits for may change no file.
+UNMADE_S: Final = 60.0
+# A file beside a config that somebody writes all the time shall not cost a look each second.
+LOOKS: Final = 10
+LOOKS_WITHIN_S: Final = 600.0
+REST_S: Final = 60.0
+TOOLKIT: Final = "the toolkit"
+RECONCILE: Final = "toolkit-installer reconcile"
+
+# What takes nothing back that somebody did: a look, and what nobody needs any more.
+# A directory is made for a file alone, and that tells.
+HOUSEKEEPING: Final = (FindRuntimes, MakeDirectory, RemoveVersion, RemoveDirectory)
+
+# When each thing was repaired, in seconds of a clock that only runs on.
+Repairs = Mapping[str, tuple[float, ...]]
+
+
+class Action(StrEnum):
+    """What is done about a plan that has been made while ``run`` waits."""
+
+    NOTHING = "nothing"
+    REPAIR = "repair"
+    WAIT = "wait"
+    REPORT = "report"
+    GIVE_UP = "give up"
+    IGNORE = "ignore"
+
+
+class Decision(Struct, frozen=True):
+    """What is done, why it is no repair where it is none, and until when (0: until something changes).
+
+    The reason of what is ignored is for an engine that does not serve our runtimes any more.
+    """
+
+    action: Action
+    reason: InstallerError | None = None
+    until_s: float = 0.0
+
+
+class Drifted(Struct, frozen=True):
+    """What is not as installed: the things with the reason of each, and the engines that need a reload.
+
+    ``theirs`` tells that another installer has put its toolkit, or begun to, in the place of ours; what is
+    ``removed`` are configs that held more than our runtimes.
+    """
+
+    things: Mapping[str, str]
+    engines: tuple[str, ...] = ()
+    theirs: bool = False
+    removed: tuple[PurePosixPath, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, record: Record) -> "Drifted":
+        """Return what a plan is about to change of what is ``record``."""
+        pairs = list(zip(plan.steps, plan.why, strict=True))
+        things = {
+            _thing(step): why
+            for step, why in pairs
+            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS
+        }
+        engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
+        # One that is to be restarted once it is idle, and one that was to be since the install: no drift.
+        things |= dict.fromkeys(plan.pending.keys(), "it does not serve our runtimes")
+        engines |= dict.fromkeys(plan.pending.keys())
+        things = {thing: why for thing, why in things.items() if thing not in plan.due}
+        made = (step.path for step in plan.steps if isinstance(step, WriteConfig) and step.before is None)
+        removed = (path for path in made if (row := record.config(path)) is not None and row.original)
+        return cls(
+            things,
+            tuple(engine for engine in engines if engine not in plan.due),
+            theirs=THEIRS in plan.why,
+            removed=tuple(removed),
+        )
+
+    @property
+    def names(self) -> str:
+        """The things, as part of a sentence."""
+        return " and ".join(self.things)
+
+    @property
+    def told(self) -> str:
+        """The things with their reasons, as part of a sentence."""
+        return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
+
+
+def _reloaded(step: Step) -> str:
+    """Return the engine that is restarted or reloaded for a step, or by itself when it sees a write."""
+    match step:
+        case Reload(engine):
+            return engine
+        case WriteConfig(engine) if engine in ENGINES:
+            return engine if ENGINES[engine].reload is ReloadMethod.ITSELF else ""
+        case _:
+            return ""
+
+
+def _thing(step: Step) -> str:
+    match step:
+        case WriteConfig(_, path):
+            return str(path)
+        case Reload(engine):
+            return engine
+        case InstallVersion() | SwitchToolkit():
+            return TOOLKIT
+        case _:
+            return describe(step)
+
+
+def decide(
+    policy: Drift, drifted: Drifted, repairs: Repairs, now_s: float, clock: Callable[[float], str]
+) -> Decision:
+    """Return what is done about drift that nobody has asked us to repair; ``clock`` words a moment."""
+    if not drifted.things:
+        return Decision(Action.NOTHING)
+    if policy is Drift.IGNORE:
+        return Decision(Action.IGNORE, _reported(drifted, "--drift ignore repairs nothing"))
+    if not policy.repairs:
+        return Decision(Action.REPORT, _reported(drifted, "--drift report only tells"))
+    if drifted.theirs:
+        return Decision(Action.REPORT, _taken_over(drifted))
+    if drifted.removed:
+        return Decision(Action.REPORT, _not_ours_alone(drifted.removed))
+    if drifted.engines and not policy.restarts:
+        return Decision(Action.REPORT, _reported(drifted, _reload_needed(drifted.engines)))
+    recent = recent_repairs(repairs, now_s)
+    counts = {thing: recent.get(thing, ()) for thing in drifted.things}
+    worst = max(counts, key=lambda thing: len(counts[thing]))
+    times = counts[worst]
+    if len(times) >= len(PAUSES_S):
+        return Decision(Action.GIVE_UP, _given_up(worst, times, clock), times[0] + HOUR_S)
+    until_s = max(((each[-1] + PAUSES_S[len(each)]) for each in counts.values() if each), default=now_s)
+    if until_s > now_s:
+        return Decision(Action.WAIT, _waited(worst, times, clock(until_s)), until_s)
+    return Decision(Action.REPAIR)
+
+
+def following(plan: Plan, record: Record) -> Plan | None:
+    """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver.
+
+    None where there is nothing of it, or the node is another installer's by now. A stale one ends containers,
+    whatever is done about the rest.
+    """
+    part = next((part for part in plan.parts if part.id == GPUS and part.steps), None)
+    if part is None or not FOLLOWS.issuperset(part.why) or THEIRS in plan.why:
+        return None
+    paths = {step.path for step in part.steps if isinstance(step, WriteConfig)}
+    made = [
+        (step, why)
+        for step, why in zip(plan.steps, plan.why, strict=True)
+        if isinstance(step, MakeDirectory) and any(path.is_relative_to(step.path) for path in paths)
+    ]
+    directories = tuple(step.path for step, _ in made)
+    above = Part("directories", tuple(step for step, _ in made), tuple(why for _, why in made))
+    final = replace(
+        record,
+        directories=tuple(dict.fromkeys((*record.directories, *directories))),
+        configs=(*(row for row in record.configs if row.path not in paths), *part.rows.configs),
+        cdi=part.rows.cdi or record.cdi,
+    )
+    return replace(plan, parts=(above, part), in_progress=in_progress(record, final, part.steps), final=final)
+
+
+def recent_repairs(repairs: Repairs, now_s: float) -> Repairs:
+    """Return the repairs of the last hour."""
+    recent = {
+        thing: tuple(each for each in times if now_s - HOUR_S < each <= now_s)
+        for thing, times in repairs.items()
+    }
+    return {thing: times for thing, times in recent.items() if times}
+
+
+def with_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:
+    """Return the repairs with one more of each thing."""
+    recent = recent_repairs(repairs, now_s)
+    return {**recent, **{thing: (*recent.get(thing, ()), now_s) for thing in things}}
+
+
+def retry_s(failures: int) -> float:
+    """Return in how many seconds a node is looked at again after so many looks in a row that failed."""
+    return RETRIES_S[min(failures, len(RETRIES_S)) - 1]
+
+
+def rest_s(looks: Sequence[float], now_s: float) -> float:
+    """Return for how many seconds no change leads to a look; ``looks`` are those that found nothing."""
+    return REST_S if sum(now_s - each < LOOKS_WITHIN_S for each in looks) >= LOOKS else 0.0
+
+
+def _reload_needed(engines: Sequence[str]) -> str:
+    verbs = dict.fromkeys(
+        "reloaded" if ENGINES[name].reload is ReloadMethod.HUP else "restarted" for name in engines
+    )
+    titles = " and ".join(ENGINES[name].title for name in engines)
+    return f"{titles} would have to be {' or '.join(verbs)}"
+
+
+def _reported(drifted: Drifted, why: str) -> InstallerError:
+    return InstallerError(
+        f"repair {drifted.names} without being asked ({why}; {drifted.told})",
+        remedy=f"run {RECONCILE} at a time of your choice",
+        code="drifted",
+    )
+
+
+def _taken_over(drifted: Drifted) -> InstallerError:
+    return InstallerError(
+        f"repair {drifted.names} without being asked (what has that place is another installer's)",
+        remedy=f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back",
+        code="drifted",
+    )
+
+
+def _not_ours_alone(paths: Sequence[PurePosixPath]) -> InstallerError:
+    """With ours alone in it the engine's next start would be without all that its owner had there."""
+    files = " and ".join(map(str, paths))
+    return InstallerError(
+        f"repair the node without being asked (somebody has removed {files}, with more in it than our "
+        "runtimes)",
+        remedy=f"put it back; or run {RECONCILE} for one with our runtimes alone",
+        code="drifted",
+    )
+
+
+def _waited(thing: str, times: Sequence[float], then: str) -> InstallerError:
+    return InstallerError(
+        f"keep {thing} as it was installed (somebody has changed it again after {_often(times)})",
+        remedy=f"find who changes it; the next repair is at {then}, or when you run {RECONCILE}",
+        code="drifted",
+    )
+
+
+def _given_up(thing: str, times: Sequence[float], clock: Callable[[float], str]) -> InstallerError:
+    return InstallerError(
+        f"keep {thing} as it was installed (somebody changes it again and again: {_often(times)} "
+        f"within an hour, the last at {clock(times[-1])})",
+        remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
+        code="drift-repeats",
+    )
+
+
+def _often(times: Sequence[float]) -> str:
+    return f"{len(times)} repair{'s' if len(times) > 1 else ''}"

@@ -1,0 +1,170 @@
+"""A ``run`` that is about to take the place of one that stops, which then has nothing to undo.
+
+A pod that is deleted by force is told to stop when the next one of its DaemonSet is being made already. An
+undo would restart the engine under that one, which would install and restart it once more.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from installer.change.ledger import Ledger, read_record
+from installer.engines import ENGINES
+from installer.engines.command_line import PATH
+from installer.engines.containers import pid_of_own
+from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
+from installer.host import units
+from installer.host.events import log
+from installer.host.files import Host
+from installer.host.kubernetes import changed_since, replicas
+from installer.host.locks import Lock, claimed, is_claimed, is_held_pidfile, lock_directory
+from installer.host.supervision import BARE, START, command, run
+from installer.model.files import File, Kind, Meta
+from installer.model.options import Options, RestartMode
+from installer.model.paths import Layout
+from installer.model.record import Record
+
+RECENT_S: Final = 5.0
+SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet waits for its volumes first
+START_S: Final = 10.0  # and from there to its run; what is left of the pod's grace is enough for an undo
+ENDS_S: Final = 30.0  # an undo ends within 25 s
+POLL_S: Final = 0.05
+
+
+def await_next_run(host: Host, lock: Lock) -> bool:
+    """Tell whether another ``run`` waits for the ``lock`` of a run that was told to stop.
+
+    That takes time only where the kubelet may be making another pod like ours.
+    """
+    stopped_s = time.time()
+    until = time.monotonic() + SIGN_S
+    comes = False
+    while not is_claimed(lock):
+        others = replicas(host)
+        if not comes and others is not None and changed_since(host, others, stopped_s - RECENT_S):
+            log.info("waiting for the next pod", seconds=START_S, reason="the kubelet makes one like this")
+            comes, until = True, time.monotonic() + START_S
+        if others is None or time.monotonic() > until:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) -> Ledger:
+    """Open the ledger; wait where one that does not serve this node holds it, and tell him that we do.
+
+    From then on a stop is looked at when it is open: whoever left us what he was about to undo relies on us.
+
+    Raises:
+        LockedError: a run that serves this node holds it, or it is not free in time.
+    """
+    try:
+        return opening()
+    except LockedError:
+        if _serves(host, options):
+            raise
+    log.info("waiting for another instance", seconds=ENDS_S)
+    with claimed(host, options.layout.home):
+        return _open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
+
+
+def _serves(host: Host, options: Options) -> bool:
+    """Tell whether the holder of the ledger serves: one that stops removes its pidfile first.
+
+    A pidfile that nobody holds is of a ``run`` that was killed: what it had started ends between two steps.
+    """
+    files = {options.pid_file}
+    with suppress(InstallerError):
+        held = read_record(host, options.layout)
+        files |= {held.pid_file} if held and held.pid_file else set()
+    return any(is_held_pidfile(host.local_path(path)) for path in files)
+
+
+UNIT: Final = "toolkit-installer-undo.service"
+TAKEN_S: Final = 10.0
+REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
+
+
+def handed_over(host: Host, options: Options, record: Record) -> bool:
+    """Hand the undo to a unit of systemd's if we are a container of an engine that cannot restart meanwhile.
+
+    Raises:
+        UndoIncompleteError: it cannot be handed over; nothing was changed.
+    """
+    rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
+    pids = [
+        pid
+        for row in rows
+        if (pid := pid_of_own(host, row.state or ENGINES[row.name].state.usual)) is not None
+    ]
+    if not pids or options.restart_mode is RestartMode.NONE:
+        return False
+    found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
+    if not found:
+        raise UndoIncompleteError(
+            "leave this container to undo (the node has no nsenter)",
+            remedy=REMEDY,
+            code="undo-not-handed-over",
+        )
+    words = (str(found[0]), "-t", str(pids[0]), "-m", "--", *_command(host, options))
+    try:
+        units.start_transient(host, UNIT, words)
+    except InstallerError as error:
+        raise UndoIncompleteError(
+            f"hand over the undo ({error.problem})", remedy=REMEDY, code="undo-not-handed-over"
+        ) from error
+    log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
+    return True
+
+
+def _command(host: Host, options: Options) -> tuple[str, ...]:
+    """Return the command that undoes as this process would: with its environment, and options of its own."""
+    copy = options.options_file.with_name(f"{options.options_file.name}.undo")
+    host.replace(copy, File(run().options.read_bytes(), Meta(0o600)))
+    again = (*command(), "undo", str(host.local_path(copy)), "", "0")
+    return (*BARE, START, "successor", str(run().pid), *again)
+
+
+def await_successor(options: Options) -> Exit:
+    """Return when somebody else has the ledger, or is done with it: from then on we may end.
+
+    Raises:
+        UndoIncompleteError: nobody takes it.
+    """
+    host, deadline = Host.under(options.host_root, options.mounts), time.monotonic() + TAKEN_S
+    while time.monotonic() < deadline:
+        try:
+            lock = lock_directory(host, options.layout.home)
+        except LockedError:
+            return Exit.OK
+        if lock is None:
+            return Exit.OK
+        lock.release()
+        time.sleep(POLL_S)
+    raise UndoIncompleteError(
+        f"hand over the undo ({UNIT} does not start)", remedy=REMEDY, code="undo-not-handed-over"
+    )
+
+
+def ledger_of_predecessor(host: Host, layout: Layout) -> Ledger:
+    """Open the ledger that a container is about to release.
+
+    Raises:
+        LockedError: somebody else has it.
+    """
+    return _open_within(TAKEN_S, host, layout)
+
+
+def _open_within(
+    seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = lambda: False
+) -> Ledger:
+    """Open the ledger once it is free; raise what the last try did where that takes longer, or ``unless``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return Ledger.open(host, layout)
+        except LockedError:
+            if unless() or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)

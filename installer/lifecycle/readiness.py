@@ -1,0 +1,214 @@
+"""What ``run`` tells beside its pidfile: readiness, while engines are proven to serve, and its last check."""
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from installer.change import ledger
+from installer.engines import ENGINES
+from installer.errors import InstallerError, Option, Remedy
+from installer.host.files import Host, told_by_root
+from installer.host.kernel import boot_id, runs
+from installer.host.locks import is_held_pidfile
+from installer.host.supervision import own_pid
+from installer.model.files import File, Kind
+from installer.model.record import Record
+from installer.model.typed_json import dumps
+
+
+class Ready(Struct, frozen=True):
+    """What the file says, and among other things that of a look.
+
+    ``probe`` compares the beginning of its text: boot and pid stay its first fields.
+    """
+
+    boot_id: str
+    pid: int
+    plan: str
+    engines: tuple[Any, ...]  # names; of a look, what it saw of each
+    time: str
+
+
+def publish(host: Host, path: PurePosixPath, record: Record) -> None:
+    """Say that everything in the ledger is in force since now, in this boot, by this process."""
+    plan = hashlib.sha256(ledger.dumps(record)).hexdigest()
+    host.replace(path, File(dumps(Ready(boot_id(), own_pid(), plan, record.served, stamp()))))
+
+
+def remove(host: Host, path: PurePosixPath) -> None:
+    """Say that nothing is proven any more; a file of somebody else's with that name stays."""
+    if _is_ours(host, path):
+        host.remove(path)
+
+
+def refuse_foreign(host: Host, path: PurePosixPath) -> None:
+    """Raise where readiness could only be published over something of somebody else's.
+
+    Raises:
+        InstallerError: what has that name is not a readiness file.
+    """
+    if host.exists(path) and not _is_ours(host, path):
+        raise InstallerError(
+            f"publish readiness in {path} (what is there is not from us)",
+            remedy=Remedy("move it away, or choose a ", Option("pid-file"), " in another directory"),
+            code="name-taken",
+        )
+
+
+def _is_ours(host: Host, path: PurePosixPath) -> bool:
+    return host.kind(path, last=False) is Kind.FILE and told_by_root(host, path, Ready) is not None
+
+
+def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
+    """Tell whether readiness was published in this boot, by the process that holds the pidfile."""
+    said = told_by_root(host, path, Ready)
+    held = host.read(pid_file) if is_held_pidfile(host.local_path(pid_file)) else None
+    if held is None or said is None or said.boot_id != boot_id():
+        return False
+    return held.content.strip() == str(said.pid).encode()
+
+
+class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
+    """One engine at the last look: whether it served our runtimes, since when, and what it served otherwise.
+
+    ``serves`` is None where it was not asked. ``process`` is where this process finds its own below /proc, ""
+    where that is not seen. ``refused`` is why it would not come up with the configs that lie there now.
+    ``containerd`` and ``monitor`` are what was below it (``dependencies.Below``).
+    """
+
+    name: str
+    serves: bool | None = None
+    since: str = ""
+    differs: str = ""
+    process: str = ""
+    refused: str = ""
+    containerd: str = ""
+    monitor: str = ""
+
+    @property
+    def refusal(self) -> InstallerError | None:
+        """What becomes of that at its next start."""
+        if not self.refused:
+            return None
+        return InstallerError(
+            f"start {ENGINES[self.name].title} again with the configs that it has now ({self.refused})",
+            remedy="correct them before its next start: it serves until then",
+            code="config-refused",
+        )
+
+
+class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=1):
+    """A look at the node: who has looked and when, what he did, and what is not as it should be.
+
+    ``number`` counts the looks, ``began_s`` is when this one began (on the clock that ``now_s`` reads), and
+    ``asked`` says that somebody wanted it. ``doing`` are the steps that are under way, ``did`` those that are
+    done. ``problem`` and ``remedy`` are "" where all is well. ``by_cdi`` is that no engine has a runtime of
+    ours, ``ignores`` that drift keeps no node from being ready, ``hands_over_to`` the runtime that ours
+    start, "" where it was never found. ``unmade`` and ``unmade_remedy`` are how nvidia-ctk has failed
+    although a driver is loaded, "" where it has not. The rest is what the next decision needs.
+    """
+
+    boot_id: str = ""
+    pid: int = 0
+    time: str = ""
+    plan: str = ""
+    number: int = 0
+    began_s: float = 0.0
+    asked: bool = False
+    engines: tuple[EngineCheck, ...] = ()
+    doing: tuple[str, ...] = ()
+    did: tuple[str, ...] = ()
+    code: str = ""
+    problem: str = ""
+    remedy: str = ""
+    by_cdi: bool = False
+    until_s: float = 0.0
+    failures: int = 0
+    signs: str = ""
+    looks: tuple[float, ...] = ()
+    repairs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ignores: bool = False
+    hands_over_to: str = ""
+    unmade: str = ""
+    unmade_remedy: str = ""
+
+    @property
+    def current(self) -> bool:
+        """Whether the process that has looked still waits, in this boot."""
+        return self.boot_id == boot_id() and runs(self.pid)
+
+    @property
+    def error(self) -> InstallerError | None:
+        """What is not as it should be."""
+        code: Any = self.code
+        return InstallerError(self.problem, remedy=self.remedy, code=code) if self.problem else None
+
+    @property
+    def generation(self) -> InstallerError | None:
+        """Why there is no new specification of the GPUs: the one that is there, if one is, still holds."""
+        if not self.unmade:
+            return None
+        return InstallerError(self.unmade, remedy=self.unmade_remedy, code="cdi-failed")
+
+    def with_failure(self, before: "LastCheck", signs: str) -> Self:
+        """Return a look that has failed; where ``signs`` of engines tell of a start its pauses begin anew.
+
+        One that starts again and again is looked at like a file that somebody writes all the time.
+        """
+        came = bool(before.failures) and signs != before.signs
+        failures = 1 if came or self.asked else before.failures + 1  # who asks, too: the cause may go soon
+        looks = (*self.looks, self.began_s) if came else self.looks
+        return replace(self, failures=failures, signs=signs, looks=looks)
+
+    def with_error(self, error: InstallerError | None) -> Self:
+        """Return the look with what is not as it should be."""
+        if error is None:
+            return replace(self, code="", problem="", remedy="", until_s=0.0)
+        return replace(self, code=error.code, problem=error.problem, remedy=str(error.remedy))
+
+
+def now_s() -> float:
+    """Return the moment on a clock that only runs on, and that is the same for all processes of this boot."""
+    return time.monotonic()
+
+
+def clock(moment_s: float) -> str:
+    """Return a moment of ``now_s`` as people tell it."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - time.monotonic() + moment_s))
+
+
+def stamp() -> str:
+    """Return this moment as it stands in files."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def read_check(host: Host, path: PurePosixPath) -> LastCheck | None:
+    """Return the last look; None where there is none, or it cannot be read, or is not root's."""
+    return told_by_root(host, path, LastCheck)
+
+
+def publish_check(host: Host, path: PurePosixPath, seen: LastCheck) -> None:
+    """Put a look in the place of the one before."""
+    host.replace(path, File(dumps(replace(seen, boot_id=boot_id(), pid=own_pid(), time=stamp()))))
+
+
+def of_this_boot(host: Host, path: PurePosixPath) -> LastCheck:
+    """Return the last look of this boot; the first one where there was none."""
+    found = read_check(host, path)
+    return found if found is not None and found.boot_id == boot_id() else LastCheck()
+
+
+def with_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) -> tuple[EngineCheck, ...]:
+    """Return the engines, each with the moment since when it is so: that of ``before`` where it was."""
+    known = {each.name: each for each in before}
+    return tuple(
+        replace(each, since=last.since)
+        if (last := known.get(each.name)) is not None and last.serves == each.serves and last.since
+        else replace(each, since=stamp())
+        for each in engines
+    )

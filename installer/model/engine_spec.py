@@ -1,0 +1,403 @@
+"""What every engine's function is given, and what it says."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct, field
+
+from installer.config_text import Edit, Key, Syntax, Tree, Value, Want
+from installer.config_text.tree import dotted, kind_of
+from installer.errors import InstallerError, Option, Remedy
+from installer.model.effective import EffectiveConfig, Flags
+from installer.model.files import File
+
+Version: TypeAlias = tuple[int, ...]
+
+OUR_BINARIES: Final = frozenset(
+    f"nvidia-container-runtime{mode}{real}"
+    for mode in ("", ".cdi", ".legacy", ".experimental")  # the last is that of 2021
+    for real in ("", ".real")
+)
+# A VM or a user-space kernel cannot start a container for our runtime, nor can a shim (compatibility.md#d33).
+NOT_OCI_PREFIXES: Final = ("kata", "runsc", "krun", "crun-vm", "cc-runtime", "containerd-shim-")
+# A runtime of containerd's or CRI-O's has some twenty options, in two tables.
+MOST_OPTIONS: Final = 200
+DEEPEST_OPTION: Final = 16
+STANDARD_NAMES: Final = ("nvidia", "nvidia-cdi", "nvidia-legacy")
+
+
+class RuntimeEntry(Struct, frozen=True):
+    """One OCI runtime; ``binary`` is the path the host sees."""
+
+    name: str
+    binary: PurePosixPath
+    default: bool = False
+    table: Tree | None = (
+        None  # what its engine says of it when it serves it; None where the binary alone counts
+    )
+
+
+class ConfigFiles(Struct, frozen=True):
+    """The configs of one engine as they would be without us.
+
+    ``unreadable``, ``dormant`` and ``rendered`` are as in ``EngineFacts``.
+    """
+
+    config: PurePosixPath
+    drop_in: PurePosixPath | None
+    trees: Mapping[PurePosixPath, Tree]  # each file that exists, in the order of reading
+    version: Version | None = None  # of the running engine
+    hook: PurePosixPath | None = None
+    before: EffectiveConfig | None = None  # what the files have in force; None where nobody was asked yet
+    serving: EffectiveConfig | None = None  # what the running engine says
+    files: Mapping[PurePosixPath, File] = field(default_factory=dict)
+    flags: Flags = field(default_factory=Flags)  # of its start, in force besides
+    unreadable: frozenset[PurePosixPath] = frozenset()
+    dormant: frozenset[PurePosixPath] = frozenset()
+    rendered: File | None = None
+    engine: str = "containerd"  # as a sentence calls it
+
+
+class Extras(Struct, frozen=True):
+    """What else an engine's config may be asked to say."""
+
+    cdi: bool = False  # the engine's own CDI support
+    # containerd's: prefixes of the annotations that our runtimes are shown, the type of one that inherits
+    # none, and keys of a runtime's table that win over what it inherits.
+    annotations: tuple[str, ...] = ()
+    runtime_type: str = ""
+    override: Mapping[str, Any] = field(default_factory=dict)
+
+
+class FileWants(Struct, frozen=True):
+    """What the keys of one file should hold."""
+
+    path: PurePosixPath
+    syntax: Syntax
+    wants: tuple[Want, ...]
+
+
+class Decision(Struct, frozen=True):
+    """What one engine's configs should say."""
+
+    files: tuple[FileWants, ...]
+    low_level: tuple[str, ...]  # the runtimes that ours may wrap, preferred first
+    notes: tuple[str, ...] = ()  # for the owner
+    shown: Mapping[str, Tree] = field(default_factory=dict)  # what the engine has to show of ours, by name
+    doubt: InstallerError | None = None  # why it would not serve them; its own program may know better
+    cdi: bool = False  # it has to serve CDI devices after its reload
+
+
+def is_ours(binary: Value) -> bool:
+    """Tell whether ``binary`` is a runtime of this toolkit, whatever the name it is configured under.
+
+    Ours as its own low-level runtime would exec itself for ever (compatibility.md#d1).
+    """
+    return isinstance(binary, str) and PurePosixPath(binary).name in OUR_BINARIES
+
+
+def is_oci(name: str, binary: Value) -> bool:
+    """Tell whether a runtime can be the low-level runtime of ours: neither a VM nor a sandbox."""
+    base = PurePosixPath(binary).name if isinstance(binary, str) else ""
+    return not name.startswith(NOT_OCI_PREFIXES) and not base.startswith(NOT_OCI_PREFIXES)
+
+
+def low_level_words(binaries: Iterator[Value]) -> tuple[str, ...]:
+    """Return the paths found in a config, then words to be looked up, runc and crun among them, each once."""
+    found = [binary for binary in binaries if isinstance(binary, str) and binary]
+    # A word may be found elsewhere than where the engine finds it, or not at all.
+    found.sort(key=lambda binary: not binary.startswith("/"))
+    return tuple(dict.fromkeys([*found, "runc", "crun"]))
+
+
+def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
+    """Return the table at ``key``; an empty one where there is none.
+
+    Raises:
+        InstallerError: something else stands there or on the way.
+    """
+    for depth, part in enumerate(key, 1):
+        value = tree.get(part)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise wrong_type(path, key[:depth], "a table", value)
+        tree = value
+    return tree
+
+
+def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
+    """Return the string at ``name``; "" where there is none.
+
+    Raises:
+        InstallerError: something else stands there.
+    """
+    value = tree.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise wrong_type(path, (*above, name), "a string", value)
+    return value
+
+
+def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
+    """Return the error for a key that holds a value of another type."""
+    return InstallerError(
+        f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)",
+        remedy="correct the file, then run again",
+    )
+
+
+def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
+    """Yield each value below ``tree`` that is not a table, with its key."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
+    """Raise where the runtime whose options ours take over is none that a person has written.
+
+    Raises:
+        InstallerError: always in that case.
+    """
+    keys = [key for key, _ in leaves(donor)]
+    deepest = max(map(len, keys), default=0)
+    if len(keys) > MOST_OPTIONS or deepest > DEEPEST_OPTION:
+        raise InstallerError(
+            f"edit {path} (its default runtime has {len(keys)} options, in tables up to {deepest} deep, "
+            f"which ours would take over: no more than {MOST_OPTIONS}, and {DEEPEST_OPTION} deep)",
+            remedy="take out what the runtime does not need, then run again",
+        )
+
+
+def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
+    """Raise where a custom runtime name would replace a runtime that is not NVIDIA's.
+
+    Raises:
+        InstallerError: always in that case (compatibility.md#d34).
+    """
+    if name in STANDARD_NAMES or not binary or is_ours(binary):
+        return
+    raise InstallerError(
+        f"use {path} (a runtime named {name} is there already and starts {binary})",
+        remedy=Remedy("choose another name with ", Option("runtime-name")),
+    )
+
+
+# dockerd does not start with a default in its config as well; the flags of CRI-O win.
+DEFAULT_BY_FLAG: Final = {"--default-runtime": "which its config may not say too"}
+
+
+class ReloadMethod(StrEnum):
+    """How an engine takes up a changed config."""
+
+    HUP = "SIGHUP"
+    RESTART = "restart"
+    ITSELF = "it watches its configs, and restarts itself"
+
+
+class Api(StrEnum):
+    """What an engine answers on its socket, and is greeted in."""
+
+    DOCKER = "Docker's over HTTP/1.1"
+    CRI = "CRI over HTTP/2"
+
+
+class Telling(Struct, frozen=True):
+    """What tells an engine of runtimes besides its files, as it is started: a flag, or a variable."""
+
+    default: str  # the flag of the default runtime
+    runtime: str  # the flag of one runtime: its value is the name, ``between`` and the path
+    between: str
+    default_variable: str = ""
+    runtime_variable: str = ""
+
+
+class CommandLine(Struct, frozen=True):
+    """Flags of an engine's command line, each by its names."""
+
+    config: tuple[str, ...]  # of the root file
+    drop_ins: tuple[str, ...] = ()  # of their directory
+    # Where it keeps what it knows of its containers, and where it listens: without these it has none.
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    telling: Telling | None = None
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # why, with any runtime in a config
+    conflicts_as_default: Mapping[str, str] = field(default_factory=dict)  # why, with a default there
+
+
+class DropIns(StrEnum):
+    """How an engine comes to read another file than its root file."""
+
+    NONE = "not at all"
+    IMPORTED = "by an import of the root file"
+    READ = "all that are in a directory"
+
+
+class Monitor(StrEnum):
+    """Who holds a container while it runs, and leaves its bundle on the disk."""
+
+    SHIM = "a shim of containerd's"
+    CONMON = "conmon"
+
+
+class State(Struct, frozen=True):
+    """Where the bundles of an engine's containers are: ``below`` what its flag or its root file says."""
+
+    usual: PurePosixPath
+    flag: str = ""
+    key: str = ""
+    below: str = ""
+    namespace: str = ""  # of containerd, which has this engine's containers alone; "" for any
+    monitor: Monitor = Monitor.SHIM
+
+
+class Data(Struct, frozen=True):
+    """Where an engine has the files of its containers: at ``usual``, if no flag and no key says otherwise."""
+
+    flags: tuple[str, ...]
+    key: str
+    usual: PurePosixPath
+
+
+class Generated(Struct, frozen=True):
+    """What there is to know of an engine that writes a config anew each time it starts."""
+
+    # The runtime of a toolkit at its usual place that it looks for by itself: nothing is edited there. ""
+    # where it makes that config of texts that others write.
+    finds: str
+    units: tuple[str, ...]  # it is part of one of them
+    start_s: float  # for which a start is waited at least
+    marks: tuple[str, ...]  # parts of its paths that no other engine's have
+    # The file that it makes, beside the root file if that is no whole path: read, and nobody's to edit.
+    rendered: PurePosixPath | None = None
+    needs_root: bool = False  # it does not start without its root file
+    # The pattern of what may take the place of the root file: that of another revision of a snap.
+    copies: PurePosixPath | None = None
+    # Why a release of it does not start with a drop-in, and which; "" where all do.
+    refuses: Callable[[Tree], str] = lambda _: ""
+
+
+class CdiSupport(Struct, frozen=True):
+    """How an engine takes CDI devices (engine-facts.md#cdi-in-force)."""
+
+    since: str  # with which release, or setting: for a remedy
+    # From a release on, newest first: the version of a specification that is read at the most; None where
+    # nobody has looked.
+    reads: tuple[tuple[Version, Version | None], ...]
+    hands_over: Version = ()  # the first release that hands on the devices of a kubelet, not of files alone
+
+
+class Check(Struct, frozen=True):
+    """How the program of an engine is asked what it makes of some texts.
+
+    A path in ``words`` stands for the place where that text is put for the question: nobody knows it before.
+    """
+
+    paths: tuple[PurePosixPath, ...]
+    # Returns the texts to be put, given what names their places.
+    texts: Callable[[Callable[[PurePosixPath], str]], Mapping[PurePosixPath, str]]
+    words: tuple[str | PurePosixPath, ...]
+    last: tuple[str, ...] = ()
+    # Texts of a directory that is put as a whole, by their names in it.
+    beside: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)
+    # Flags of the running engine that the question has in other words: the rest stands before ``last``. None
+    # where it is asked without any of them.
+    given: tuple[str, ...] | None = None
+    says: Callable[[str], EffectiveConfig] | None = None  # what the answer means; None for yes or no
+    by_start: bool = False  # the answer depends on how it is started: without that, a no may mean nothing
+
+
+class Question(Struct, frozen=True):
+    """What a program is asked about: the ``texts`` of an engine, and where two of them belong.
+
+    ``rendered`` is what the engine has made of such texts at its last start (see ``Generated``), "" for none.
+    """
+
+    config: PurePosixPath
+    drop_in: PurePosixPath | None
+    texts: Mapping[PurePosixPath, str]
+    rendered: str = ""
+
+
+class EngineSpec(Struct, frozen=True, kw_only=True):
+    """One engine: what differs from the others is in this row."""
+
+    name: str
+    title: str  # in a sentence
+
+    # Its texts. ``named`` returns the runtimes that one names, with their programs: "" is looked for by its
+    # name. ``relocated`` are edits whose keys the engine's own tools have moved.
+    config: PurePosixPath
+    drop_in: PurePosixPath | None = None
+    drop_ins: DropIns = DropIns.NONE
+    drop_in_dir: PurePosixPath | None = None
+    drop_in_names: str = ""  # the pattern of what it reads there; "" for all, those below as well
+    imports: bool = False  # its files name others to be read, with ``imports``
+    hook_dir: PurePosixPath | None = None  # of OCI hooks
+    default_key: str  # the last part of the key that names the default runtime
+    generated: Generated | None = None
+    named: Callable[[Tree], Mapping[str, str]] | None = None
+    relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
+
+    # What it makes of them: ``edits`` are the ways to have our runtimes served, the plainest first;
+    # ``effect`` is what files have in force as far as their texts tell; ``check`` is how its own program is
+    # asked.
+    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
+    effect: Callable[[ConfigFiles], EffectiveConfig]
+    check: Callable[[Question], Check] | None = None
+
+    # Its process and its socket.
+    process: str
+    program: PurePosixPath | None = None  # where that is no usual place
+    unit: str
+    socket: PurePosixPath
+    api: Api
+    pidfile: PurePosixPath | None = None  # written at each start, where systemd holds the socket
+    cmdline: CommandLine
+    uses: str = ""  # the engine that runs its containers for it
+    # As patterns, what it starts though no config names it, by default as containerd: io.containerd.gpu.v2 is
+    # containerd-shim-gpu-v2, which any client may ask for.
+    starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
+
+    # A reload. One that misreports says afterwards what its files say, and serves what it had
+    # (engine-facts.md#crio-reload). One that finishes calls stops when those in flight have returned, so that
+    # a container which it ends cannot wait for its restart.
+    reload: ReloadMethod
+    reload_misreports: bool = False
+    finishes_calls: bool = False
+
+    # Its containers. ``needs_handler`` tells for a version whether one cannot be used any more once its
+    # handler is not configured: containerd 2.x refuses exec, CRI-O stop and remove
+    # (engine-facts.md#removed-handler).
+    state: State
+    data: Data | None = None
+    needs_handler: Callable[[Version | None], bool]
+
+    # Devices without a runtime of ours.
+    cdi: CdiSupport
+    nri_name: str = ""  # what it calls itself towards an NRI plugin; "" where it has no NRI
+
+    @property
+    def finds(self) -> str:
+        """The runtime that it looks for by itself, "" where it has to be told of ours in its config."""
+        return self.generated.finds if self.generated else ""
+
+    def rendered(self, config: PurePosixPath) -> PurePosixPath | None:
+        """Return the file that it makes of its configs, given its root file; None where it makes none."""
+        name = self.generated.rendered if self.generated else None
+        return name and config.parent / name
+
+    def is_copy(self, path: PurePosixPath) -> bool:
+        """Tell whether a file is none of its configs, and may take the place of its root file."""
+        copies = self.generated.copies if self.generated else None
+        return copies is not None and path != self.config and path.match(str(copies))
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that it may be a part of, where that is not always the same one."""
+        return self.generated.units if self.generated else ()

@@ -1,0 +1,333 @@
+"""What the program was asked for: frozen, and valid once built."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from math import inf
+from pathlib import PurePosixPath
+from typing import Final, assert_never
+
+from msgspec import Struct, field
+
+from installer.engines import ENGINES
+from installer.errors import UsageError
+from installer.model.engine_spec import Extras
+from installer.model.nri import Nri
+from installer.model.paths import DEFAULT_INSTALL_DIR, RUN_DIR, Layout
+
+AUTO: Final = "auto"
+GPU_KIND: Final = "nvidia.com/gpu"
+DEFAULT_SOURCE: Final = PurePosixPath("/artifacts/deb")
+ROOT: Final = PurePosixPath("/")
+RUNTIME_NAME: Final = "nvidia"
+LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
+
+
+class ToolkitConfig(Struct, frozen=True):
+    """What can be asked of config.toml, with NVIDIA's defaults.
+
+    ``driver_root`` is text and not a path, because it is written as it was given. A dot in one of the
+    ``features`` makes a nested table.
+    """
+
+    driver_root: str = "/run/nvidia/driver"
+    accept_envvar_when_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    cli_debug: str = ""
+    runtime_debug: str = "/dev/null"
+    log_level: str = "info"
+    mode: str = "auto"
+    cdi_default_kind: str = "nvidia.com/gpu"
+    cdi_annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
+    skip_mode_detection: bool = True
+    features: tuple[str, ...] = ()
+
+
+class Listen(Struct, frozen=True):
+    """Where metrics are asked for: a unix socket at a ``path`` of the host, or an address and a port.
+
+    Raises:
+        UsageError: the socket has a name that others may have for something else.
+    """
+
+    path: PurePosixPath | None = None
+    address: str = ""
+    port: int = 0
+
+    def __post_init__(self) -> None:
+        if self.path and self.path.suffix != ".sock":
+            raise UsageError(f"listen on {self}", remedy="give a socket that is named *.sock")
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}" if self.path else f"{self.address}:{self.port}"
+
+
+class Mode(StrEnum):
+    """How containers on this node get their GPUs.
+
+    ``runtime``: engines serve runtimes of ours. ``cdi``: engines take devices of a CDI specification, which
+    needs no runtime, no config and no restart. ``nri``: the same, and pods that no device plugin serves ask
+    by annotation. ``auto`` takes what costs the node least (``decide.mode``).
+    """
+
+    AUTO = "auto"
+    RUNTIME = "runtime"
+    CDI = "cdi"
+    NRI = "nri"
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether no engine gets a runtime of ours."""
+        return self in {Mode.CDI, Mode.NRI}
+
+
+class RestartMode(StrEnum):
+    """Whether an engine is brought to read its config again, each in the one way that works.
+
+    That is SIGHUP for Docker. No signal reloads containerd or CRI-O, so their unit is restarted: now, or
+    ``when-idle`` (engine-facts.md#containerd-signals, engine-facts.md#crio-reload).
+    """
+
+    AUTO = "auto"
+    WHEN_IDLE = "when-idle"
+    NONE = "none"
+
+
+class OnExit(StrEnum):
+    """What ``run`` does when it is told to stop; ``keep`` serves rolling updates."""
+
+    UNDO = "undo"
+    KEEP = "keep"
+
+    @property
+    def undoes(self) -> bool:
+        """Whether the host is as before when ``run`` has ended."""
+        match self:
+            case OnExit.UNDO:
+                return True
+            case OnExit.KEEP:
+                return False
+            case _:
+                assert_never(self)
+
+
+class Drift(StrEnum):
+    """What ``run`` does, while it waits, when the node is not as installed any more.
+
+    ``auto`` repairs what no engine has to be restarted or reloaded for, ``repair`` that as well; ``report``
+    tells it only, and ``ignore`` says nothing of it as long as the engines serve our runtimes.
+    """
+
+    AUTO = "auto"
+    REPAIR = "repair"
+    REPORT = "report"
+    IGNORE = "ignore"
+
+    @property
+    def repairs(self) -> bool:
+        """Whether anything is repaired."""
+        return self in {Drift.AUTO, Drift.REPAIR}
+
+    @property
+    def restarts(self) -> bool:
+        """Whether an engine is restarted or reloaded for it."""
+        return self is Drift.REPAIR
+
+
+class InUse(StrEnum):
+    """What an undo does while containers run on our runtime.
+
+    ``wait`` gives them ten seconds, then does as ``keep``: our runtime is not the default any more, its
+    handlers and the payload stay. ``force`` leaves links to the low-level runtime in the payload's place.
+    """
+
+    WAIT = "wait"
+    KEEP = "keep"
+    FORCE = "force"
+
+    @property
+    def waits(self) -> bool:
+        """Whether those containers are given time to end."""
+        match self:
+            case InUse.WAIT:
+                return True
+            case InUse.KEEP | InUse.FORCE:
+                return False
+            case _:
+                assert_never(self)
+
+    @property
+    def forces(self) -> bool:
+        """Whether the payload goes although such containers run."""
+        match self:
+            case InUse.FORCE:
+                return True
+            case InUse.WAIT | InUse.KEEP:
+                return False
+            case _:
+                assert_never(self)
+
+
+class Places(Struct, frozen=True):
+    """Where one engine is found when not at its usual place; host paths."""
+
+    config: PurePosixPath | None = None
+    drop_in: PurePosixPath | None = None
+    socket: PurePosixPath | None = None
+
+
+class Cdi(Struct, frozen=True):
+    """A CDI specification for management containers: in which directory of the host, and of what kind.
+
+    ``local_driver_root`` and ``local_dev_root`` are where this process finds the driver and the device
+    nodes, the others where the host does; ``nodes`` says that control device nodes are to be made.
+    """
+
+    directory: PurePosixPath
+    kind: str
+    driver_root: str
+    local_driver_root: str
+    dev_root: str
+    local_dev_root: str
+    nodes: bool
+
+    @property
+    def path(self) -> PurePosixPath:
+        """The file, named after vendor and class."""
+        return self.directory / f"{self.kind.replace('/', '-')}.yaml"
+
+
+class Options(Struct, frozen=True):
+    """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
+
+    No ``engines`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
+    an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
+    ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says; ``retry`` tries a
+    plan that failed before once more, as it is; ``adopt`` lets an undo remove what NVIDIA's own installer
+    left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node Feature Discovery;
+    ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is for the plugin.
+
+    Raises:
+        UsageError: the combination makes no sense.
+    """
+
+    engines: tuple[str, ...] = (AUTO,)
+    mode: Mode = Mode.RUNTIME
+    toolkit_source: PurePosixPath = DEFAULT_SOURCE
+    install_dir: PurePosixPath = DEFAULT_INSTALL_DIR
+    host_root: PurePosixPath = ROOT
+    mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...] = ()
+    driver_root: str = AUTO
+    toolkit: ToolkitConfig = field(default_factory=ToolkitConfig)
+    low_level: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
+    cdi: Cdi | None = None
+    runtime_name: str = RUNTIME_NAME
+    set_as_default: bool = False
+    places: Mapping[str, Places] = field(default_factory=dict)
+    crio_hook: PurePosixPath | None = None
+    restart_mode: RestartMode = RestartMode.AUTO
+    pid_file: PurePosixPath = RUN_DIR / "toolkit.pid"
+    timeout_s: float = 20.0
+    on_exit: OnExit = OnExit.UNDO
+    in_use: InUse = InUse.WAIT
+    drift: Drift = Drift.AUTO
+    retry: bool = False
+    adopt: bool = False
+    metrics_textfile: PurePosixPath | None = None
+    nfd_features: PurePosixPath | None = None
+    metrics_listen: Listen | None = None
+    nri: Nri = field(default_factory=Nri)
+
+    def __post_init__(self) -> None:
+        for path in (self.install_dir, self.host_root, self.pid_file):
+            if not path.is_absolute() or ".." in path.parts:
+                raise UsageError(f"use the path {path}", remedy="give an absolute path without ..")
+        for words in (str(self.install_dir), self.driver_root, self.runtime_name, *self.low_level):
+            if not words.isprintable() or words != words.encode(errors="replace").decode():
+                raise UsageError(f"write {words!r} into a config", remedy="use plain text without controls")
+        self._refuse_published()
+        if self.install_dir == ROOT:
+            raise UsageError("install into /", remedy=f"choose a directory such as {DEFAULT_INSTALL_DIR}")
+        if self.runtime_name in LOW_LEVEL_NAMES or not self.runtime_name.strip():
+            raise UsageError(
+                f"name our runtime {self.runtime_name!r}",
+                remedy="choose a name that no other runtime has, such as nvidia",
+            )
+        if AUTO in self.engines and len(self.engines) > 1:
+            raise UsageError("mix --runtime auto with others", remedy="name the engines, or auto alone")
+        if self.serves_nri:
+            self.nri.refuse_idle()
+        if not 0 < self.timeout_s < inf:
+            raise UsageError(
+                f"wait {self.timeout_s:g} seconds", remedy="give --timeout a number of seconds above 0"
+            )
+
+    def _refuse_published(self) -> None:
+        for path in self.published:
+            if not path.is_absolute() or ".." in path.parts:
+                raise UsageError(f"write {path}", remedy="give an absolute path without ..")
+        if self.metrics_textfile and self.metrics_textfile.suffix != ".prom":
+            raise UsageError(
+                f"write metrics to {self.metrics_textfile}",
+                remedy="give a file whose name ends in .prom: node_exporter reads no other",
+            )
+        labels = self.nfd_features
+        if labels and (labels.suffix in {".prom", ".openmetrics", ".sock"} or labels.name[:1] == "."):
+            raise UsageError(
+                f"write labels to {labels}",
+                remedy="give a file of NFD's directory features.d, without a leading dot and not *.prom",
+            )
+
+    @property
+    def serves_nri(self) -> bool:
+        """Whether ``run`` has the NRI plugin run beside itself."""
+        return self.nri.beside or self.mode is Mode.NRI
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the toolkit is the host's own, and used where its package manager keeps it."""
+        return self.toolkit_source == self.host_root
+
+    @property
+    def layout(self) -> Layout:
+        """The paths below the install-dir."""
+        return Layout(self.install_dir)
+
+    @property
+    def engine_names(self) -> tuple[str, ...]:
+        """The engines to look at: the ones named, or all for ``auto``."""
+        return tuple(ENGINES) if self.auto else self.engines
+
+    @property
+    def auto(self) -> bool:
+        """Whether the engines that run here are to be found out."""
+        return AUTO in self.engines
+
+    @property
+    def published(self) -> tuple[PurePosixPath, ...]:
+        """The files that tell others of us, a socket on which they may ask included."""
+        asked = (self.layout.answer, self.metrics_listen.path) if self.metrics_listen else ()
+        return tuple(path for path in (self.metrics_textfile, self.nfd_features, *asked) if path is not None)
+
+    @property
+    def ready_file(self) -> PurePosixPath:
+        """Beside the pidfile: there while the engines are proven to serve our runtimes."""
+        return self.pid_file.with_name("ready")
+
+    @property
+    def options_file(self) -> PurePosixPath:
+        """Beside the pidfile: what ``run`` was asked for, for its children."""
+        return self.pid_file.with_name(f"{self.pid_file.name}.options")
+
+    @property
+    def state_file(self) -> PurePosixPath:
+        """Beside the pidfile: what ``run`` has seen of the node and its engines, for ``status`` to tell."""
+        return self.pid_file.with_name(f"{self.pid_file.name}.state")
+
+
+class Wish(Struct, frozen=True):
+    """What ``run`` was asked for, and how it speaks: read once, and told its children."""
+
+    options: Options
+    nvidia: bool
+    log_format: str

@@ -1,0 +1,80 @@
+"""The NRI plugin beside ``run``: it needs an engine that does what it asks, and changes nothing of it."""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.engines.config_edits import withdrawn
+from installer.engines.texts import Ask, texts_alone
+from installer.errors import InstallerError
+from installer.model.facts import EngineState, Facts
+from installer.model.options import Options
+from installer.model.record import Record
+from installer.model.steps import Part
+from installer.nri.allow import refuse_dropping
+
+ID: Final = "nri"
+GONE: Final = "no engine starts a way to the NRI plugin any more"
+
+
+def install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Part:
+    """Return what stands against the plugin: every engine of the node would start containers without devices.
+
+    An engine whose version nobody knows yet tells it to the plugin. ``ask`` tells whether its config has NRI;
+    once the plugin serves, what counts is whether the engine has taken it.
+    """
+    part = _without(facts)
+    if not options.serves_nri:
+        return part
+    new = facts.held.nri is None
+    against = [_against(engine) or (_switched_off(engine, ask) if new else None) for engine in facts.engines]
+    # That a plugin is to be there the ledger has to tell: one that was killed tells nothing.
+    rows = Record(nri=options.nri.socket)
+    return replace(part, rows=rows, obstacles=tuple(each for each in against if each) if all(against) else ())
+
+
+def undo(facts: Facts) -> Part:
+    """Return how the program of 0.2.0 goes, also where something else of ours stays."""
+    return replace(_without(facts), in_progress=tuple(row for row in facts.held.configs if row.engine == ID))
+
+
+def _without(facts: Facts) -> Part:
+    """Return how the programs go by which 0.2.0 had an engine start its way to the plugin.
+
+    None comes back, whatever fails: an executable that has not its own name yet, there, would keep the
+    engine from starting.
+    """
+    rows = (row for row in facts.held.configs if row.engine == ID)
+    steps = tuple(replace(step, unwanted=True) for row in rows if (step := withdrawn(row, facts).step))
+    return Part(ID, steps, (GONE,) * len(steps))
+
+
+def _against(engine: EngineState) -> InstallerError | None:
+    if not (nri_name := ENGINES[engine.name].nri_name):
+        return InstallerError(
+            f"serve {engine.title} by NRI (it has no NRI)",
+            remedy="use another mode for it: its containers take devices by --device",
+            code="nri-unusable",
+        )
+    if not engine.version:
+        return None
+    try:
+        refuse_dropping(nri_name, ".".join(map(str, engine.version)))
+    except InstallerError as error:
+        return error
+    return None
+
+
+def _switched_off(engine: EngineState, ask: Ask) -> InstallerError | None:
+    try:
+        effective = ask(engine, {})
+    except InstallerError:  # nobody understands what it says: the plugin is registered or not
+        return None
+    if effective.nri is not False:
+        return None
+    return InstallerError(
+        f"serve {engine.title} by NRI (its config has NRI switched off)",
+        remedy=f"switch it on there, restart {engine.title}, or use another mode",
+        code="nri-unusable",
+    )

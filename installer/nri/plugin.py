@@ -1,0 +1,342 @@
+"""The NRI plugin as a process: one socket, one thread, answers from memory, back within a tenth of a second.
+
+An engine that is restarted creates containers before anybody may have seen it: what is created without us
+gets no device and nobody says so. So one that has gone is dialled all the time, and what was missed all the
+same is named, in the log and in a file for ``status``.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from installer.errors import InstallerError, LockedError
+from installer.host.events import leave, log, writer
+from installer.host.kernel import trusted_uids
+from installer.host.signals import STOP
+from installer.host.sockets import connectable
+from installer.model.nri import Allowed, Identity
+from installer.nri.allow import RefusedError, some
+from installer.nri.session import Configured, Given, Missed, Session, Synchronized
+from installer.watch import Held
+
+# An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes;
+# then its socket is looked at, and dialled now and then all the same.
+SOON_S: Final = 0.005
+SOON_FOR_S: Final = 5.0
+LOOK_S: Final = 0.05
+LATER_S: Final = 1.0
+WATCH_S: Final = 2.0  # until lock and state are looked at again; ``run`` sees by it that we live
+REGISTER_S: Final = 10.0  # engines give up after 5
+SEND_S: Final = 2.0  # engines wait no longer for an answer
+PAUSE_S: Final = 0.5  # before the next try with an engine that has thrown us out
+STEADY_S: Final = 1.0
+AGAIN_S: Final = 60.0  # kubelet tries a refused container again and again
+REMEMBERED: Final = 256
+NAMED: Final = 20
+VERSION: Final = 1  # of the file for ``status``
+LISTED: Final = 100  # of missed containers, there
+_PEER: Final = struct.Struct("3i")
+READ_BYTES: Final = 1 << 16
+_LOST: Final = "the engine has closed the connection: it stops, or an answer of ours came too late"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A plugin and its engine since a moment; ``missed`` are the first of ``missed_in_all``.
+
+    ``problem`` is why it is not registered.
+    """
+
+    registered: bool = False
+    engine: str = ""
+    problem: str = ""
+    since: str = ""
+    missed: tuple[Missed, ...] = ()
+    missed_in_all: int = 0
+    version: Literal[1] = VERSION
+
+    def now(self) -> Self:
+        """Return it as one that is so since now."""
+        return replace(self, since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the engine listens, and what is beside: the state for ``status``, and our lock.
+
+    ``lock_fd`` is open on that.
+    """
+
+    socket: str
+    state: str
+    lock: str
+    lock_fd: str
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve until told to stop; ``words`` are a place, log format, name, index, the allowed."""
+    place, log_format, identity = Place(*words[:4]), words[4], Identity(words[5], words[6])
+    log.write = writer(readable=log_format == "text" or (log_format == "auto" and os.isatty(2)))
+    plugin = Plugin(place, lambda: Session(identity, tuple(map(Allowed.of, words[7:]))))
+    try:
+        plugin.serve()
+    except InstallerError as error:
+        if not isinstance(error, LockedError):  # the state is that of another plugin
+            plugin.tell_state(State(problem=str(error)))
+        leave(str(error))
+        log.error("failed", code=error.code, problem=error.problem, remedy=str(error.remedy))
+        return int(error.exit)
+    log.info("stopped", reason="asked to")
+    for path in (place.state, place.lock):
+        with suppress(OSError):
+            Path(path).unlink()
+    return 0
+
+
+class Wakes:
+    """What ends a wait: a socket that is ready, a signal to stop, or the time."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in STOP:
+            signal.signal(number, lambda *_: None)  # the pipe tells
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP)
+
+    def wait(self, fd: int | None, timeout_s: float) -> bool:
+        """Return whether ``fd`` is ready; False where the time is over first, or a signal came."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        if fd is not None:
+            poll.register(fd, select.POLLIN)
+        ready = [each for each, _ in poll.poll(max(0.0, timeout_s) * 1000)]
+        self.stopping = self.stopping or self._read in ready
+        return fd in ready
+
+
+class Plugin:
+    """What lasts from one connection to the next."""
+
+    def __init__(self, place: Place, session: Callable[[], Session]) -> None:
+        self._place, self._wakes, self._session = place, Wakes(), session
+        self._lock = Held(place.lock, int(place.lock_fd), os.O_RDWR | os.O_CREAT)
+        self._state = State()
+        self._refused: dict[str, float] = {}
+        self._engine = ""
+        self._dialled_at: tuple[int, ...] = ()
+
+    def serve(self) -> None:
+        """Serve the engine, and each that comes after it, until a signal tells to stop.
+
+        Raises:
+            InstallerError: the engine has no use for us.
+        """
+        self.tell_state(State(problem="it waits for the engine"))
+        while (connection := self._connected()) is not None:
+            began = time.monotonic()
+            with closing(connection):
+                served = self._served(connection)
+            if self._wakes.stopping:
+                return
+            if not served or time.monotonic() - began < STEADY_S:
+                self._pause()
+
+    def tell_state(self, state: State) -> None:
+        """Let ``status`` know. It must not end us that it cannot."""
+        self._state = state = state.now()
+        try:
+            publish(self._place.state, state)
+        except OSError as error:
+            log.warning("state not written", path=self._place.state, reason=error.strerror)
+
+    def _connected(self) -> socket.socket | None:
+        """Return a connection as soon as there is one; None where a stop comes first."""
+        soon_until, later, before = time.monotonic() + SOON_FOR_S, 0.0, self._listens_at()
+        while not self._wakes.stopping:
+            now, found = time.monotonic(), self._listens_at()
+            if found != before:
+                before, soon_until = found, now + SOON_FOR_S
+            if now < soon_until or now >= later:
+                later = now + LATER_S
+                self._watch()
+                try:
+                    return self._dialled()
+                except OSError as error:
+                    if isinstance(error, PermissionError):
+                        self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
+            self._wakes.wait(None, SOON_S if now < soon_until else LOOK_S)
+        return None
+
+    def _watch(self) -> None:
+        """See to it that all of ours is there: lock and state.
+
+        Raises:
+            LockedError: another process has taken the place of our lock.
+        """
+        renewed = self._lock.renewed()
+        if renewed is None:
+            raise LockedError(
+                f"go on (another instance holds {self._place.lock} by now)",
+                remedy="remove no pidfile of a plugin that runs",
+            )
+        if renewed:
+            os.ftruncate(self._lock.fd, 0)
+            os.pwrite(self._lock.fd, f"{os.getpid()}\n".encode(), 0)
+            log.warning("lock made again", path=self._place.lock)
+        with suppress(OSError):
+            if not os.path.lexists(self._place.state):
+                publish(self._place.state, self._state)
+
+    def _dialled(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._dialled_at = self._listens_at()
+            with connectable(Path(self._place.socket)) as path:
+                connection.connect(path)
+            refuse_stranger(connection)
+            connection.settimeout(SEND_S)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _pause(self) -> None:
+        """Leave an engine that has thrown us out alone for a while, but not the one that comes after it.
+
+        One that stops takes a connection in its last moment, and is not the one that starts next.
+        """
+        until = time.monotonic() + PAUSE_S
+        while not self._wakes.stopping and (left_s := until - time.monotonic()) > 0:
+            if (now := self._listens_at()) and now != self._dialled_at:
+                return
+            self._wakes.wait(None, min(left_s, SOON_S))
+
+    def _listens_at(self) -> tuple[int, ...]:
+        """Return what tells this socket from those before it, whose inode it may have; () where none is."""
+        try:
+            found = Path(self._place.socket).stat()
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_ctime_ns
+
+    def _served(self, connection: socket.socket) -> bool:
+        """Talk until the connection ends; tell whether the engine had taken us."""
+        session = self._session()
+        try:
+            self._talk(connection, session)
+        except InstallerError as error:
+            if error.code in {"nri-unusable", "locked"}:
+                raise
+            self._note(str(error))
+        except OSError as error:
+            self._note(
+                _LOST if isinstance(error, ConnectionError) else f"{_LOST} ({error.strerror or error})"
+            )
+        else:
+            if not self._wakes.stopping:
+                self._note(_LOST)
+        return session.registered
+
+    def _talk(self, connection: socket.socket, session: Session) -> None:
+        """Answer each message; end where the connection or we do."""
+        due = time.monotonic() + REGISTER_S
+        self._send(connection, session.opening())
+        while not self._wakes.stopping:
+            left_s = WATCH_S if session.registered else due - time.monotonic()
+            ready = self._wakes.wait(connection.fileno(), left_s)
+            if not session.registered and time.monotonic() > due:
+                raise TimeoutError(None, "it has not registered us in time")
+            if not ready:
+                self._watch()
+                continue
+            content = connection.recv(READ_BYTES)
+            if not content:
+                return
+            for turn in session.hear(content):
+                self._send(connection, turn.reply)  # all the node waits for it: telling is for later
+                self._tell(turn.news)
+
+    def _send(self, connection: socket.socket, content: bytes) -> None:
+        try:
+            connection.sendall(content)
+        except TimeoutError as error:
+            raise TimeoutError(None, "it reads no answers") from error
+
+    def _tell(self, news: object) -> None:
+        match news:
+            case Configured(engine, version):
+                self._engine = f"{engine} {version}"
+            case Synchronized(missed):
+                # Whoever sees the event finds the same in the file.
+                self.tell_state(
+                    State(registered=True, engine=self._engine, missed=missed, missed_in_all=len(missed))
+                )
+                log.info("registered", engine=self._engine, missed=len(missed))
+                if missed:
+                    log.warning(
+                        "containers missed",
+                        containers=[str(each) for each in missed[:NAMED]],
+                        in_all=len(missed),
+                        remedy="delete their pods: they run without the devices that they ask for",
+                    )
+            case Given(pod, container, devices):
+                log.info("devices given", pod=pod, container=container, devices=some(devices))
+            case RefusedError() as error:
+                if self._is_news(str(error)):
+                    log.warning("container refused", error=str(error), code=error.code)
+            case _:
+                pass
+
+    def _is_news(self, text: str) -> bool:
+        now = time.monotonic()
+        if now - self._refused.get(text, -AGAIN_S) < AGAIN_S:
+            return False
+        if len(self._refused) >= REMEMBERED:
+            self._refused.clear()
+        self._refused[text] = now
+        return True
+
+    def _note(self, problem: str) -> None:
+        """Tell once that we are not registered, and why."""
+        if problem != self._state.problem:
+            log.warning("not registered", engine=self._engine, reason=problem)
+            self.tell_state(State(engine=self._engine, problem=problem))
+
+
+def refuse_stranger(connection: socket.socket) -> None:
+    """Return where root listens at the other end.
+
+    Raises:
+        PermissionError: somebody else does, who is not to decide what containers get.
+    """
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    _, uid, _ = _PEER.unpack(peer)
+    if uid not in trusted_uids():
+        raise PermissionError(None, f"it is held by user {uid}, not by root")
+
+
+def publish(path: str, state: State) -> None:
+    """Put a state in the place of the one before.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = json.dumps(asdict(replace(state, missed=state.missed[:LISTED]))).encode() + b"\n"
+    staged = f"{path}.new"
+    # It lies where root alone may write, in a file system of memory: nothing is there to be synced.
+    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
+    Path(staged).replace(path)

@@ -1,0 +1,129 @@
+"""The NRI plugin from outside: started, told by ``status``, which asks neither it nor an engine, removed."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from installer.errors import Exit, InstallerError
+from installer.host import supervision
+from installer.host.events import log
+from installer.host.files import Host, told_by_root
+from installer.host.locks import halted, holder_of, is_held_pidfile, lock_pidfile, remove_pidfile, write_pid
+from installer.model.files import Kind
+from installer.model.nri import Nri
+from installer.model.options import Options
+from installer.model.record import Record
+from installer.nri.plugin import State
+
+WHAT: Final = "NRI plugin"
+WITHOUT: Final = "containers that ask for devices by annotation start without them"
+BESIDE_RUN: Final = "start run again, or uninstall"
+NAMED: Final = 5
+
+
+def read(host: Host, path: PurePosixPath) -> State | None:
+    """Return what the plugin has told; None where that is nothing, cannot be read, or is not root's."""
+    return told_by_root(host, path, State)
+
+
+def of_ledger(nri: Nri, record: Record | None) -> Nri:
+    """Return the plugin with the socket that ``run`` has written down, where it has."""
+    return nri.at(record.nri) if record and record.nri else nri
+
+
+def lines(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, str, bool, bool]]:
+    """Yield what there is to tell of the plugin: about what, how it was, and whether that is good.
+
+    The last tells of what is not good whether the node is ready so: what was missed stays missed, and a
+    plugin that no ``run`` has beside itself is nothing that this installation promises.
+    """
+    beside_run = record is not None and record.nri is not None
+    nri = of_ledger(nri, record)
+    state = read(host, nri.state)
+    if state is None and not beside_run:
+        return
+    state = state or State()
+    why = f" ({state.problem})" if state.problem else ""
+    remedy = BESIDE_RUN if beside_run else "start it again"
+    lock = host.local_path(nri.lock)
+    if not is_held_pidfile(lock):
+        last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"
+        yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
+    elif halt := halted(lock):
+        pid = holder_of(lock)
+        remedy = (
+            "run starts another within two minutes" if beside_run else f"kill -9 {pid}, and start it again"
+        )
+        yield WHAT, f"hangs (pid {pid}, {halt}): {WITHOUT}; {remedy}", False, not beside_run
+    elif not state.registered:
+        since = f" since {state.since}" if state.since else ""
+        yield WHAT, f"not registered{since}{why}: {WITHOUT}", False, not beside_run
+    else:
+        yield WHAT, f"registered with {state.engine}, since {state.since}", True, True
+    if state.missed:
+        names = ", ".join(map(str, state.missed[:NAMED]))
+        more = ", ..." if state.missed_in_all != len(state.missed[:NAMED]) else ""
+        sentence = f"{state.missed_in_all} containers run without the devices that their pods ask for"
+        yield WHAT, f"{sentence} ({names}{more}): delete these pods", False, True
+
+
+def is_registered(host: Host, nri: Nri) -> bool:
+    """Tell whether an engine has configured the plugin and asks it by now."""
+    state, lock = read(host, nri.state) or State(), host.local_path(nri.lock)
+    return state.registered and is_held_pidfile(lock) and not halted(lock)
+
+
+def remove(host: Host, nri: Nri) -> None:
+    """Remove what a ``run`` that was killed has left; a plugin that runs does so itself."""
+    if is_held_pidfile(host.local_path(nri.lock)):
+        return
+    with suppress(InstallerError):
+        if read(host, nri.state) is not None:
+            host.remove(nri.state)
+        remove_pidfile(host, nri.lock)
+
+
+def serve(options: Options, log_format: str) -> Exit:
+    """Become the plugin.
+
+    Raises:
+        InstallerError: another instance serves this engine, or NRI is not there.
+    """
+    nri = options.nri
+    nri.refuse_idle()
+    host = Host.under(options.host_root, options.mounts)
+    refuse_absent(host, nri)
+    lock = lock_pidfile(host, nri.lock)
+    write_pid(lock, nri.lock)
+    places = [str(host.local_path(path)) for path in (nri.socket, nri.state, nri.lock)]
+    words = [str(lock.fd), log_format, nri.identity.name, nri.identity.index, *map(str, nri.allowed)]
+    supervision.become_plugin(lock.fd, [*places, *words])
+    raise InstallerError(
+        f"start {sys.executable} once more", remedy="install the program anew", code="internal-error"
+    )
+
+
+def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
+    """Become the plugin beside ``run``, which ends with that; ``ended`` is how the one before it has."""
+    if not supervision.end_with_run():
+        return Exit.OK  # nobody is left to serve for
+    if ended != "-":
+        log.warning("plugin started again", ended=supervision.ending(ended))
+    return serve(options, log_format)
+
+
+def refuse_absent(host: Host, nri: Nri) -> None:
+    """Return where an engine may listen for plugins.
+
+    Raises:
+        InstallerError: the directory of its socket is not there.
+    """
+    directory = nri.socket.parent
+    if host.kind(directory) is not Kind.DIRECTORY:
+        raise InstallerError(
+            f"reach NRI at {nri.socket} (there is no directory {directory})",
+            remedy="switch NRI on in the engine, and mount that directory, not the socket, where this runs",
+            code="nri-unusable",
+        )

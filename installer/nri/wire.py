@@ -1,0 +1,207 @@
+"""NRI as bytes: frames of its mux, messages of ttrpc, fields of protobuf, and the messages that are needed.
+
+The field numbers are the same from NRI 0.2 to 0.12 (pkg/api/api.proto of NRI and ttrpc's request.proto,
+engine-facts.md#nri-fields). What is left out is skipped when it comes, and never sent. Whatever comes is
+refused in a sentence where it is none of this.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from installer.errors import InstallerError
+from installer.model import protobuf
+
+# The connections that share the socket: on one the engine asks, on the other the plugin.
+PLUGIN: Final = 1
+RUNTIME: Final = 2
+REQUEST: Final = 1
+RESPONSE: Final = 2
+MAX_MESSAGE_BYTES: Final = 4 << 20  # ttrpc's own limit
+# Go's side reads into a buffer of this size: one frame with a byte more breaks the connection, and the
+# container starts without its device. No document says so (engine-facts.md#nri-frames).
+MAX_PAYLOAD_BYTES: Final = 4096
+_MUX: Final = struct.Struct(">II")
+_TTRPC: Final = struct.Struct(">IIBB")
+
+# What a field is: a Python type (dict: a map of texts), the schema of a message, or a list of one of these.
+Kind: TypeAlias = "type[int | str | bytes | dict[str, str]] | Schema | list[Kind]"
+# The name and the kind of each field of a message, by its number.
+Schema: TypeAlias = "Mapping[int, tuple[str, Kind]]"
+
+
+class WireError(InstallerError):
+    """What came is not what NRI says it is."""
+
+    usual = "nri-failed"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"understand the engine over NRI ({problem})", remedy="report it with the version of the engine"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of ttrpc: the connection it came on, its stream, its type and what is in it."""
+
+    connection: int
+    stream: int
+    kind: int
+    content: bytes
+
+
+def encoded(message: Message) -> bytes:
+    """Return a message as frames, none of which is longer than the other side can read."""
+    whole = _TTRPC.pack(len(message.content), message.stream, message.kind, 0) + message.content
+    parts = (whole[at : at + MAX_PAYLOAD_BYTES] for at in range(0, len(whole), MAX_PAYLOAD_BYTES))
+    return b"".join(_MUX.pack(message.connection, len(part)) + part for part in parts)
+
+
+class Messages:
+    """Cuts the bytes of one socket into messages; frames of a connection that nobody knows are dropped."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._connections = {PLUGIN: bytearray(), RUNTIME: bytearray()}
+
+    def of(self, content: bytes) -> Iterator[Message]:
+        """Yield the messages that are whole with ``content``.
+
+        Raises:
+            WireError: a frame or a message is longer than the protocol allows.
+        """
+        self._bytes += content
+        while len(self._bytes) >= _MUX.size:
+            number, size = _MUX.unpack_from(self._bytes)
+            if size > MAX_MESSAGE_BYTES + _TTRPC.size:
+                raise WireError(f"a frame of {size} bytes")
+            if len(self._bytes) < _MUX.size + size:
+                return
+            payload = bytes(self._bytes[_MUX.size : _MUX.size + size])
+            del self._bytes[: _MUX.size + size]
+            if number in self._connections:
+                yield from self._cut(number, payload)
+
+    def _cut(self, number: int, payload: bytes) -> Iterator[Message]:
+        waiting = self._connections[number]
+        waiting += payload
+        while len(waiting) >= _TTRPC.size:
+            size, stream, kind, _ = _TTRPC.unpack_from(waiting)
+            if size > MAX_MESSAGE_BYTES:
+                raise WireError(f"a message of {size} bytes")
+            end = _TTRPC.size + size
+            if len(waiting) < end:
+                return
+            content = bytes(waiting[_TTRPC.size : end])
+            del waiting[:end]
+            yield Message(number, stream, kind, content)
+
+
+def pack(schema: Schema, values: Mapping[str, Any]) -> bytes:
+    """Return ``values`` as protobuf; what is empty or 0 is left out, as proto3 does."""
+    packed = bytearray()
+    for number, (name, kind) in schema.items():
+        value = values.get(name)
+        if isinstance(kind, list):
+            packed += b"".join(_packed(number, kind[0], each) for each in value or ())
+        elif value:
+            packed += _packed(number, kind, value)
+    return bytes(packed)
+
+
+def _packed(number: int, kind: Kind, value: Any) -> bytes:
+    if kind is dict:
+        entries = ({"key": key, "value": each} for key, each in value.items())
+        return b"".join(protobuf.field(number, pack(ENTRY, entry)) for entry in entries)
+    return protobuf.field(number, pack(kind, value) if isinstance(kind, Mapping) else value)
+
+
+def unpack(schema: Schema, content: bytes) -> dict[str, Any]:
+    """Return the fields of ``schema`` that a message has, the others as if empty; unknown ones are skipped.
+
+    Raises:
+        WireError: it is no protobuf, or a field is of another type.
+    """
+    values: dict[str, Any] = {name: _empty(kind) for name, kind in schema.values()}
+    try:
+        for number, value in protobuf.fields(content):
+            if number not in schema:
+                continue
+            name, kind = schema[number]
+            if isinstance(value, int) != (kind is int):
+                raise WireError(f"field {number} is of another type")
+            if kind is dict:
+                entry = unpack(ENTRY, value)
+                values[name][entry["key"]] = entry["value"]
+            elif isinstance(kind, list):
+                values[name].append(_unpacked(kind[0], value))
+            else:
+                values[name] = _unpacked(kind, value)
+    except ValueError as error:
+        raise WireError(str(error)) from error
+    return values
+
+
+def _empty(kind: Kind) -> Any:
+    if isinstance(kind, list):
+        return []
+    return unpack(kind, b"") if isinstance(kind, Mapping) else kind()
+
+
+def _unpacked(kind: Kind, value: Any) -> Any:
+    if isinstance(kind, Mapping):
+        return unpack(kind, value)
+    return value.decode(errors="replace") if kind is str else value
+
+
+ENTRY: Final[Schema] = {1: ("key", str), 2: ("value", str)}  # of a map
+PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
+
+# ttrpc
+ASKED: Final[Schema] = {1: ("service", str), 2: ("method", str), 3: ("payload", bytes)}
+STATUS: Final[Schema] = {1: ("code", int), 2: ("message", str)}
+ANSWERED: Final[Schema] = {1: ("status", STATUS), 2: ("payload", bytes)}
+
+# Registration
+REGISTER: Final[Schema] = {1: ("name", str), 2: ("index", str)}
+CONFIGURE: Final[Schema] = {2: ("engine", str), 3: ("version", str)}
+CONFIGURED: Final[Schema] = {2: ("events", int)}
+# Bit n - 1 for event n. 0 would be all of them, which makes the plugin a validator on containerd 2.2 and
+# fails every container of the node; a bit that the engine does not know ends the connection.
+CREATE_CONTAINER_ALONE: Final = 1 << (4 - 1)
+
+# Pods and containers
+POD: Final[Schema] = {1: ("id", str), 2: ("name", str), 4: ("namespace", str), 6: ("annotations", dict)}
+CONTAINER: Final[Schema] = {
+    1: ("id", str),
+    2: ("pod", str),
+    3: ("name", str),
+    4: ("state", int),
+    6: ("annotations", dict),
+}
+STOPPED: Final = 4
+SYNCHRONIZE: Final[Schema] = {
+    1: ("pods", [POD]),
+    2: ("containers", [CONTAINER]),
+    3: ("more", int),
+}
+SYNCHRONIZED: Final[Schema] = {2: ("more", int)}
+CREATE: Final[Schema] = {1: ("pod", POD), 2: ("container", CONTAINER)}
+DEVICE: Final[Schema] = {1: ("name", str)}
+ADJUSTMENT: Final[Schema] = {2: ("annotations", dict), 8: ("devices", [DEVICE])}
+CREATED: Final[Schema] = {1: ("adjust", ADJUSTMENT)}
+
+# Codes of gRPC, which ttrpc has too.
+INVALID_ARGUMENT: Final = 3
+PERMISSION_DENIED: Final = 7
+UNIMPLEMENTED: Final = 12
+# What newer and older engines tell a plugin without being asked, and what needs no words for an answer.
+TOLD_ONLY: Final = frozenset(
+    {
+        *("StateChange", "Shutdown", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"),
+        *("PostCreateContainer", "StartContainer", "PostStartContainer", "RemoveContainer"),
+    }
+)

@@ -1,0 +1,205 @@
+"""The toolkit's config.toml: NVIDIA's document, and what an administrator has made of it since."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from installer.config_text import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
+from installer.config_text.tree import dotted, same
+from installer.engines.config_edits import value_at
+from installer.errors import InstallerError
+from installer.model.options import ToolkitConfig
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+    from tomlkit.items import Table
+
+
+def config_tree(
+    config: ToolkitConfig,
+    *,
+    toolkit_dir: PurePosixPath,
+    low_level: Sequence[str],
+    ldconfig_real: bool,
+    suse: bool,
+) -> Tree:
+    """Return what config.toml says.
+
+    ``ldconfig_real`` says that the driver root holds sbin/ldconfig.real, as on Debian, where sbin/ldconfig
+    is a script that a container cannot run. On ``suse`` device nodes belong to the group video.
+    """
+    ldconfig = PurePosixPath(config.driver_root, "sbin", "ldconfig.real" if ldconfig_real else "ldconfig")
+    document: dict[str, Value] = {
+        "accept-nvidia-visible-devices-as-volume-mounts": config.accept_volume_mounts,
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": config.accept_envvar_when_unprivileged,
+        "disable-require": False,
+        "supported-driver-capabilities": "compat32,compute,display,graphics,ngx,utility,video",
+        "swarm-resource": "",
+        "nvidia-container-cli": {
+            "debug": config.cli_debug,
+            "environment": [],
+            "ldcache": "",
+            # @ means the host's own program: one from the image could be anybody's.
+            "ldconfig": f"@{ldconfig}",
+            "load-kmods": True,
+            "no-cgroups": False,
+            "path": str(toolkit_dir / "nvidia-container-cli"),
+            "root": config.driver_root,
+            "user": "root:video" if suse else "",
+        },
+        "nvidia-container-runtime": {
+            "debug": config.runtime_debug,
+            "log-level": config.log_level,
+            "mode": config.mode,
+            "runtimes": list(low_level),
+            "modes": {
+                "cdi": {
+                    "annotation-prefixes": list(config.cdi_annotation_prefixes),
+                    "default-kind": config.cdi_default_kind,
+                    "spec-dirs": ["/etc/cdi", "/var/run/cdi"],
+                },
+                "csv": {"mount-spec-path": "/etc/nvidia-container-runtime/host-files-for-container.d"},
+                "legacy": {"cuda-compat-mode": "ldconfig"},
+            },
+        },
+        "nvidia-container-runtime-hook": {
+            "path": str(toolkit_dir / "nvidia-container-runtime-hook"),
+            "skip-mode-detection": config.skip_mode_detection,
+        },
+        "nvidia-ctk": {"path": str(toolkit_dir / "nvidia-ctk")},
+    }
+    if config.features:
+        document["features"] = _features(config.features)
+    return document
+
+
+def render_config(tree: Tree, before: str = "") -> str:
+    """Return the text of a config.toml that says ``tree``: the text ``before`` where that says it.
+
+    Of a text that we rendered before, an earlier version of ours perhaps, only what it says counts.
+    """
+    with suppress(InstallerError):
+        if same(parse(before, Syntax.TOML, name="config.toml"), tree):
+            return before
+    # Loading it takes as long as all of the edits do; a start that changes nothing renders nothing.
+    import tomlkit
+
+    document = tomlkit.document()
+    _fill(document, tree, "")
+    return tomlkit.dumps(document)
+
+
+def carry_over(
+    previous_rendered: str, installed_now: str, rendered: str, *, name: str
+) -> tuple[str, tuple[str, ...]]:
+    """Return the new config.toml with an administrator's edits, and the dotted names of the edited keys.
+
+    The text is ``installed_now``, comments and layout included, in which every key that still holds what
+    was ``previous_rendered`` holds what is ``rendered`` now. Where both sides changed a key, the
+    administrator's value stays.
+    ``name`` is the host's path of the installed file, for messages.
+
+    Raises:
+        InstallerError: the installed file does not parse; an upgrade must not throw it away.
+    """
+    installed = _parse_installed(installed_now, name)
+    before = parse(previous_rendered, Syntax.TOML, name=name)
+    after = parse(rendered, Syntax.TOML, name=name)
+    wants = [
+        Want(key, _look_up(after, key))
+        for key in _keys(before, after)
+        if same(_look_up(before, key), _look_up(installed, key)) and _within_tables(installed, key)
+    ]
+    text, _ = apply(installed_now, wants, Syntax.TOML, name=name)
+    return text, edited_keys(rendered, text, name=name)
+
+
+def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, ...]:
+    """Return the dotted names of the keys in which the installed file is not as it was rendered.
+
+    Raises:
+        InstallerError: the installed file does not parse.
+    """
+    installed = _parse_installed(installed_now, name)
+    ours = parse(rendered, Syntax.TOML, name=name)
+    keys = _keys(ours, installed)
+    return tuple(dotted(key) for key in keys if not same(_look_up(ours, key), _look_up(installed, key)))
+
+
+def _features(names: Sequence[str]) -> Tree:
+    tree: dict[str, Value] = {}
+    for name in names:
+        *parents, last = name.split(".")
+        table = tree
+        for parent in parents:
+            nested = table.setdefault(parent, {})
+            if not isinstance(nested, dict):
+                raise _ambiguous(name)
+            table = nested
+        if table.setdefault(last, True) is not True:
+            raise _ambiguous(name)
+    return tree
+
+
+def _ambiguous(feature: str) -> InstallerError:
+    return InstallerError(
+        f"opt in to the feature {feature} (another one has a dot where it ends, or ends where it has one)",
+        remedy="name only one of the two",
+        code="toolkit-config-unusable",
+    )
+
+
+def _fill(table: "TOMLDocument | Table", tree: Tree, indent: str) -> None:
+    """Add ``tree`` as NVIDIA writes it: sorted, scalars first, a blank line before each table."""
+    import tomlkit
+
+    scalars = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
+    for key in sorted(scalars):
+        item = tomlkit.item(scalars[key])
+        table.add(key, item)
+        item.trivia.indent = indent  # after the add, which indents relative to the parent
+    nested = {key: value for key, value in tree.items() if isinstance(value, Mapping)}
+    for key in sorted(nested):
+        child = tomlkit.table(is_super_table=False)
+        _fill(child, nested[key], f"{indent}  ")
+        table.add(tomlkit.nl())
+        table.add(key, child)
+        child.trivia.indent = indent
+
+
+def _parse_installed(text: str, name: str) -> Tree:
+    try:
+        return parse(text, Syntax.TOML, name=name)
+    except InstallerError as error:
+        raise InstallerError(
+            f"tell what was edited in {name} (it is not valid TOML)",
+            remedy="correct it, or delete it to have it written anew",
+            code="toolkit-config-unusable",
+        ) from error
+
+
+def _keys(one: Tree, other: Tree) -> list[Key]:
+    """Return where the trees hold something; where only one of them has a table, its keys are one key."""
+    leaves = {*_leaves(one, ()), *_leaves(other, ())}
+    return sorted(key for key in leaves if not any(key[:depth] in leaves for depth in range(1, len(key))))
+
+
+def _leaves(tree: Tree, prefix: Key) -> Iterator[Key]:
+    """Yield the keys that hold something; an empty table says nothing to the toolkit."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*prefix, key))
+        else:
+            yield (*prefix, key)
+
+
+def _look_up(tree: Tree, key: Key) -> "Value | Absent":
+    value = value_at(tree, key)
+    return ABSENT if value is None else value
+
+
+def _within_tables(tree: Tree, key: Key) -> bool:
+    """Return whether ``key`` can be there: whoever put a value in the place of a table meant it."""
+    above = (value_at(tree, key[:depth]) for depth in range(1, len(key)))
+    return all(value is None or isinstance(value, Mapping) for value in above)

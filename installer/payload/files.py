@@ -1,0 +1,378 @@
+"""The table of files we ship, what they become on the host, and what is wrong with what stands there."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from pathlib import PurePosixPath
+from typing import Final, TypeAlias, assert_never
+
+from msgspec import Struct
+
+from installer.errors import InstallerError, Option, Remedy
+from installer.model.files import EXECUTE, Artifact, Copy, Entry, PayloadFile, Symlink, Text
+from installer.model.paths import EXECUTABLE_DIRS
+from installer.payload.wrapper import Variable, real_name, wrapper_script
+
+CONFIG: Final = PurePosixPath(".config/nvidia-container-runtime/config.toml")
+
+_PATH: Final = Variable("PATH", PurePosixPath(), prepended=True)
+_LIBRARY_PATH: Final = Variable("LD_LIBRARY_PATH", PurePosixPath(), prepended=True)
+_CONFIG_PATH: Final = Variable("NVIDIA_CTK_CONFIG_FILE_PATH", CONFIG)
+
+
+class Executable(Struct, frozen=True):
+    """A program we ship: with ``variables`` as NAME.real behind a wrapper, without them as it is.
+
+    A ``runtime`` gives way to the low-level runtime while the driver is not loaded.
+    """
+
+    name: str
+    variables: tuple[Variable, ...] = ()
+    runtime: bool = False
+
+
+EXECUTABLES: Final = (
+    Executable("nvidia-cdi-hook"),
+    Executable("nvidia-container-cli", (_LIBRARY_PATH, _PATH)),
+    Executable("nvidia-container-runtime", (_CONFIG_PATH, _PATH), runtime=True),
+    Executable("nvidia-container-runtime-hook", (_CONFIG_PATH, _PATH)),
+    Executable("nvidia-container-runtime.cdi", (_CONFIG_PATH, _PATH), runtime=True),
+    Executable("nvidia-container-runtime.legacy", (_CONFIG_PATH, _PATH), runtime=True),
+    Executable("nvidia-ctk", (_PATH,)),
+)
+PROGRAMS: Final = frozenset(
+    PurePosixPath(name) for program in EXECUTABLES for name in (program.name, real_name(program.name))
+)
+LIBRARIES: Final = ("libnvidia-container-go.so.1", "libnvidia-container.so.1")
+LINKS: Final = (Symlink(PurePosixPath("nvidia-container-toolkit"), "nvidia-container-runtime-hook"),)
+
+
+class Shipped(Struct, frozen=True):
+    """As much of the table as is installed; without a runtime nobody reads a ``config``.
+
+    Programs that are used ``in_place`` are the host's own: links lead to them, so that an update by their
+    package manager changes nothing of ours.
+    """
+
+    executables: tuple[Executable, ...]
+    libraries: tuple[str, ...] = ()
+    links: tuple[Symlink, ...] = ()
+    config: bool = False
+    in_place: bool = False
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """What a source has to hold for it."""
+        return (*(executable.name for executable in self.executables), *self.libraries)
+
+
+WHOLE: Final = Shipped(EXECUTABLES, LIBRARIES, LINKS, config=True)
+# Containers whose GPUs come by CDI start the hook that a specification names; nvidia-ctk makes such.
+FOR_CDI: Final = Shipped(
+    tuple(each for each in EXECUTABLES if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
+)
+REQUIRED: Final = WHOLE.required
+
+
+def payload(
+    artifacts: Sequence[Artifact],
+    *,
+    toolkit_dir: PurePosixPath,
+    low_level: Sequence[str],
+    config_text: str,
+    shipped: Shipped = WHOLE,
+) -> tuple[PayloadFile, ...]:
+    """Return all files of one version, sorted by path, from artifacts that passed ``check_artifacts``.
+
+    ``toolkit_dir`` is where the host finds the version once it is switched in; ``low_level`` are the
+    runtimes ours may wrap, preferred first, at least one.
+
+    Raises:
+        InstallerError: no search path can name ``toolkit_dir``.
+    """
+    if ":" in str(toolkit_dir):
+        raise InstallerError(
+            f"install into {toolkit_dir} (in PATH a colon ends a directory)",
+            remedy="choose an install-dir without a colon",
+            code="install-dir-unusable",
+        )
+    found = {artifact.name: artifact for artifact in artifacts}
+    files: list[PayloadFile] = [
+        *([Text(CONFIG, config_text, 0o644)] if shipped.config else ()),
+        *shipped.links,
+    ]
+    for executable in shipped.executables:
+        files += _installed(executable, found[executable.name], toolkit_dir, low_level[0], shipped)
+    for soname in () if shipped.in_place else shipped.libraries:
+        others = [found[other] for other in shipped.required if other != soname]
+        files += _library(found[soname], others)
+    return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
+
+
+def version_of(files: Iterable[PayloadFile]) -> str:
+    """Return the name of the version that holds ``files``: equal names, equal trees.
+
+    To stay the same until something of ours changes it must be taken from files with the config as it was
+    rendered; an administrator's edits live on inside a version and do not make a new one.
+
+    16 hex digits of sha256: they only tell the few versions on one node apart, and keep paths readable.
+    What was copied is checked against its full digest.
+    """
+    rows = json.dumps(sorted((str(file.path), *_identity(file)) for file in files))
+    return hashlib.sha256(rows.encode()).hexdigest()[:16]
+
+
+def _identity(shipped: PayloadFile) -> tuple[str, int, str]:
+    """Return the kind of a file, its mode, and what it holds."""
+    match shipped:
+        case Copy(_, _, _, digest, mode):
+            return "file", mode, digest
+        case Text(_, content, mode):
+            return "file", mode, hashlib.sha256(content.encode()).hexdigest()
+        case Symlink(_, target):
+            return "link", 0, target
+        case _:
+            assert_never(shipped)
+
+
+def _installed(
+    executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, shipped: Shipped
+) -> list[PayloadFile]:
+    # 0755 whatever the source has: engines and user-namespaced pods run it, nobody else writes it,
+    # and a setuid bit has no business on a program that a container engine starts.
+    mode, name = 0o755, executable.name
+    real = name if not executable.variables else real_name(name)
+    program = (
+        Symlink(PurePosixPath(real), str(artifact.own_path))
+        if shipped.in_place
+        else _copy(artifact, real, mode)
+    )
+    if not executable.variables:
+        return [program]
+    script = wrapper_script(
+        name,
+        executable.variables,
+        toolkit_dir=toolkit_dir,
+        fallback=low_level if executable.runtime else None,
+    )
+    return [Text(PurePosixPath(name), script, mode), program]
+
+
+def _library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
+    """Return a library under its own name, with the link by which programs find it.
+
+    It is a plain file where the source has no link, or where its name is that of something else we install.
+    """
+    soname, mode = artifact.name, artifact.mode & 0o755 | 0o444
+    taken = {*map(str, PROGRAMS), *LIBRARIES, *(link.path.name for link in LINKS), CONFIG.parts[0]}
+    taken |= {other.file_name for other in others if other.source != artifact.source}
+    if artifact.file_name in taken:
+        return [_copy(artifact, soname, mode)]
+    return [_copy(artifact, artifact.file_name, mode), Symlink(PurePosixPath(soname), artifact.file_name)]
+
+
+def _copy(artifact: Artifact, name: str, mode: int) -> Copy:
+    return Copy(PurePosixPath(name), artifact.source, artifact.size_bytes, artifact.digest, mode)
+
+
+SOURCE: Final = Option("toolkit-source")
+
+# Where distributions put libraries, relative to the root of the toolkit's source.
+_LIBRARY_DIRS: Final = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
+
+# e_machine of the ELF header (elf.h), by what uname(2) calls the node.
+_MACHINES: Final = {"x86_64": 62, "aarch64": 183}
+_ELF_BYTES: Final = 20
+
+
+def search_paths(name: str) -> tuple[PurePosixPath, ...]:
+    """Return where a source may hold the required ``name``, relative to its root, preferred first.
+
+    The first regular file counts; an executable has to have an execute bit as well.
+    """
+    directories = _LIBRARY_DIRS if name in LIBRARIES else EXECUTABLE_DIRS
+    return tuple(PurePosixPath(directory, name) for directory in directories)
+
+
+def check_artifacts(
+    artifacts: Sequence[Artifact],
+    *,
+    source_root: PurePosixPath,
+    machine: str,
+    absent: Collection[PurePosixPath] = (),
+    shipped: Shipped = WHOLE,
+) -> None:
+    """Refuse a source that lacks a file or was built for something else than ``machine``, as uname has it.
+
+    ``absent`` are the interpreters of scripts that the host lacks.
+
+    Raises:
+        InstallerError: names every file that is missing, or the first that cannot run on this node.
+    """
+    if machine not in _MACHINES:
+        raise InstallerError(
+            f"install the toolkit on a node of architecture {machine}",
+            remedy=f"NVIDIA builds it for {_listed(sorted(_MACHINES))} only",
+            code="payload-unusable",
+        )
+    found = {artifact.name for artifact in artifacts}
+    missing = [name for name in shipped.required if name not in found]
+    if not found:
+        raise InstallerError(
+            f"find an NVIDIA container toolkit under {source_root}",
+            remedy=Remedy("name its root with ", SOURCE, ", which is / where apt or dnf has installed it"),
+            code="payload-unusable",
+        )
+    if missing:
+        raise InstallerError(
+            f"find {_listed(missing)} under {source_root}",
+            remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
+            code="payload-unusable",
+        )
+    for artifact in (each for each in artifacts if each.name in shipped.required):
+        _check_artifact(artifact, machine, absent)
+
+
+def _check_artifact(artifact: Artifact, machine: str, absent: Collection[PurePosixPath]) -> None:
+    """Refuse a file that the node cannot run: neither its ELF nor a script."""
+    if artifact.interpreter is not None and artifact.name not in LIBRARIES:
+        if artifact.interpreter in absent:
+            raise InstallerError(
+                f"install {artifact.name} ({artifact.source} is a script for {artifact.interpreter}, "
+                "which the host lacks)",
+                remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
+                code="payload-unusable",
+            )
+    elif flaw := _flaw(artifact.head, machine):
+        raise InstallerError(
+            f"install {artifact.name} ({artifact.source} {flaw})",
+            remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
+            code="payload-unusable",
+        )
+
+
+def _flaw(head: bytes, machine: str) -> str:
+    if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
+        return "is neither an ELF file nor a script"
+    if (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
+        return "is not a 64-bit little-endian ELF file"
+    built_for = int.from_bytes(head[18:20], "little")
+    if built_for == _MACHINES[machine]:
+        return ""
+    names = {number: name for name, number in _MACHINES.items()}
+    return f"is built for {names.get(built_for, f'ELF machine {built_for}')}, the node is {machine}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+FILE: Final = "sha256:"
+LINK: Final = "link:"
+OTHERS_WRITE: Final = 0o022
+NOT_OWNED: Final = "owned by another user than root"
+WRITABLE: Final = "writable by others than root"
+SPECIAL_BITS: Final = 0o7000
+ALL_READ: Final = 0o444
+# By path within the version: sha256:DIGEST, or link:TARGET.
+Manifest: TypeAlias = Mapping[str, str]
+
+
+def manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
+    """Return what a version is to be; config.toml is left out, for administrators edit it."""
+    identities = ((file, *_identity(file)) for file in files if file.path != CONFIG)
+    return {
+        str(file.path): f"{LINK if kind == 'link' else FILE}{content}"
+        for file, kind, _, content in identities
+    }
+
+
+def programs_in_place(wanted: Manifest) -> tuple[PurePosixPath, ...]:
+    """Return the programs of the host's that a version leads to; () for one that has its own."""
+    return tuple(
+        PurePosixPath(target)
+        for identity in wanted.values()
+        if identity.startswith(LINK) and (target := identity.removeprefix(LINK)).startswith("/")
+    )
+
+
+def damage(
+    wanted: Manifest,
+    found: Mapping[PurePosixPath, Entry],
+    digests: Mapping[PurePosixPath, str] | None = None,
+) -> Iterator[tuple[str, str]]:
+    """Yield each path of a version that is not as it was installed, and what is wrong with it.
+
+    Without ``digests`` nothing is said about what is in the files.
+    """
+    for name, identity in wanted.items():
+        path = PurePosixPath(name)
+        entry = found.get(path)
+        kind = LINK if entry and entry.link else FILE
+        if entry is None:
+            yield name, "missing"
+        elif (
+            entry.directory
+            or not identity.startswith(kind)
+            or (kind == LINK and identity != f"{LINK}{entry.link}")
+        ):
+            yield name, "replaced"
+        elif kind == FILE and (flaw := access_flaw(path, entry)):
+            yield name, flaw
+        elif kind == FILE and digests is not None and identity != f"{FILE}{digests.get(path)}":
+            yield name, "changed"
+    for path in sorted(found):
+        # This directory comes first in the PATH of our programs, which root runs.
+        if str(path) not in wanted and (flaw := _unexpected(path, found[path])):
+            yield str(path), flaw
+
+
+def _unexpected(path: PurePosixPath, entry: Entry) -> str:
+    """Return what is wrong with a name that the manifest does not know; "" where nothing is."""
+    if entry.directory or path == CONFIG:
+        return access_flaw(path, entry)
+    return "not ours" if path.parent == PurePosixPath() else ""
+
+
+def access_flaw(path: PurePosixPath, entry: Entry) -> str:
+    """Return who may do too much or too little with a file or directory of a version; "" where it is right.
+
+    An administrator may keep config.toml from being read: only who may write it is told of it.
+    """
+    if not entry.owned:
+        return NOT_OWNED
+    if entry.mode & OTHERS_WRITE:
+        return WRITABLE
+    if not entry.directory and path != CONFIG:
+        if entry.mode & SPECIAL_BITS:
+            return "setuid, setgid or sticky"
+        if entry.capabilities:
+            return "given capabilities"
+    if (path in PROGRAMS or entry.directory) and EXECUTE & ~entry.mode:
+        return "not accessible to everybody" if entry.directory else "not executable by everybody"
+    return "not readable by everybody" if ALL_READ & ~entry.mode and path != CONFIG else ""
+
+
+Version = tuple[int, ...]
+
+# NVIDIA's security bulletins of the container toolkit.
+FIXED_IN: Final[tuple[tuple[Version, tuple[str, ...]], ...]] = (
+    ((1, 17, 8), ("CVE-2025-23266", "CVE-2025-23267")),
+    ((1, 17, 4), ("CVE-2025-23359",)),
+    ((1, 17, 3), ("CVE-2024-0135", "CVE-2024-0136", "CVE-2024-0137")),
+    ((1, 17, 0), ("CVE-2024-0134",)),
+    ((1, 16, 2), ("CVE-2024-0132", "CVE-2024-0133")),
+)
+
+
+def advice(version: Version | None) -> tuple[str, ...]:
+    """Return a sentence where a toolkit of this version has known holes; none where nobody knows it."""
+    if version is None:
+        return ()
+    holes = [name for fixed, names in FIXED_IN if version < fixed for name in names]
+    if not holes:
+        return ()
+    text = ".".join(map(str, version))
+    safe = ".".join(map(str, max(fixed for fixed, _ in FIXED_IN)))
+    return (f"the toolkit {text} has known holes ({', '.join(holes)}): install {safe} or later",)

@@ -1,0 +1,214 @@
+"""What stands in place of the toolkit: whose it is, as it was installed or not, and who may write there."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Final
+
+from msgspec.structs import replace
+
+from installer.engines import ENGINES
+from installer.errors import InstallerError, Option, Remedy
+from installer.host.events import log
+from installer.host.files import Host, entries, entry_of, restrict
+from installer.host.inodes import changed_s
+from installer.host.kernel import trusted_uids
+from installer.host.locks import LOCK
+from installer.host.trees import NOTES, digests_below
+from installer.model.engine_spec import OUR_BINARIES
+from installer.model.files import File, Kind
+from installer.model.options import Options
+from installer.model.paths import VERSIONS, Layout
+from installer.model.record import OWNER, Record, ToolkitRow
+from installer.payload.files import NOT_OWNED, OTHERS_WRITE, WRITABLE, damage, programs_in_place
+from installer.payload.plan import ADOPTED
+
+OPEN: Final = 0o755  # pods with a user namespace of their own must reach the payload
+FOR_ROOT: Final = 0o700
+PRIVATE: Final = 0o600
+STICKY: Final = 0o1000
+EVERYBODY: Final = 0o002
+OTHERS: Final = 0o077
+
+
+# Gone with the next start of the node (file-hierarchy(7)), while the configs that name it stay.
+FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
+
+
+def exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
+    """Yield each path of ours that others than root may do too much with, its mode as it should be, and what.
+
+    A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
+    """
+    saved = (layout.backups, layout.unclaimed)
+    wanted = [
+        (layout.home, OPEN),
+        (layout.versions, OPEN),
+        *((directory, FOR_ROOT) for directory in saved),
+        *((directory / name, PRIVATE) for directory in saved for name in host.names(directory)),
+        (layout.ledger, PRIVATE),
+        (layout.home / LOCK, PRIVATE),
+    ]
+    if record.pid_file is not None:
+        wanted.append((record.pid_file.parent, OPEN))
+    for path, mode in wanted:
+        entry = entry_of(host, path)
+        if entry is None or entry.link or (entry.directory and entry.owned and entry.mode & STICKY):
+            continue
+        too_much = entry.mode & OTHERS & ~mode
+        if not entry.owned:
+            yield path, mode, NOT_OWNED
+        elif too_much:
+            yield path, mode, WRITABLE if too_much & OTHERS_WRITE else "readable by others than root"
+
+
+def restore_access(host: Host, layout: Layout, record: Record) -> None:
+    """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
+    for path, mode, flaw in exposed(host, layout, record):
+        if path.is_relative_to(layout.home) or path in record.directories:
+            try:
+                restrict(host, path, mode)
+            except InstallerError as error:  # a file system without owners and modes; status goes on to tell
+                log.warning("access not restored", path=str(path), reason=f"it is {flaw}", error=error)
+            else:
+                log.warning("access restored", path=str(path), reason=f"it was {flaw}")
+
+
+def install_dir_obstacles(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
+    """Yield why programs that root runs cannot be below ``path``: they would be exchanged or lost."""
+    entry = entry_of(host, host.resolve(path))
+    # What is staged there has names that anybody could take first in a sticky directory.
+    everybodys = entry is not None and entry.directory and entry.mode & STICKY and entry.mode & EVERYBODY
+    place = host.open_to_strangers(path / "toolkit") or (host.resolve(path) if everybodys else None)
+    if place is not None:
+        yield _open_to_strangers(host, f"install into {path}", place, "install-dir")
+    real = host.resolve(path)
+    for gone in (each for each in FLEETING if real.is_relative_to(each)):
+        yield InstallerError(
+            f"install into {path} (a restart of the node empties {gone}, and the configs still name it then)",
+            remedy=Remedy("choose another ", Option("install-dir")),
+            code="install-dir-unusable",
+        )
+
+
+def unusable(host: Host, path: PurePosixPath) -> Iterator[InstallerError]:
+    """Yield why nothing could be installed or run below ``path``, which need not exist."""
+    for word in host.mounted(path):
+        yield InstallerError(
+            f"install into {path} (its file system is mounted {word})",
+            remedy=Remedy("choose another ", Option("install-dir"), ", or remount it"),
+            code="install-dir-unusable",
+        )
+
+
+def refuse_strangers_files(host: Host, options: Options) -> None:
+    """Refuse a place where another user than root could exchange the pidfile, or the socket of metrics.
+
+    Raises:
+        InstallerError: it is such a place.
+    """
+    pidfile, listen = options.pid_file, options.metrics_listen
+    named = [(pidfile, f"use {pidfile} as the pidfile", "pid-file")]
+    named += [(listen.path, f"listen on {listen.path}", "metrics-listen")] if listen and listen.path else []
+    for path, what, option in named:
+        if place := host.open_to_strangers(path):
+            raise _open_to_strangers(host, what, place, option)
+
+
+def _open_to_strangers(host: Host, what: str, place: PurePosixPath, option: str) -> InstallerError:
+    entry = entry_of(host, place)
+    if entry is not None and not entry.owned:
+        flaw, way = f"{place} belongs to another user", f"chown root {place}; chmod go-w {place}"
+    else:
+        flaw, way = f"others than root may write {place}", f"chmod o-w {place}"
+    return InstallerError(
+        f"{what} ({flaw})",
+        remedy=Remedy(f"{way}; or choose another ", Option(option)),
+        code="install-dir-unusable",
+    )
+
+
+def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
+    """Refuse a ledger that another user than root may have written: it tells root what to write where.
+
+    Raises:
+        InstallerError: it is such a ledger.
+    """
+    owned = file.meta.uid in trusted_uids()
+    if not owned or file.meta.mode & OTHERS_WRITE:
+        raise InstallerError(
+            f"believe the ledger {path} (it is {WRITABLE if owned else NOT_OWNED})",
+            remedy=f"look whether it names only what is ours, then: chown root {path}; chmod 600 {path}",
+            code="ledger-unusable",
+        )
+
+
+def noted_digests(host: Host, path: PurePosixPath | None) -> dict[str, str]:
+    """Return the digests noted at a version's copy, by marks; none that others than root may have written."""
+    with suppress(InstallerError, ValueError):
+        file = host.read(path / NOTES) if path else None
+        if file is not None and file.meta.uid in trusted_uids() and not file.meta.mode & OTHERS_WRITE:
+            return dict(line.split(" ") for line in file.content.decode("ascii").splitlines())
+    return {}
+
+
+def damaged(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
+    """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
+    if toolkit.files:
+        version = layout.version(toolkit.version)
+        with digests_below(host, version if deep else None, {}) as digests:
+            found = entries(host, version)
+            yield from damage(dict(toolkit.files), found, digests() if deep else None)
+
+
+def lines(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
+    """Yield, for ``status``, where the host's own programs are that are used in place, or are missing."""
+    programs = programs_in_place(dict(toolkit.files))
+    for place in dict.fromkeys(path.parent for path in programs):
+        yield str(place), "the toolkit of a package manager's is used where it is", True
+    for path in programs:
+        if not host.exists(path):
+            yield str(path), "missing: install its package again, or install from another source", False
+
+
+def is_theirs(host: Host, layout: Layout) -> bool:
+    """Tell whether the programs at the toolkit's name are not those that we have installed."""
+    if (host.link_target(layout.toolkit) or "").startswith(VERSIONS):
+        return False
+    if not any(host.kind(layout.toolkit / name) is Kind.FILE for name in OUR_BINARIES):
+        return False
+    return not host.resolve(layout.toolkit).is_relative_to(host.resolve(layout.home))
+
+
+def still_ours(host: Host, layout: Layout, record: Record) -> Record:
+    """Return the rows without those of runtimes that start the toolkit of another installer by now.
+
+    NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its specification
+    is the same, too (engine-facts.md#nvidia-ctk-cdi), and names its hook: the time of the write tells.
+    """
+    if record.toolkit is None or record.toolkit.version == ADOPTED or not is_theirs(host, layout):
+        return record
+    since_s = changed_s(host.local_path(layout.toolkit))
+
+    def is_changed(path: PurePosixPath) -> bool:
+        return host.kind(path) is Kind.FILE and changed_s(host.local_path(path)) >= since_s
+
+    specifications = (row for row in record.configs if row.engine == OWNER)
+    return replace(
+        record,
+        toolkit=None,
+        engines=(),
+        configs=tuple(row for row in specifications if not is_changed(row.path)),
+        left="",
+    )
+
+
+def former_defaults(record: Record) -> dict[PurePosixPath, str]:
+    """Return the default runtime that each config had before ours, where it had another one."""
+    return {
+        row.path: str(edit.before).strip("\"'")
+        for row in record.configs
+        for edit in row.edits
+        if row.engine in ENGINES and edit.key[-1:] == (ENGINES[row.engine].default_key,)
+        if edit.before not in {None, edit.after}
+    }

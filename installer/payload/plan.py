@@ -1,0 +1,303 @@
+"""The payload: which version should be in place, and the steps that put it there."""
+
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import PurePosixPath
+from typing import Final, TypeGuard, assert_never
+
+from msgspec.structs import replace
+
+from installer.engines.config_edits import is_hook
+from installer.errors import InstallerError, Option, Remedy
+from installer.model.facts import Facts, names_of
+from installer.model.files import Copy, Entry, Kind, PayloadFile, Symlink, Text
+from installer.model.options import Options
+from installer.model.paths import VERSIONS
+from installer.model.record import NAME, Record, ToolkitRow
+from installer.model.steps import (
+    TRY_AGAIN,
+    InstallVersion,
+    Part,
+    ProveUnused,
+    Reload,
+    RemoveToolkit,
+    RemoveVersion,
+    Step,
+    SwitchToolkit,
+)
+from installer.payload.config_toml import carry_over, config_tree, render_config
+from installer.payload.files import (
+    CONFIG,
+    WHOLE,
+    Shipped,
+    access_flaw,
+    check_artifacts,
+    damage,
+    manifest,
+    payload,
+    programs_in_place,
+    version_of,
+)
+
+ID: Final = "toolkit"
+STAND_IN: Final = "stand-in"  # the version of links to a low-level runtime that a forced undo leaves
+ADOPTED: Final = "adopted"  # the version of NVIDIA's own directory, once it is ours to remove
+THEIRS: Final = "what has that name is another installer's"
+ROOM_FOR: Final = 2  # payloads: the one in place and the one that takes its place
+
+
+def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped: Shipped = WHOLE) -> Part:
+    """Return how the payload comes into place; no steps where it is there, unchanged and complete.
+
+    The notes tell which edits of config.toml are kept or not, and each file of the version in place that is
+    not as it was installed.
+    """
+    shipped = replace(shipped, in_place=options.in_place)
+    if unfit := _unfit(facts, options, shipped):
+        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
+    rendered = _rendered(facts, options, low_level) if shipped.config else ""
+    files = payload(
+        facts.artifacts,
+        toolkit_dir=options.layout.toolkit,
+        low_level=low_level,
+        config_text=rendered,
+        shipped=shipped,
+    )
+    version = version_of(files)
+    now = standing(facts)
+    current = _current(now)
+    config, notes = _edited_config(facts, options, rendered, current) if shipped.config else ("", ())
+    damaged, reason = _flaws(facts, files, version, current)
+    steps: list[Step] = []
+    if reason:
+        edited = tuple(replace(file, content=config) if _is_config(file) else file for file in files)
+        steps.append(InstallVersion(version, edited, repairs=current == version))
+    if now != f"{VERSIONS}{version}":
+        steps += _superseded(facts)
+        steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
+    return Part(
+        ID,
+        tuple(steps),
+        tuple(reason if isinstance(step, InstallVersion) else _elsewhere(facts) for step in steps),
+        Record(toolkit=_row(facts, version, rendered, files)),
+        notes=(*_used_in_place(files), *notes, *damaged),
+        obstacles=no_room(facts, options, files) if steps else (),
+    )
+
+
+def _is_config(shipped: PayloadFile) -> TypeGuard[Text]:
+    return isinstance(shipped, Text) and shipped.path == CONFIG
+
+
+def _used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
+    for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files))):
+        yield f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
+
+
+def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
+    """Return config.toml as we write it."""
+    tree = config_tree(
+        replace(options.toolkit, driver_root=facts.driver_root),
+        toolkit_dir=options.layout.toolkit,
+        low_level=low_level,
+        ldconfig_real=facts.ldconfig_real,
+        suse=facts.suse,
+    )
+    return render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
+
+
+def _unfit(facts: Facts, options: Options, shipped: Shipped) -> tuple[InstallerError, ...]:
+    """Return why nothing can be installed of what lies in the image."""
+    try:
+        check_artifacts(
+            facts.artifacts,
+            source_root=options.toolkit_source,
+            machine=facts.machine,
+            absent=facts.absent_interpreters,
+            shipped=shipped,
+        )
+    except InstallerError as error:
+        return (error,)
+    return ()
+
+
+def _current(now: str | None) -> str | None:
+    """Return the version of ours that ``standing`` tells; an admin's copy, or a way round, is none."""
+    version = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
+    return version if NAME.fullmatch(version) else None
+
+
+def _elsewhere(facts: Facts) -> str:
+    """Return why the toolkit's name is given to a version."""
+    now = standing(facts)
+    if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
+        return THEIRS
+    return f"it leads to {now}" if now else "nothing has that name"
+
+
+def _flaws(
+    facts: Facts, files: tuple[PayloadFile, ...], text: str, current: str | None
+) -> tuple[tuple[str, ...], str]:
+    """Return a note for each damaged file of the version in place, and why that version is installed."""
+    there = facts.toolkit.versions.get(text, {})
+    if current != text:
+        # What another version holds was not read: putting it there anew costs less than to trust it.
+        return (), "it is not in place"
+    found = tuple(damage(manifest(files), there, facts.toolkit.digests))
+    notes = (f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found)
+    if found or not all(_is_as_planned(file, there.get(file.path)) for file in files):
+        return tuple(notes), "its files are not as they were installed" if found else "it is not complete"
+    return (), ""
+
+
+def _row(facts: Facts, text: str, rendered: str, files: tuple[PayloadFile, ...]) -> ToolkitRow:
+    """Return what is held of the payload once ``text`` is in place."""
+    held, now = facts.held.toolkit, standing(facts)
+    current = _current(now)
+    before = None if current == STAND_IN else current
+    previous = held.previous if held and current == text else before
+    foreign = held or ToolkitRow(
+        text, None, rendered, replaced=now is None, linked=now if now and current is None else None
+    )
+    wanted = tuple(manifest(files).items())
+    return replace(foreign, version=text, previous=previous, rendered=rendered, files=wanted)
+
+
+def sweep(facts: Facts, installed: Part) -> Part:
+    """Return how the versions go that nothing names once the engines are proven; the previous one stays."""
+    row = installed.rows.toolkit if not installed.obstacles else None
+    kept = {row.version, row.previous} if row else facts.toolkit.versions.keys()
+    steps = tuple(RemoveVersion(name) for name in sorted(facts.toolkit.versions.keys() - kept))
+    return Part(ID, steps, ("nothing names it any more",) * len(steps))
+
+
+def _edited_config(
+    facts: Facts, options: Options, rendered: str, current: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """Return config.toml with an administrator's edits, and what to say of them.
+
+    Where others than root could write it nobody knows whose they are, and it names programs that root runs.
+    """
+    held, found = facts.held.toolkit, facts.toolkit.config
+    if held is None or found is None:
+        return rendered, ()
+    entry = facts.toolkit.versions.get(current or "", {}).get(CONFIG)
+    if entry is not None and (flaw := access_flaw(CONFIG, entry)):
+        return rendered, (f"nothing of config.toml is kept, for it was {flaw}",)
+    config, edited = carry_over(held.rendered, found, rendered, name=str(options.layout.config))
+    return config, tuple(f"kept an administrator's edit of config.toml: {key}" for key in edited)
+
+
+def undo(facts: Facts, options: Options, needed: Collection[InstallerError], parts: Iterable[Part]) -> Part:
+    """Return how the payload goes, but for what containers need of it; it stays where anything is ``needed``.
+
+    ``parts`` are those of the engines: after a reload nobody may have started a container meanwhile.
+    """
+    row = facts.held.toolkit
+    if needed:
+        return Part(ID, rows=Record(toolkit=row))
+    if facts.running and row is not None:
+        return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
+    steps = [*_removal(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
+    why = ["nothing names it any more"] * len(steps)
+    hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
+    reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
+    if steps and (hooked or reloads) and not facts.running:
+        steps.insert(0, ProveUnused(hooked))
+        why.insert(0, "one may have been started since the node was looked at")
+    return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_name_taken(facts)))
+
+
+def _removal(facts: Facts) -> Iterator[Step]:
+    """Yield how the toolkit's name becomes what it was before us."""
+    row, now = facts.held.toolkit, standing(facts)
+    if row is not None and now is not None and now.startswith(VERSIONS):
+        yield SwitchToolkit(now, None if row.replaced else row.linked or "")
+    elif row is not None and row.version == ADOPTED and now is None:
+        yield RemoveToolkit()
+    elif row is not None and facts.toolkit.replaced and now == "":
+        yield SwitchToolkit(now, None)
+    else:
+        yield from _superseded(facts)
+
+
+def _superseded(facts: Facts) -> Iterator[Step]:
+    """Yield how the directory goes that stood there before us, where a later one of its kind does by now."""
+    if facts.toolkit.superseded and standing(facts) is None:
+        yield SwitchToolkit(None, None)
+
+
+def _name_taken(facts: Facts) -> Iterator[InstallerError]:
+    row = facts.held.toolkit
+    if row is not None and facts.toolkit.replaced and standing(facts) != "" and not [*_removal(facts)]:
+        yield InstallerError(
+            "give the toolkit directory of another installer back (something else has its name)",
+            remedy=f"move it away, then {TRY_AGAIN}",
+            code="name-taken",
+        )
+
+
+def _stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
+    """Return what lets a low-level runtime answer to the names that containers were started by.
+
+    The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
+    """
+    if toolkit.version == STAND_IN:
+        return Part(ID, rows=Record(toolkit=toolkit))
+    if facts.low_level is None:
+        error = InstallerError(
+            "leave a low-level runtime in the place of ours (neither runc nor crun was found)",
+            remedy=Remedy("use ", Option("in-use", "keep")),
+            code="no-low-level-runtime",
+        )
+        return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
+    served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
+    names = sorted(served | {container.binary.name for container in facts.running})
+    links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
+    steps: list[Step] = [InstallVersion(STAND_IN, links)]
+    steps.append(SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"))
+    steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
+    why = (f"{names_of(facts.running)} can be stopped and removed by it",) * len(steps)
+    left = replace(toolkit, version=STAND_IN, previous=None, files=())
+    return Part(ID, tuple(steps), why, Record(toolkit=left))
+
+
+def standing(facts: Facts) -> str | None:
+    """Return what stands at the toolkit's name, as a side of ``SwitchToolkit``."""
+    if facts.toolkit.kind is Kind.ABSENT:
+        return ""
+    return facts.toolkit.link if facts.toolkit.kind is Kind.LINK else None
+
+
+def _is_as_planned(shipped: PayloadFile, entry: Entry | None) -> bool:
+    match shipped:
+        case _ if entry is None:
+            return False
+        case Copy(_, _, size_bytes, _, mode):
+            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
+        case Text(path, content, mode):
+            # An administrator may edit config.toml; the wrappers are ours alone.
+            size_bytes = entry.size_bytes if path == CONFIG else len(content.encode())
+            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
+        case Symlink(_, target):
+            return entry.link == target
+        case _:
+            assert_never(shipped)
+
+
+def no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
+    """Return why there is no room for a payload of these files."""
+    need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
+    if facts.free_bytes is None or facts.free_bytes >= need:
+        return ()
+    return (
+        InstallerError(
+            f"install into {options.install_dir} ({_size(facts.free_bytes)} are free, "
+            f"two payloads take {_size(need)})",
+            remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
+            code="no-space",
+        ),
+    )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

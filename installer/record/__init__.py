@@ -1,1 +1,0 @@
-"""Memory: what was found on the node, what was done to it, what was there before."""

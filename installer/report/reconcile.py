@@ -1,0 +1,85 @@
+"""Ask the ``run`` that waits on this node to look now, and tell what came of it."""
+
+import signal
+import sys
+import time
+from typing import Final
+
+from installer.errors import Exit, InstallerError
+from installer.host import locks, signals
+from installer.host.files import Host
+from installer.lifecycle import readiness as seen
+from installer.lifecycle.installed import check_lines
+from installer.lifecycle.readiness import LastCheck
+from installer.model.options import Options
+from installer.model.typed_json import dumps
+from installer.report import status
+
+ANSWER_S: Final = 300.0  # an engine that restarts a control plane takes its time
+SOON_S: Final = 2.0
+POLL_S: Final = 0.05
+
+
+def reconcile(options: Options, *, as_json: bool) -> Exit:
+    """Print what the ``run`` that waits has found and done, and return 0 where all is well.
+
+    Raises:
+        InstallerError: it could not put the node right, or did not answer.
+    """
+    host = Host.under(options.host_root, options.mounts)
+    sent_s = seen.now_s()
+    pid = locks.send(host.local_path(options.pid_file), signal.SIGHUP)
+    if pid is None:
+        sys.stdout.write(f"no run waits on this node (nobody holds {options.pid_file}): use install\n")
+        return Exit.NOBODY_WAITS
+    answer = _answer(host, options, pid, sent_s)
+    if as_json:
+        sys.stdout.write(dumps(status.check_document(answer), indent=2).decode())
+        refused = any(each.refused for each in answer.engines)
+        return Exit.FAILED if answer.problem or answer.unmade or refused else Exit.OK
+    if answer.error is not None:
+        raise answer.error
+    for step in answer.did:
+        sys.stdout.write(f"done: {step}\n")
+    for line in check_lines(answer):
+        sys.stdout.write(f"{line.what}: {line.state}\n")
+    for engine in answer.engines:
+        if engine.refusal is not None:
+            raise engine.refusal
+    if answer.generation is not None:
+        raise answer.generation
+    sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
+    return Exit.OK
+
+
+def _answer(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
+    """Return the first look that was asked for and that began after ``sent_s``, once it is over."""
+    told, said = False, False
+    while seen.now_s() < sent_s + ANSWER_S:
+        signals.check()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
+        found = seen.read_check(host, options.state_file)
+        ours = found is not None and found.asked and found.began_s >= sent_s
+        if found is not None and ours and not found.doing:
+            return found
+        if found is not None and ours and not told:
+            told = True
+            # To stderr: an engine that is restarted ends the kubectl exec that it serves.
+            sys.stderr.write(f"under way: {', '.join(found.doing)}\n")
+        if not said and seen.now_s() > sent_s + SOON_S:
+            said = True
+            sys.stderr.write(
+                f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
+                "or a GPU that nvidia-ctk asks, does not answer\n"
+            )
+        if locks.holder_of(host.local_path(options.pid_file)) != pid:
+            raise InstallerError(
+                "reconcile (the run that waited has ended)",
+                remedy="see its log, then start it again, or use install",
+                code="no-answer",
+            )
+        time.sleep(POLL_S)
+    raise InstallerError(
+        f"reconcile (pid {pid} has not answered within {ANSWER_S:g} s)",
+        remedy="see its log: it may still be at work",
+        code="no-answer",
+    )

@@ -1,0 +1,100 @@
+"""``untaint``: in a pod of its own, takes the startup taint off each node whose toolkit has become ready."""
+
+import signal
+import sys
+import time
+from typing import Any, Final, NoReturn
+from urllib.parse import quote
+
+from installer.errors import Exit, InstallerError
+from installer.host import signals
+from installer.host.events import log
+from installer.host.kubernetes import Api, RefusedError
+
+KEY: Final = "node-toolkit-installer/not-ready"
+WATCH_S: Final = 1800
+PAUSE_S: Final = 5.0
+NOT_FOUND, CONFLICT, UNPROCESSABLE = 404, 409, 422  # the node is gone; the test of the patch has failed
+
+
+def untaint(api: Api, name: str) -> NoReturn:
+    """Watch the pods labelled with ``name`` until a signal ends this process: there is nothing to undo."""
+    for number in signals.STOP:
+        signal.signal(number, _end)
+    seen: set[str] = set()
+    with signals.unblocked():
+        while True:
+            try:
+                _watch(api, name, seen)
+            except InstallerError as error:
+                log.warning("watch ended", error=str(error), code=error.code)
+                time.sleep(PAUSE_S)
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    sys.exit(Exit.OK)
+
+
+def _watch(api: Api, name: str, seen: set[str]) -> None:
+    """Follow the pods of one watch; ``seen`` are those whose node was looked at."""
+    selector = quote(f"app.kubernetes.io/name={name}")
+    path = f"/api/v1/namespaces/{api.namespace}/pods?labelSelector={selector}"
+    for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
+        uid, node = uid_of(pod), node_made_ready(pod)
+        if node and uid not in seen and _freed(api, node):
+            seen.add(uid)
+
+
+def _freed(api: Api, name: str) -> bool:
+    """Take our taint off a node; tell whether that is settled."""
+    path = f"/api/v1/nodes/{quote(name)}"
+    try:
+        if patch := without_taint(api.get(path)):
+            api.patch(path, patch)
+            log.info("taint removed", node=name)
+    except RefusedError as error:
+        if error.status in {CONFLICT, UNPROCESSABLE}:
+            return _freed(api, name)
+        if error.status != NOT_FOUND:
+            raise
+    return True
+
+
+def uid_of(pod: object) -> str:
+    """Return what tells a pod from a later one of its name; "" where nothing does."""
+    uid = _at(pod, "metadata", "uid")
+    return uid if isinstance(uid, str) else ""
+
+
+def node_made_ready(pod: object) -> str:
+    """Return the node on which a pod of the toolkit is ready; "" where it is not, or ends."""
+    if _at(pod, "metadata", "deletionTimestamp"):
+        return ""
+    conditions = _list(_at(pod, "status", "conditions"))
+    ready = any(_at(each, "type") == "Ready" and _at(each, "status") == "True" for each in conditions)
+    node = _at(pod, "spec", "nodeName")
+    return node if ready and isinstance(node, str) and node.isascii() else ""
+
+
+def without_taint(value: object) -> list[dict[str, Any]]:
+    """Return the JSON patch that takes our taint off a node, and nothing where it has none.
+
+    Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.
+    """
+    taints = _list(_at(value, "spec", "taints"))
+    found = [index for index, taint in enumerate(taints) if _at(taint, "key") == KEY]
+    patch: list[dict[str, Any]] = []
+    for path in (f"/spec/taints/{index}" for index in reversed(found)):
+        patch += [{"op": "test", "path": f"{path}/key", "value": KEY}, {"op": "remove", "path": path}]
+    return patch
+
+
+def _at(value: object, *keys: str) -> object:
+    """Return what an object of the API has at ``keys``; None where it is not of that shape."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,241 @@
+"""Proves the way through each engine: a container on each of our runtimes, made of what the node has."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from secrets import token_hex
+from typing import Final
+
+import click
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from installer.change.ledger import read_record
+from installer.change.lost import elsewhere
+from installer.engines import ENGINES, trial_containers
+from installer.engines.containers import running_containers
+from installer.engines.hints import driver_root
+from installer.engines.restart import is_held
+from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of
+from installer.errors import Exit, InstallerError
+from installer.host.files import Host
+from installer.host.locks import alone
+from installer.lifecycle.uninstall import remove_made, written_down
+from installer.model.engine_spec import Api
+from installer.model.facts import EngineState
+from installer.model.options import Options
+from installer.model.record import EngineRow, Record
+from installer.payload.wrapper import real_name
+from installer.report.doctor.read_node import driver
+
+SCHEMA: Final = 1
+OK, BAD = "ok", "bad"
+GPU: Final = re.compile(r"/dev/nvidia\d+")
+PATIENCE_S: Final = 60.0  # for one container: nobody's grace runs out here, and a node may be busy
+RETRY_S: Final = 0.2
+HOOK: Final = "nvidia-container-runtime-hook"
+# Words of the shell alone: there is nothing else in the container.
+END: Final = f"{MARK} end"
+TELLS: Final = f"""\
+echo {MARK}
+for f in /dev/nvidia[0-9]*; do if [ -e "$f" ]; then echo "device $f"; fi; done
+for f in /usr/lib*/libnvidia-ml.so.* /usr/lib*/*/libnvidia-ml.so.* /lib*/libnvidia-ml.so.*; do
+if [ -e "$f" ]; then echo "library $f"; fi
+done
+echo {END}
+exit 0
+"""
+CONTAINERS: Final = {Api.DOCKER: trial_containers.docker_container, Api.CRI: trial_containers.cri_container}
+
+
+class Wanted(Struct, frozen=True):
+    """What has to be seen of the node's GPUs; ``runtime`` is "" where ``binary`` is a hook of containers."""
+
+    engine: str
+    runtime: str
+    binary: PurePosixPath
+    devices: tuple[str, ...] = ()
+    driver: str = ""
+
+
+class Observed(Struct, frozen=True):
+    """What was seen of one container.
+
+    ``failure`` is why it could not be run, "" where it ran; ``said`` is what it printed. ``started_by`` is
+    the program that the engine's own records name for it. ``wrapper`` and ``real`` tell whether our script,
+    and NVIDIA's program behind it, were started meanwhile. ``left`` is what could not be removed.
+    """
+
+    failure: str = ""
+    said: str = ""
+    started_by: PurePosixPath | None = None
+    wrapper: bool = False
+    real: bool = False
+    left: str = ""
+
+
+class Proof(Struct, frozen=True):
+    """What one container proves, as a program reads it; ``remedy`` is None where all of the way was seen."""
+
+    engine: str
+    runtime: str
+    level: str
+    found: str
+    remedy: str | None = None
+
+
+def verify(options: Options, *, as_json: bool) -> Exit:
+    """Print what a container on each of our runtimes proves; FAILED where one does not go all the way."""
+    host = Host.under(options.host_root, options.mounts)
+    options = elsewhere(host, options, tell=False)
+    held = read_record(host, options.layout)
+    if held is None or held.toolkit is None or not held.engines:
+        lacks = "no runtime of ours is installed: engines take devices by CDI"
+        click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
+        return Exit.NOTHING_INSTALLED
+    with alone(host, options.layout.ledger):  # each removes what another has written down
+        remove_made(host, options.layout)
+        try:
+            found = tuple(prove_runtimes(host, options, held))
+        finally:
+            remove_made(host, options.layout)
+    worst = BAD if any(each.level == BAD for each in found) else OK
+    if as_json:
+        document = {"schema": SCHEMA, "verdict": worst, "runtimes": to_builtins(found)}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        for line in _lines(found):
+            click.echo(line)
+    return Exit.FAILED if worst == BAD else Exit.OK
+
+
+def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Proof]:
+    """Yield what each of our runtimes proves; an engine that its owner has stopped is not asked."""
+    there = driver(host, PurePosixPath(driver_root(host, options)[0]))
+    gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
+    tools = shell_of(host)
+    for row in record.engines:
+        stopped = is_held(host, ENGINES[row.name], row.socket, row.unit)
+        for name, binary in choose_runtimes(options, record, row):
+            wanted = Wanted(row.name, name, binary, gpus, there.version)
+            if stopped:
+                yield judge_stopped(wanted, row.unit)
+            else:
+                yield judge(wanted, _observe(host, options, record, row, wanted, tools=tools))
+
+
+def choose_runtimes(
+    options: Options, record: Record, row: EngineRow
+) -> tuple[tuple[str, PurePosixPath], ...]:
+    """Return the runtimes to be asked for; with an OCI hook there is none: each container starts the hook."""
+    files = (each.path for each in record.configs if each.engine == row.name and each.syntax is None)
+    hooked = any(path.suffix == ".json" for path in files)  # Docker's daemon.json has a syntax
+    return (("", options.layout.toolkit / HOOK),) if hooked else row.runtimes
+
+
+def _observe(  # noqa: PLR0913 - a trial has many sides
+    host: Host, options: Options, record: Record, row: EngineRow, wanted: Wanted, *, tools: Tools
+) -> Observed:
+    """Return what was seen of a container on one of the engine's runtimes; it is gone by then."""
+    binary = wanted.binary
+    wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
+    environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
+    run, name = CONTAINERS[ENGINES[row.name].api], f"{MARK}-{token_hex(8)}"
+    socket, timeout_s = host.local_path(row.socket), max(PATIENCE_S, options.timeout_s)
+    seen: Observed | None = None
+    try:
+        with (
+            written_down(host, options.layout, (row.name, str(row.socket), row.unit, name)),
+            opens((wrapper, real)) as watch,
+            run(socket, name, wanted.runtime, tools, environment, timeout_s=timeout_s) as (made, script),
+        ):
+            said = ask_container(script, timeout_s=timeout_s)
+            opened = watch()
+            started_by = _started_by(host, options, record, row, made)
+            seen = Observed("", said, started_by, wrapper in opened, real in opened)
+    except InstallerError as error:
+        return Observed(failure=error.problem) if seen is None else replace(seen, left=error.problem)
+    return seen
+
+
+def _started_by(
+    host: Host, options: Options, record: Record, row: EngineRow, made: str
+) -> PurePosixPath | None:
+    """Return the program that the records of the engine's shims, or of CRI-O, name for a container."""
+    config = ENGINES[row.name].config
+    facts = EngineState(row.name, config, None, None, (), row.socket, row.unit, state=row.state)
+    running = running_containers(host, options.layout, record, (facts,))
+    return next((each.binary for each in running if each.id == made), None)
+
+
+def ask_container(script: Exec, *, timeout_s: float) -> str:
+    """Return what the container tells, asked again until all of it has arrived, or what had by the deadline.
+
+    dockerd gives up on the output of an exec two seconds after its end (moby daemon/monitor.go).
+
+    Raises:
+        InstallerError: the container has ended, or the engine refuses.
+    """
+    deadline = time.monotonic() + timeout_s
+    while END not in (said := script(TELLS)).splitlines() and time.monotonic() < deadline:
+        time.sleep(RETRY_S)
+    return said
+
+
+def judge(wanted: Wanted, observed: Observed) -> Proof:
+    """Return what was proven; the first thing that is missing on the way is the problem."""
+    lines = observed.said.splitlines()
+    devices = tuple(line.partition(" ")[2] for line in lines if line.startswith("device "))
+    libraries = tuple(line.partition(" ")[2] for line in lines if line.startswith("library "))
+    problem, remedy = _problem(wanted, observed, devices, libraries)
+    seen = [f"a container ran on {wanted.binary}", "wrapper and NVIDIA's runtime took part"]
+    seen += [f"sees {len(devices)} GPUs"] if wanted.devices else ["the node has no GPU to be seen"]
+    if problem:
+        return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
+    return Proof(wanted.engine, wanted.runtime, OK, "; ".join(seen))
+
+
+def judge_stopped(wanted: Wanted, unit: str) -> Proof:
+    """Return what is said of an engine that its owner has stopped: a connection would start it again."""
+    title = ENGINES[wanted.engine].title
+    problem = f"nothing is proven: {title} is stopped, and verify does not start it"
+    return Proof(wanted.engine, wanted.runtime, BAD, problem, f"systemctl start {unit}, then verify again")
+
+
+def _problem(
+    wanted: Wanted, observed: Observed, devices: Sequence[str], libraries: Sequence[str]
+) -> tuple[str, str]:
+    title, doctor = ENGINES[wanted.engine].title, "see toolkit-installer doctor"
+    if observed.failure:
+        return f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}"
+    if MARK not in observed.said.splitlines():
+        return f"the container printed {observed.said[:200]!r}", doctor
+    if wanted.runtime and observed.started_by != wanted.binary:
+        by = observed.started_by or "a runtime that is not ours"
+        return f"it was started by {by}", f"{title} serves another runtime of that name; {doctor}"
+    if not observed.wrapper:
+        return f"{wanted.binary} was not started", doctor
+    if not observed.real:
+        reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
+        anew = "where status names a program that is missing, install again"
+        return f"NVIDIA's runtime took no part ({reason})", f"load the driver; {anew}; {doctor}"
+    absent = [device for device in wanted.devices if device not in devices]
+    if absent:
+        return f"not in the container: {', '.join(absent)}", doctor
+    if wanted.devices and wanted.driver and not any(each.endswith(wanted.driver) for each in libraries):
+        return f"no library of driver {wanted.driver} in the container", doctor
+    if observed.left:
+        return f"not removed: {observed.left}", "remove it by hand"
+    return "", ""
+
+
+def _lines(found: tuple[Proof, ...]) -> Iterator[str]:
+    width = max(len(f"{each.engine} {each.runtime}") for each in found)
+    for each in found:
+        level = click.style(BAD, fg="red", bold=True) if each.level == BAD else click.style("ok ", fg="green")
+        yield f"{level}  {f'{each.engine} {each.runtime}':<{width}}  {each.found}"
+        if each.remedy:
+            yield f"{'':<{width + 7}}do: {each.remedy}"

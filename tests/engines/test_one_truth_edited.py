@@ -1,0 +1,148 @@
+"""What an administrator makes of our tables in containerd's configs: all verbs agree on it, and with the engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.engines.configs import CONTAINERD, VERSION_2
+from tests.engines.conftest import Boot
+from tests.engines.nodes import Node
+from tests.engines.payload import ARTIFACTS
+from tests.engines.running import until
+from tests.engines.told import served
+from tests.engines.versions import EngineSet
+
+OURS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
+OK, FAILED, LOCKED, WOULD_CHANGE = 0, 1, 3, 10
+MINE = "/etc/containerd/mine/gpu.toml"
+DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
+SOURCE = ("--toolkit-source", ARTIFACTS, "--runtime", "containerd")
+BY_DROP_IN = (*SOURCE, "--drop-in-config", DROP_IN)
+
+
+def migrates(node: Node) -> None:
+    """Do what each start of 2.x advises."""
+    node.write(CONTAINERD, node.run(["containerd", "config", "migrate"]).stdout)
+
+
+def moves_all(node: Node) -> None:
+    """Move the whole text into a file that the root file imports."""
+    node.write(MINE, node.read(CONTAINERD))
+    node.write(CONTAINERD, f'version = 2\nimports = ["{MINE}"]\n')
+
+
+def moves_the_drop_in(node: Node) -> None:
+    node.write(MINE, node.read(DROP_IN))
+    node.run(["rm", DROP_IN])
+    node.write(CONTAINERD, node.read(CONTAINERD).replace(DROP_IN.replace(".toml", "*.toml"), MINE))
+
+
+def renames(node: Node) -> None:
+    """Give one of ours another name, wherever it stands."""
+    path = DROP_IN if "conf.d" in node.read(CONTAINERD) else CONTAINERD
+    node.write(
+        path, node.read(path).replace(".nvidia]", ".gpu]").replace(".nvidia.options]", ".gpu.options]")
+    )
+
+
+def says_more(node: Node) -> None:
+    node.write(CONTAINERD, node.read(CONTAINERD) + "[debug]\nlevel = 'info'\n")
+
+
+def forgets_the_runtime_type(node: Node) -> None:
+    """Delete one line of ours: the name and the program stay, and no pod starts with them."""
+    head, table, rest = node.read(CONTAINERD).partition("runtimes.nvidia]\n")
+    node.write(CONTAINERD, head + table + rest.partition("\n")[2])
+
+
+TABLE = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
+# As kubespray leaves it: containerd takes either spelling.
+BOTH_SPELLINGS = f"""{VERSION_2}
+{TABLE}.nvidia]
+runtime_type = "io.containerd.runc.v2"
+{TABLE}.nvidia.options]
+BinaryName = "/usr/bin/nvidia-container-runtime"
+binaryName = "/usr/sbin/runc"
+systemdCgroup = false
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An act on a node with a containerd of one suite; None is a node without a config."""
+
+    suite: str
+    root: str | None
+    asked: tuple[str, ...]
+    act: Callable[[Node], None]
+    planned: int
+    said: str = "edited by somebody else, our keys in force"
+
+
+CHANGED = "nvidia.runtime_type changed by somebody else"
+GONE = "drifted: the runtime nvidia is not defined in its configs: toolkit-installer reconcile puts it right"
+CASES = {
+    "2.1 migrates what we began": Case("sid", None, SOURCE, migrates, OK),
+    "2.1 migrates its own": Case("sid", VERSION_2, SOURCE, migrates, OK),
+    "2.1 moves all": Case("sid", VERSION_2, SOURCE, moves_all, OK),
+    "2.1 moves what we began": Case("sid", None, SOURCE, moves_all, OK),
+    "1.7 moves all": Case("trixie", VERSION_2, SOURCE, moves_all, OK, ""),
+    "2.1 moves the drop-in": Case(
+        "sid", VERSION_2, BY_DROP_IN, moves_the_drop_in, OK, "removed by somebody else, our keys in force"
+    ),
+    "2.1 renames in the drop-in": Case("sid", VERSION_2, BY_DROP_IN, renames, WOULD_CHANGE, GONE),
+    "2.1 says more beside both spellings": Case("sid", BOTH_SPELLINGS, SOURCE, says_more, OK),
+    "1.7 says more beside both spellings": Case("trixie", BOTH_SPELLINGS, SOURCE, says_more, OK),
+    **{
+        f"{release} forgets the runtime type": Case(
+            suite, VERSION_2, SOURCE, forgets_the_runtime_type, WOULD_CHANGE, CHANGED
+        )
+        for release, suite in {"1.6": "bookworm", "1.7": "trixie", "2.1": "sid"}.items()
+    },
+    "1.7 renames in the root file": Case("trixie", VERSION_2, SOURCE, renames, WOULD_CHANGE, GONE),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_all_verbs_agree_on_what_an_administrator_made_of_our_tables(
+    booted: Boot, engines_today: list[EngineSet], case: Case
+) -> None:
+    engines = next(row for row in engines_today if row.suite == case.suite and row.docker is None)
+    with booted(engines, start=False) as node:
+        node.run(["rm", CONTAINERD])
+        if case.root is not None:
+            node.write(CONTAINERD, case.root)
+        node.start_engines()
+        run = node.start_installer("run", "--drift", "report", *case.asked)
+        run.wait_for("waiting for a signal")
+
+        def told() -> str:
+            return node.installer("status").stdout + node.installer("plan", *case.asked).stdout
+
+        def agree(*wanted: int) -> None:
+            asked = (("status",), ("status", "--ready"), ("plan", *case.asked))
+            until(lambda: tuple(node.installer(*each).returncode for each in asked) == wanted, told)
+
+        agree(OK, OK, OK)
+        case.act(node)
+        until(lambda: case.said in node.installer("status").stdout, told)
+        agree(*((OK, OK, OK) if case.planned == OK else (FAILED, FAILED, WOULD_CHANGE)))
+        assert node.installer("install", *case.asked).returncode == LOCKED
+
+        done = node.installer("reconcile")
+
+        assert done.returncode == OK, done
+        assert done.stdout.splitlines()[-1] == ("nothing to do" if case.planned == OK else "repaired")
+        agree(OK, OK, OK)
+        node.restart("containerd")
+        node.cri.wait()
+        assert served(node)[0] >= OURS
+        agree(OK, OK, OK)
+        run.kill()
+        run.wait()
+        # What it has started ends between two steps.
+        until(lambda: node.installer("install", *case.asked).returncode != LOCKED, told)
+        again = node.installer("install", *case.asked)
+        assert (again.returncode, "config written" in again.stderr) == (OK, False), again.stderr
+        agree(OK, FAILED, OK)  # no run waits: nobody vouches for it

@@ -1,0 +1,438 @@
+"""Who else names the toolkit: where programs lead, which texts are searched, which other engines are read."""
+
+import os
+import socket
+from pathlib import Path, PurePosixPath
+
+import pytest
+from msgspec.structs import replace
+
+from installer.change.search import SCRIPT_BYTES, leads_to, links_named, with_references
+from installer.engines import ENGINES
+from installer.host.files import MOST_BYTES, Host
+from installer.model.effective import EffectiveConfig
+from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
+from installer.model.files import File
+from installer.model.paths import Layout
+from installer.model.record import OWNER, ConfigRow, DeviceNode, Record
+
+ROW, DOCKER = ENGINES["containerd"], ENGINES["docker"]
+LAYOUT = Layout(PurePosixPath("/usr/local/nvidia"))
+TEXT = (
+    'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.gpu.options]\nBinaryName = "gpu"\n'
+)
+SITE, USUAL = PurePosixPath("/opt/site/bin"), PurePosixPath("/usr/bin")
+PROGRAM = LAYOUT.toolkit / "nvidia-container-runtime"
+VERSION = LAYOUT.versions / "1/nvidia-container-runtime"
+HOOK = LAYOUT.toolkit / "nvidia-ctk"
+SPEC = f'{{"hooks": [{{"path": "{HOOK}"}}]}}'
+DAEMON = DOCKER.config
+
+
+def put(root: Path, path: PurePosixPath | str, text: str = "") -> Path:
+    place = root / str(path).lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return place
+
+
+def installed(root: Path) -> Host:
+    """Put a toolkit at its place, behind its link."""
+    put(root, VERSION, "ELF")
+    put(root, LAYOUT.versions / "1/nvidia-ctk", "ELF")
+    if not os.path.lexists(root / str(LAYOUT.toolkit)[1:]):
+        (root / str(LAYOUT.toolkit)[1:]).symlink_to(".toolkit-installer/versions/1")
+    return Host.under(PurePosixPath(root))
+
+
+@pytest.mark.parametrize(
+    ("paths", "leads"),
+    [
+        pytest.param(((SITE, USUAL),), True, id="of its start"),
+        pytest.param(((USUAL,), (SITE, USUAL)), True, id="of its next start"),
+        pytest.param(((USUAL, SITE),), False, id="another one is first"),
+        pytest.param((), False, id="not known"),
+    ],
+)
+def test_a_word_is_looked_for_in_the_path_of_the_engine(
+    tmp_path: Path, paths: tuple[tuple[PurePosixPath, ...], ...], *, leads: bool
+) -> None:
+    host = installed(tmp_path)
+    put(tmp_path, USUAL / "gpu")
+    put(tmp_path, SITE / "gpu").unlink()
+    (tmp_path / "opt/site/bin/gpu").symlink_to(PROGRAM)
+    engine = EngineState(
+        "containerd", ROW.config, None, None, (ROW.config,), ROW.socket, ROW.unit, paths=paths
+    )
+    contents = {ROW.config: File(TEXT.encode())}
+    facts = Facts((engine,), contents, {}, frozenset(), (), ToolkitFacts(), Record())
+
+    found = links_named(host, facts, LAYOUT)
+
+    assert (found.get("gpu") == VERSION) is leads
+
+
+def named(*values: str, path: tuple[PurePosixPath, ...] = (SITE, USUAL)) -> Facts:
+    """Return the facts of an engine with one PATH beside which a text names these programs."""
+    engine = EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit, paths=(path,))
+    facts = Facts((engine,), {}, {}, frozenset(), (), ToolkitFacts(), Record())
+    return replace(facts, references=tuple(Reference("a text names", each) for each in values))
+
+
+@pytest.mark.parametrize(
+    ("links", "value", "leads"),
+    [
+        pytest.param({}, str(VERSION), None, id="a path that is what it says"),
+        pytest.param({}, "/gone/gpu", None, id="a path to nothing"),
+        pytest.param({"opt/gpu": str(VERSION)}, "/opt/gpu", VERSION, id="a link into the install-dir"),
+        pytest.param(
+            {"opt/gpu": "/usr/bin/other"}, "/opt/gpu", PurePosixPath("/usr/bin/other"), id="a link elsewhere"
+        ),
+        pytest.param({}, "script", VERSION, id="a script that starts the toolkit"),
+        pytest.param({"opt/gpu": "/opt/gpu"}, "/opt/gpu", None, id="a link to itself"),
+        pytest.param(
+            {"opt/site/bin/gpu": "/usr/bin/other", "usr/bin/gpu": str(VERSION)},
+            "gpu",
+            VERSION,
+            id="first by one that is not ours, then by ours",
+        ),
+        pytest.param(
+            {"opt/site/bin/gpu": str(VERSION), "usr/bin/gpu": "/usr/bin/other"},
+            "gpu",
+            VERSION,
+            id="first by ours, then by one that is not",
+        ),
+    ],
+)
+def test_a_program_is_told_where_it_really_is_unless_it_is_what_it_says(
+    tmp_path: Path, links: dict[str, str], value: str, leads: PurePosixPath | None
+) -> None:
+    host = installed(tmp_path)
+    put(tmp_path, USUAL / "other")
+    put(tmp_path, USUAL / "script", f"#!/bin/sh\nexec {PROGRAM}\n").chmod(0o755)
+    for name, target in links.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(target)
+    # Two engines, each of which finds the program in a place of its own.
+    one, other = (named(value, path=(place,)) for place in (SITE, USUAL))
+    facts = replace(one, engines=(*one.engines, *other.engines))
+
+    found = links_named(host, facts, LAYOUT)
+
+    assert found == ({} if leads is None else {value: leads})
+
+
+def test_an_install_dir_behind_a_link_is_known_by_both_names(tmp_path: Path) -> None:
+    (tmp_path / "mnt/local").mkdir(parents=True)
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/local").symlink_to("/mnt/local")
+
+    found = links_named(Host.under(PurePosixPath(tmp_path)), named(), LAYOUT)
+
+    assert found == {str(LAYOUT.install_dir): PurePosixPath("/mnt/local/nvidia")}
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        pytest.param(f"#!/bin/sh\nexec {PROGRAM}\n", True, id="a script names it"),
+        pytest.param(f"#!/bin/sh\nT={LAYOUT.toolkit}\nexec $T/x\n", True, id="its directory"),
+        pytest.param(f"#!/bin/sh\nexec {VERSION}\n", True, id="what its link leads to"),
+        pytest.param(f"#!/bin/sh\n# exec {PROGRAM}\n", False, id="in a comment"),
+        pytest.param(f"#!/bin/sh\nexec /host{PROGRAM}\n", False, id="in another tree"),
+        pytest.param("#!/bin/sh\nexec nvidia-container-runtime\n", False, id="by a word"),
+        pytest.param("#!/bin/sh\nexec /usr/bin/1\n", False, id="through another script"),
+        pytest.param(f"exec {PROGRAM}\n", False, id="no script"),
+        pytest.param(f"#!/bin/sh\n{'#' * SCRIPT_BYTES}\nexec {PROGRAM}\n", False, id="a long one"),
+    ],
+)
+def test_a_script_leads_to_the_toolkit_that_it_names(tmp_path: Path, text: str, *, ours: bool) -> None:
+    host = installed(tmp_path)
+    put(tmp_path, USUAL / "0", text)
+    put(tmp_path, USUAL / "1", f"#!/bin/sh\nexec {PROGRAM}\n")
+
+    assert (leads_to(host, USUAL / "0", LAYOUT) is not None) is ours
+
+
+def test_only_files_lead_anywhere_and_only_where_there_is_a_toolkit_of_ours(tmp_path: Path) -> None:
+    host = Host.under(PurePosixPath(tmp_path))
+    put(tmp_path, USUAL / "0", f"#!/bin/sh\nexec {PROGRAM}\n")
+    put(tmp_path, PROGRAM, "another installer's")
+    assert leads_to(host, USUAL / "0", LAYOUT) is None
+    assert leads_to(host, PROGRAM, LAYOUT) is None
+    put(tmp_path, VERSION, "ELF")
+
+    assert leads_to(host, USUAL / "gone", LAYOUT) is None
+    assert leads_to(host, USUAL, LAYOUT) is None
+    assert leads_to(host, VERSION, LAYOUT) == VERSION
+
+
+def facts(config: str = "{}", *rows: ConfigRow, served: tuple[str, ...] = ()) -> Facts:
+    serving = EffectiveConfig({}, "runc", hook_dirs=tuple(map(PurePosixPath, served))) if served else None
+    engine = EngineState("docker", DAEMON, None, None, (DAEMON,), DOCKER.socket, DOCKER.unit, serving=serving)
+    contents = {DAEMON: File(config.encode())}
+    return Facts((engine,), contents, {}, frozenset(), (), ToolkitFacts(), replace(Record(), configs=rows))
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "served", "told"),
+    [
+        ("/etc/cdi/a.json", "{}", (), True),
+        ("/var/run/cdi/a.yaml", "{}", (), True),
+        ("/etc/cdi/a.txt", "{}", (), False),
+        ("/srv/cdi/a.json", "{}", (), False),
+        ("/srv/cdi/a.json", '{"cdi-spec-dirs": ["/srv/cdi"]}', (), True),
+        ("/srv/cdi/a.json", '{"cdi_spec_dirs": ["srv/cdi", 7, "/srv\\u0000/cdi"]}', (), False),
+        ("/srv/cdi/a.json", '{"debug": ["/srv/cdi"]}', (), False),
+        ("/srv/base.json", '{"runtimes": {"x": {"base_runtime_spec": "/srv/base.json"}}}', (), True),
+        ("/srv/hooks/a.json", '{"hooks_dir": ["/srv/hooks"]}', (), True),
+        ("/srv/hooks/a.json", "{}", ("/srv/hooks",), True),
+        ("/srv/hooks/a.bak", "{}", ("/srv/hooks",), False),
+        ("/etc/containers/oci/hooks.d/a.json", "{}", (), True),
+        ("/etc/containers/containers.conf", "{}", (), True),
+        ("/etc/containers/containers.conf.d/a.conf", "{}", (), True),
+        ("/etc/containers/a/b/c/a.conf", "{}", (), False),
+        ("/etc/docker/certs.d/a.json", "{}", (), True),
+        ("/etc/docker/daemon.json.bak", "{}", (), False),
+        ("/etc/containerd/base.json", "{}", (), True),
+        ("/etc/systemd/system/gpu.service", "{}", (), True),
+        ("/run/systemd/system/docker.service.d/gpu.conf", "{}", (), True),
+        ("/etc/nvidia-container-runtime/config.toml", "{}", (), True),
+        ("/etc/cdi/a.json", "{ no json", (), True),
+    ],
+)
+def test_texts_that_are_searched_for_the_toolkit(
+    tmp_path: Path, path: str, config: str, served: tuple[str, ...], *, told: bool
+) -> None:
+    put(tmp_path, path, SPEC)
+
+    assert texts(tmp_path, facts(config, served=served)) == ([(f"{path} names", str(HOOK))] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(SPEC.replace("/", "\\/"), True, id="slashes that JSON escapes"),
+        pytest.param(f"# {HOOK}\n", False, id="a comment"),
+        pytest.param(SPEC.replace(f"{LAYOUT.toolkit}", f"{LAYOUT.toolkit}s"), True, id="a longer name"),
+        pytest.param(SPEC.replace(f"{LAYOUT.toolkit}", f"/host{LAYOUT.toolkit}"), False, id="another tree"),
+    ],
+)
+def test_a_text_names_the_toolkit_where_a_word_begins_with_its_path(
+    tmp_path: Path, text: str, *, told: bool
+) -> None:
+    put(tmp_path, "/etc/cdi/a.json", text)
+
+    assert bool(texts(tmp_path, facts())) is told
+
+
+def texts(root: Path, facts: Facts) -> list[tuple[str, str]]:
+    """Return what texts name."""
+    found = with_references(installed(root), facts, LAYOUT).references
+    return [(each.how, each.program) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("owner", "ours", "told"),
+    [
+        (OWNER, True, False),
+        (OWNER, False, True),  # somebody has written it anew
+        ("docker", False, False),
+    ],
+)
+def test_what_a_row_tells_of_is_judged_by_it(tmp_path: Path, owner: str, *, ours: bool, told: bool) -> None:
+    path = PurePosixPath("/etc/cdi/a.json")
+    put(tmp_path, path, SPEC)
+    file = File(SPEC.encode())
+    row = ConfigRow(owner, path, None, None, (file.digest,) if ours else (), ())
+    known = facts("{}", row)
+    known = replace(known, contents={**known.contents, path: file})
+
+    assert bool(texts(tmp_path, known)) == told
+
+
+def test_each_file_is_read_once_also_by_two_names(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/cdi/a.json", SPEC)
+    (tmp_path / "etc/cdi/b.json").symlink_to("a.json")
+    (tmp_path / "etc/cdi/c.json").mkdir()
+
+    assert texts(tmp_path, facts()) == [("/etc/cdi/a.json names", str(HOOK))]
+
+
+def test_device_nodes_of_ours_that_a_text_names_are_told_too(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/cdi/a.json", '{"path": "/dev/nvidia0", "other": "/dev/nvidia01"}')
+    known = facts()
+    node = DeviceNode(PurePosixPath("/dev/nvidia0"), "a boot:7")
+    held = replace(known, held=replace(known.held, nodes=(node,)))
+
+    assert texts(tmp_path, known) == []
+    assert texts(tmp_path, held)[0] == ("/etc/cdi/a.json names", "/dev/nvidia0")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_programs_that_people_start_by_a_word_lead_to_ours(tmp_path: Path, *, kept: bool) -> None:
+    host = installed(tmp_path)
+    if kept:
+        put(tmp_path, LAYOUT.replaced / HOOK.name)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/nvidia-ctk").symlink_to(HOOK)
+    (tmp_path / "usr/bin/mine").symlink_to(HOOK)
+    put(tmp_path, "/usr/bin/nvidia-smi", "ELF")
+
+    found = with_references(host, facts(), LAYOUT)
+
+    leads = str(LAYOUT.versions / "1/nvidia-ctk")
+    started = "/usr/bin/nvidia-ctk, which is started though no config names it, leads to"
+    assert [(each.how, each.program) for each in found.references] == [(started, leads)]
+    assert found.goes(leads, LAYOUT) is not kept
+
+
+CONFIG = f'{{"runtimes": {{"nvidia": {{"path": "{PROGRAM}"}}}}}}'
+INIT = "mnt:[4026531841]"
+
+
+def process(
+    root: Path, cmdline: str, *, name: str = "dockerd", program: str = "dockerd", namespace: str = INIT
+) -> None:
+    """Put what the kernel tells of pid 50 below ``root``."""
+    for pid in (1, 50):
+        put(root, f"proc/{pid}/status", "Name:\tx\nUid:\t0\t0\t0\t0\n")
+        (root / f"proc/{pid}/ns").mkdir()
+        (root / f"proc/{pid}/ns/mnt").symlink_to(INIT if pid == 1 else namespace)
+    put(root, f"opt/{program}", "ELF").chmod(0o755)
+    put(root, "proc/50/comm", f"{name}\n")
+    put(root, "proc/50/cmdline", cmdline.replace(" ", "\0") + "\0")
+    put(root, "proc/50/cgroup", "0::/system.slice/other.service\n")
+    (root / "proc/50/exe").symlink_to(root / "opt" / program)
+
+
+def docker(unit: str, pid: int | None) -> EngineState:
+    return EngineState("docker", DAEMON, None, None, (DAEMON,), DOCKER.socket, unit, pid=pid)
+
+
+def beside(root: Path, *engines: EngineState, read: bool = False) -> list[tuple[str, str]]:
+    """Return what engines name that run beside these."""
+    contents = {DAEMON: File(CONFIG.encode())} if read else {}
+    known = Facts(engines, contents, {}, frozenset(), (), ToolkitFacts(), Record())
+    found = with_references(Host.under(PurePosixPath(root)), known, LAYOUT)
+    said = "Docker of other.service runs and "
+    return [
+        (each.how.removeprefix(said), each.remedy)
+        for each in found.references
+        if each.how.startswith(said) and found.goes(each.program, LAYOUT)
+    ]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    if os.geteuid() != 0:
+        pytest.skip("its programs have to be root's")
+    installed(tmp_path)
+    return tmp_path
+
+
+REMEDY = "correct that, stop or restart other.service"
+READS = ("reads /srv/daemon.json, which names", REMEDY)
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "files", "named"),
+    [
+        pytest.param("dockerd", {}, (), id="nothing"),
+        pytest.param(
+            "dockerd --config-file /srv/daemon.json", {"srv/daemon.json": CONFIG}, READS, id="its config"
+        ),
+        pytest.param(
+            "dockerd --config-file=/srv/daemon.json",
+            {"srv/daemon.json": " " * MOST_BYTES + CONFIG},
+            (),
+            id="by one without end",
+        ),
+        pytest.param("dockerd --config-file=daemon.json", {"srv/daemon.json": CONFIG}, (), id="relative"),
+        pytest.param(
+            f"dockerd --add-runtime gpu={PROGRAM}",
+            {},
+            ("was started with a flag for gpu, which starts", REMEDY),
+            id="by a flag",
+        ),
+        pytest.param(
+            "dockerd --config-file /srv/daemon.json",
+            {"srv/daemon.json": CONFIG.replace(str(PROGRAM), "/usr/bin/runc")},
+            (),
+            id="of others",
+        ),
+    ],
+)
+def test_what_an_engine_names_of_the_toolkit(
+    root: Path, cmdline: str, files: dict[str, str], named: tuple[str, ...]
+) -> None:
+    process(root, cmdline)
+    for name, text in files.items():
+        put(root, name, text)
+
+    assert beside(root) == ([named] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "namespace", "read"),
+    [
+        pytest.param("dockerd", "dockerd", INIT, True, id="by its name"),
+        pytest.param("gpud", "dockerd", INIT, True, id="by that of its program"),
+        pytest.param("dockerd-gpu", "dockerd-gpu", INIT, False, id="by another name"),
+        pytest.param("dockerd", "dockerd", "mnt:[4026539999]", False, id="with files of its own"),
+    ],
+)
+def test_an_engine_is_known_by_its_name_or_that_of_its_program(
+    root: Path, name: str, program: str, namespace: str, *, read: bool
+) -> None:
+    process(root, "dockerd --config-file /srv/daemon.json", name=name, program=program, namespace=namespace)
+    put(root, "srv/daemon.json", CONFIG)
+
+    assert beside(root) == ([READS] if read else [])
+
+
+@pytest.mark.parametrize(
+    ("engine", "known"),
+    [
+        pytest.param(docker("docker.service", 50), True, id="that process"),
+        pytest.param(docker("docker.service", 51), False, id="another process"),
+        pytest.param(docker("other.service", None), True, id="its unit, where no process is seen"),
+        pytest.param(docker("docker.service", None), False, id="another unit"),
+        pytest.param(replace(docker("other.service", 50), name="containerd"), False, id="another engine"),
+    ],
+)
+def test_an_engine_of_ours_is_no_other(root: Path, engine: EngineState, *, known: bool) -> None:
+    process(root, "dockerd --config-file /srv/daemon.json")
+    put(root, "srv/daemon.json", CONFIG)
+
+    assert beside(root, engine) == ([] if known else [READS])
+
+
+def test_a_config_that_is_judged_already_is_not_told_again(root: Path) -> None:
+    process(root, "dockerd")
+    put(root, "etc/docker/daemon.json", CONFIG)
+
+    assert beside(root) == [("reads /etc/docker/daemon.json, which names", REMEDY)]
+    assert beside(root, read=True) == []
+
+
+@pytest.mark.parametrize("name", ["run/nri/nri.sock", "run/containerd/containerd.sock"])
+def test_no_engine_beside_ours_is_spoken_to(root: Path, name: str) -> None:
+    process(root, "dockerd")
+    (root / name).parent.mkdir(parents=True)
+    (root / "proc/50/fd").mkdir()
+    (root / "proc/50/fd/5").symlink_to("socket:[77]")
+    here = root / name
+    put(root, "proc/50/net/unix", f"Num\n0000: 00000002 00000000 00010000 0001 01 77 {here}\n")
+    directory = os.open(here.parent, os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"/proc/self/fd/{directory}/{here.name}")
+        server.listen()
+        server.settimeout(0)
+
+        others = beside(root)
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    os.close(directory)
+    assert others == []

@@ -1,0 +1,114 @@
+"""What holds for each file of the program; what may import what is held by import-linter."""
+
+import ast
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from installer.engines import ENGINES
+
+PACKAGE = Path(__file__).parent.parent / "installer"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def _name(path: Path) -> str:
+    return ".".join(("installer", *path.relative_to(PACKAGE).with_suffix("").parts))
+
+
+def test_a_file_has_five_hundred_lines_at_most() -> None:
+    assert [_name(path) for path in MODULES if len(path.read_text().splitlines()) > 500] == []
+
+
+def _compared(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the engines that a module asks for by name, be it by ==, by ``in`` or in a match."""
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            words = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            words = [node.value]
+        else:
+            continue
+        inner = [each for word in words for each in ast.walk(word)]
+        yield from (
+            str(each.value) for each in inner if isinstance(each, ast.Constant) and each.value in ENGINES
+        )
+
+
+def test_no_module_asks_which_engine_it_is() -> None:
+    paths = [path for path in MODULES if not path.is_relative_to(PACKAGE / "engines")]
+
+    assert [(_name(path), engine) for path in paths for engine in _compared(_nodes(path))] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        pytest.param('a == "docker"', ["docker"], id="by equality"),
+        pytest.param('if x.name not in {"crio", "b"}: pass', ["crio"], id="in a set"),
+        pytest.param('match a:\n    case "k3s": pass', ["k3s"], id="in a match"),
+        pytest.param('a = {"docker": 1}', [], id="data is no question"),
+    ],
+)
+def test_a_question_for_an_engine_by_name_is_seen(text: str, names: list[str]) -> None:
+    assert list(_compared(ast.walk(ast.parse(text)))) == names
+
+
+# What is filled as it goes, each in one function or one module.
+CHANGING = {"_Open", "Draft", "Opens"}
+
+
+def _is_changing(node: ast.AST) -> bool:
+    """Tell whether a class of data may change, or take a field that it does not name."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    made = [ast.unparse(each) for each in node.decorator_list if "dataclass" in ast.unparse(each)]
+    frozen = "" if node.name in CHANGING else "frozen=True, "
+    data = any(ast.unparse(each) == "Struct" for each in node.bases)
+    unfrozen = data and "frozen=True" not in map(ast.unparse, node.keywords) and node.name not in CHANGING
+    return unfrozen or made not in ([], [f"dataclass({frozen}slots=True)"])
+
+
+def test_data_is_frozen_and_takes_no_field_that_it_does_not_name() -> None:
+    changing = [(_name(path), node) for path in MODULES for node in _nodes(path) if _is_changing(node)]
+
+    assert [(name, ast.unparse(node)) for name, node in changing] == []
+
+
+def test_each_package_is_in_the_wheel() -> None:
+    listed = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+
+    found = sorted(
+        ".".join(file.parent.relative_to(PACKAGE.parent).parts) for file in PACKAGE.rglob("__init__.py")
+    )
+    assert found == sorted(listed)
+
+
+def _written_out(function: ast.FunctionDef) -> int:
+    """Return the lines of a function, a list, a dictionary or the fields of a value counted as one."""
+    lines = set(range(function.lineno, (function.end_lineno or 0) + 1))
+    for node in ast.walk(function):
+        data = isinstance(node, ast.Dict | ast.List | ast.Tuple) or (
+            isinstance(node, ast.Call) and not node.args and len(node.keywords) > 1
+        )
+        if data and isinstance(node, ast.expr):
+            lines -= set(range(node.lineno + 1, (node.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def test_a_function_has_forty_lines_at_most_but_for_data() -> None:
+    long = [
+        (_name(path), node.name)
+        for path in MODULES
+        for node in _nodes(path)
+        if isinstance(node, ast.FunctionDef) and _written_out(node) > 40
+    ]
+
+    assert long == []
