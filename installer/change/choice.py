@@ -1,6 +1,7 @@
 """Which texts an engine is given at an install: with our entries, and all else in force as before."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum, auto
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,40 +24,45 @@ from installer.model.engine_spec import Decision, RuntimeEntry
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options, RestartMode
 from installer.model.record import EngineRow
-from installer.model.steps import Neighbour, Reload, Step
+from installer.model.steps import Neighbour, Reload, Step, WriteConfig
 
 
-class Choice(Struct, frozen=True):
-    """The texts chosen for one engine, and the ``steps`` by which it takes them up.
+class TakesUp(Enum):
+    """When an engine takes up the texts that are chosen for it."""
 
-    ``after`` is what it has in force then; None where nothing is written, or nobody can tell. It ``heals`` an
-    engine if that cannot serve with what we wrote earlier, which it reads otherwise by now; it ``waits`` if
-    the engine is creating containers, and has to be restarted later.
-    """
+    NOW = auto()
+    SERVES = auto()  # it serves that already
+    LATER = auto()  # it is creating containers, and is to be restarted when it is idle
+    LEFT = auto()  # its owner restarts it, or it reads hooks by itself
 
-    engine: EngineState
+
+class Way(Struct, frozen=True):
+    """One way to have it served: the decision, and what becomes of each config."""
+
     decision: Decision
     changes: tuple[ConfigChange, ...]
-    reload: Reload
-    steps: tuple[Step, ...]
-    after: EffectiveConfig | None = None
-    heals: bool = False
-    waits: bool = False
 
     @property
-    def writes(self) -> bool:
-        """Whether a config changes."""
-        return any(change.step is not None for change in self.changes)
+    def writes(self) -> tuple[WriteConfig, ...]:
+        """What is written."""
+        return tuple(change.step for change in self.changes if change.step is not None)
 
     @property
     def texts(self) -> Texts:
-        """What is written."""
-        return _written(self.changes)
+        """The texts that are written."""
+        return {step.path: step.after for step in self.writes}
 
-    @property
-    def reloads(self) -> bool:
-        """Whether the engine has to read it now."""
-        return any(isinstance(step, Reload) for step in self.steps)
+
+class Choice(Struct, frozen=True):
+    """The way that was chosen for one engine, and the ``steps`` by which it takes that up."""
+
+    engine: EngineState
+    way: Way
+    reload: Reload
+    steps: tuple[Step, ...]
+    takes_up: TakesUp
+    after: EffectiveConfig | None = None  # in force then; None where nothing is written, or that is not known
+    heals: bool = False  # the engine cannot serve with what we wrote earlier, which it reads otherwise now
 
     @property
     def names(self) -> frozenset[str]:
@@ -80,21 +86,6 @@ class _Wish(Struct, frozen=True):
     @property
     def row(self) -> EngineRow | None:
         return self.facts.held.engine(self.engine.name)
-
-
-class _Way(Struct, frozen=True):
-    """One way to have it served: the decision, and what becomes of each config."""
-
-    decision: Decision
-    changes: tuple[ConfigChange, ...]
-
-    @property
-    def texts(self) -> Texts:
-        return _written(self.changes)
-
-    @property
-    def adds(self) -> bool:
-        return all(change.adds for change in self.changes if change.step is not None)
 
 
 def choose(
@@ -123,7 +114,8 @@ def choose(
     found, refusals = ask(engine, now), []
     for decision in spec.edits(replace(files, before=before), entries, options.extras):
         way = _find_way(wish, decision)
-        if way.adds and found.rest_digest and not found.fatal:
+        adds = all(change.adds for change in way.changes if change.step is not None)
+        if adds and found.rest_digest and not found.fatal:
             wrong = [*_find_unserved(wish, decision, found), *disturbed(before, found, names)]
             way = way if wrong or (decision.cdi and not found.cdi) else _as_it_stands(way, facts)
         after = ask(engine, {**now, **way.texts})
@@ -134,7 +126,13 @@ def choose(
         if not wrong and (told or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)
-        refusals.append(decision.doubt or _refuse(wish, way, wrong))
+        paths = ", ".join(map(str, way.texts))
+        refused = InstallerError(
+            f"configure {engine.name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
+            remedy="correct the config that it has now, then run again",
+            code="config-disturbs-others",
+        )
+        refusals.append(decision.doubt or refused)
     raise refusals[0]  # each engine has one way at least
 
 
@@ -161,20 +159,7 @@ def _list_former_names(wish: _Wish) -> frozenset[str]:
     return frozenset(held | {runtime_of(edit.key) for row in rows for edit in row.edits})
 
 
-def _refuse(wish: _Wish, way: _Way, wrong: Iterable[str]) -> InstallerError:
-    name, paths = wish.engine.name, ", ".join(map(str, way.texts))
-    return InstallerError(
-        f"configure {name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
-        remedy="correct the config that it has now, then run again",
-        code="config-disturbs-others",
-    )
-
-
-def _written(changes: Iterable[ConfigChange]) -> Texts:
-    return {change.step.path: change.step.after for change in changes if change.step is not None}
-
-
-def _is_in_force(wish: _Wish, way: _Way) -> bool:
+def _is_in_force(wish: _Wish, way: Way) -> bool:
     """Tell whether texts that hold what is wanted still come to it, whatever others have written since."""
     now = present(wish.engine, wish.facts)
     if wish.row is None or wish.row.proven in {"", digest_of(now)}:
@@ -184,7 +169,7 @@ def _is_in_force(wish: _Wish, way: _Way) -> bool:
     return bool(found.fatal) or not any(_find_unserved(wish, way.decision, found))
 
 
-def _is_held(wish: _Wish, way: _Way) -> bool:
+def _is_held(wish: _Wish, way: Way) -> bool:
     """Tell whether the same was installed in the same place, and nobody has written there since."""
     row, contents = wish.row, wish.facts.contents
     default = next((entry.name for entry in wish.entries if entry.default), "")
@@ -195,14 +180,14 @@ def _is_held(wish: _Wish, way: _Way) -> bool:
     return same and as_written and ours.keys() == {files.path for files in way.decision.files}
 
 
-def _as_it_stands(way: _Way, facts: Facts) -> _Way:
+def _as_it_stands(way: Way, facts: Facts) -> Way:
     """Return a way without its writes: the engine has what is wanted in force."""
     rows = ((change, change.step and facts.held.config(change.step.path)) for change in way.changes)
     kept = (ConfigChange(None, row, each.original, saved=False) if row else each for each, row in rows)
     return replace(way, changes=tuple(kept))
 
 
-def _find_way(wish: _Wish, decision: Decision) -> _Way:
+def _find_way(wish: _Wish, decision: Decision) -> Way:
     engine, facts = wish.engine, wish.facts
     changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
@@ -216,7 +201,7 @@ def _find_way(wish: _Wish, decision: Decision) -> _Way:
     for path in engine.files:
         if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
             changes.append(found)
-    way = _Way(decision, tuple(changes))
+    way = Way(decision, tuple(changes))
     if not ENGINES[engine.name].reload_misreports or not _is_held(wish, way):
         return way
     # What ours inherit was decided when they were written: a reload reports otherwise, and owners edit.
@@ -239,7 +224,7 @@ def _find_unserved(wish: _Wish, decision: Decision, after: EffectiveConfig) -> I
             yield f"its default runtime would be {after.default}"
 
 
-def _make_choice(wish: _Wish, way: _Way, after: EffectiveConfig | None = None) -> Choice:
+def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) -> Choice:
     engine, decision = wish.engine, way.decision
     asked = _expect(wish, decision)
     names = _names(asked)
@@ -261,14 +246,17 @@ def _make_choice(wish: _Wish, way: _Way, after: EffectiveConfig | None = None) -
         defaults(engine, after, ours),
         cdi=decision.cdi,
     )
-    left = wish.options.restart_mode is RestartMode.NONE or engine.hook is not None
-    served = engine.serves(reload) and not any(change.taken_back for change in way.changes)
-    waits = not (left or served) and reloading.waits(engine, wish.options)
-    if left or served or waits:
-        steps = tuple[Step, ...](change.step for change in way.changes if change.step is not None)
-    else:
-        steps = tuple(reloading.take_up(writes, reload, engine.serving, engine))
-    return Choice(engine, decision, way.changes, reload, steps, after, waits=waits)
+    takes_up = TakesUp.NOW
+    if wish.options.restart_mode is RestartMode.NONE or engine.hook is not None:
+        takes_up = TakesUp.LEFT
+    elif engine.serves(reload) and not any(change.taken_back for change in way.changes):
+        takes_up = TakesUp.SERVES
+    elif reloading.waits(engine, wish.options):
+        takes_up = TakesUp.LATER
+    steps: Sequence[Step] = way.writes
+    if takes_up is TakesUp.NOW:
+        steps = reloading.take_up(writes, reload, engine.serving, engine)
+    return Choice(engine, way, reload, tuple(steps), takes_up, after)
 
 
 def _expect(wish: _Wish, decision: Decision) -> tuple[RuntimeEntry, ...]:

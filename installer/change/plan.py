@@ -14,7 +14,7 @@ from installer.cdi import plan as cdi
 from installer.cdi.mode import mode_of
 from installer.change import engine_plan
 from installer.change.adopted import left_theirs
-from installer.change.choice import Choice
+from installer.change.choice import Choice, TakesUp
 from installer.change.references import references
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import without_us
@@ -36,8 +36,8 @@ from installer.model.steps import (
     WriteConfig,
     WriteSpecification,
     attempted,
+    describe,
     id_of,
-    inverse,
     rows_of,
 )
 from installer.nri import plan as nri
@@ -50,30 +50,25 @@ NODE: Final = "node"
 
 
 class Plan(Struct, frozen=True):
-    """A sum of parts, in the order of their steps, and what the ledger says before them and after.
-
-    ``final`` is None where nothing is held any more. ``unproven`` names the engines that nobody will ask
-    whether they serve what their config says. ``digest`` is that of all an engine's answer depends on. An
-    undo stays incomplete for the containers ``in_use``, and for what is ``needed``. ``seen`` holds the digest
-    of each config as it was read, "" where there was none; ``release`` is the toolkit's version, if it tells.
-    ``pending`` tells why an engine is not restarted yet, ``due`` are those whose restart an earlier plan has
-    left for later, and ``earlier`` what was written for it then: a roll-back takes that back as well.
-    ``unmade`` is why there is no specification of all GPUs although a driver is loaded.
-    """
+    """A sum of parts, in the order of their steps, and what the ledger says before them and after."""
 
     parts: tuple[Part, ...]
     in_progress: Record
-    final: Record | None
+    final: Record | None  # None where nothing is held any more
     engines: Mapping[str, EngineState]
-    digest: str = ""
-    unproven: tuple[str, ...] = ()
-    in_use: tuple[Container, ...] = ()
-    seen: Mapping[PurePosixPath, str] = field(default_factory=dict)
-    release: tuple[int, ...] | None = None
-    pending: Mapping[str, NotIdleError] = field(default_factory=dict)
-    due: frozenset[str] = frozenset()
-    earlier: tuple[WriteConfig, ...] = ()
-    unmade: InstallerError | None = None
+    digest: str = ""  # of all an engine's answer depends on
+    unproven: tuple[str, ...] = ()  # engines that are not asked whether they serve what their config says
+    in_use: tuple[Container, ...] = ()  # for which an undo stays incomplete, as for what is ``needed``
+    seen: Mapping[PurePosixPath, str] = field(
+        default_factory=dict
+    )  # the digest of each config as it was read
+    release: tuple[int, ...] | None = None  # the toolkit's version, if it tells
+    pending: Mapping[str, NotIdleError] = field(default_factory=dict)  # why an engine is not restarted yet
+    due: frozenset[str] = frozenset()  # engines whose restart an earlier plan has left for later
+    earlier: tuple[WriteConfig, ...] = ()  # what was written for that: a roll-back takes it back as well
+    unmade: InstallerError | None = (
+        None  # why there is no specification of all GPUs though a driver is loaded
+    )
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -83,7 +78,7 @@ class Plan(Struct, frozen=True):
     @property
     def why(self) -> tuple[str, ...]:
         """Why, for each step."""
-        return tuple(why for part in self.parts for _, why in part.reasons)
+        return tuple(why for part in self.parts for why in part.why)
 
     @property
     def reloaded(self) -> tuple[str, ...]:
@@ -144,10 +139,10 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     entries = () if by_cdi else entries_for(options)
     chosen, refused = engine_plan.choices(entries, facts, options, ask) if not by_cdi else ((), ())
     engines = [engine_plan.install(choice, entries, facts, options) for choice in chosen]
-    words = [word for choice in chosen for word in choice.decision.low_level]
+    words = [word for choice in chosen for word in choice.way.decision.low_level]
     # Containers may run on the toolkit: where no config is written it wraps what it wraps now.
     now = facts.held.toolkit.rendered if chosen and facts.held.toolkit else facts.toolkit.config
-    if not any(choice.writes for choice in chosen):
+    if not any(choice.way.writes for choice in chosen):
         with suppress(InstallerError):  # it is no TOML, and is written anew
             words = [*toolkit_runtimes(now or "")] or words
     low_level = options.low_level or engine_plan.low_level(words, facts, options)
@@ -182,7 +177,7 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
         rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
     )
     steps = [step for part in parts for step in part.steps]
-    waiting = [each.engine for each in chosen if each.waits]
+    waiting = [each.engine for each in chosen if each.takes_up is TakesUp.LATER]
     pending = {each.name: reloading.not_idle(each, each.creating) for each in waiting}
     plan = Plan(
         parts,
@@ -193,9 +188,11 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
         unproven=tuple(
             each.engine.name
             for each in chosen
-            if each.engine.hook is not None
-            or each.engine.name in pending
-            or (options.restart_mode is RestartMode.NONE and not each.engine.serves(each.reload))
+            if each.takes_up is TakesUp.LATER
+            or (
+                each.takes_up is TakesUp.LEFT
+                and (each.engine.hook is not None or not each.engine.serves(each.reload))
+            )
         ),
         seen=facts.digests,
         release=observed(facts.payload).version,
@@ -214,10 +211,10 @@ def _find_earlier(choice: Choice, facts: Facts) -> Iterator[WriteConfig]:
     """
     engine = choice.engine
     row = facts.held.engine(engine.name)
-    due = row is not None and row.restart_due
-    for path, without in files_without_us(engine, facts).items() if due and choice.reloads else ():
-        now = facts.contents.get(path)
-        if now != without:
+    if row is None or not row.restart_due or choice.takes_up is not TakesUp.NOW:
+        return
+    for path, without in files_without_us(engine, facts).items():
+        if (now := facts.contents.get(path)) != without:
             yield WriteConfig(engine.name, path, without, now)
 
 
@@ -227,26 +224,21 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
     for each in facts.engines:
         files = [without_us(path, facts) for path in each.files]
         texts = [file.digest if file else "" for file in files]
-        serves = _served(each) if ENGINES[each.name].reload is not ReloadMethod.HUP else ()
+        said: tuple[object, ...] = ()
+        # One that is signalled may have kept what a failed try told it.
+        if each.serving is not None and ENGINES[each.name].reload is not ReloadMethod.HUP:
+            tables = ((name, flat(one.table)) for name, one in each.serving.handlers.items())
+            said = (each.serving.default, sorted((name, sorted(map(repr, table))) for name, table in tables))
         engines.append(
-            (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
+            (each.name, each.version, each.build, each.unit, each.start, each.config, said, *texts)
         )
-    asked = replace(options, retry=False, drift=Drift.AUTO)
-    asked = replace(asked, metrics_textfile=None, nfd_features=None, metrics_listen=None)
+    asked = replace(
+        options, retry=False, drift=Drift.AUTO, metrics_textfile=None, nfd_features=None, metrics_listen=None
+    )
     if asked.restart_mode is RestartMode.WHEN_IDLE:  # when it is restarted changes nothing of its answer
         asked = replace(asked, restart_mode=RestartMode.AUTO)
     words = repr((engines, payload.version if payload else "", asked))
     return sha256(words.encode()).hexdigest()
-
-
-def _served(engine: EngineState) -> tuple[object, ...]:
-    """Return what an engine serves; one that is signalled may have kept what a failed try told it."""
-    if engine.serving is None:
-        return ()
-    handlers = sorted(
-        (name, sorted(map(repr, flat(one.table)))) for name, one in engine.serving.handlers.items()
-    )
-    return (engine.serving.default, handlers)
 
 
 def _refuse_failed(plan: Plan, record: Record, options: Options) -> tuple[InstallerError, ...]:
@@ -400,10 +392,8 @@ def _find_silent(facts: Facts, restart_mode: RestartMode) -> Iterator[InstallerE
 
     One that is restarted may be healed by just that, and has to answer afterwards.
     """
-    held = {row.name for row in facts.held.engines}
     for engine in facts.engines if restart_mode is not RestartMode.NONE else ():
-        by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
-        if engine.name in held and by_signal and engine.serving is None and not engine.stopped:
+        if ENGINES[engine.name].reload is ReloadMethod.HUP and engine.serving is None and not engine.stopped:
             yield InstallerError(
                 f"prove that {engine.title} has let go of our runtimes ({engine.silence})",
                 remedy=f"make it answer, then {TRY_AGAIN}",
@@ -416,13 +406,12 @@ def _find_defaults(facts: Facts) -> Iterator[InstallerError]:
 
     No pod would start any more, that of the next installer included.
     """
-    for row in facts.held.engines:
-        engine = next((each for each in facts.engines if each.name == row.name), None)
-        serving = engine.serving if engine and ENGINES[row.name].finds else None
-        if serving is not None and serving.default in {name for name, _ in row.runtimes}:
+    for engine in facts.engines:
+        finds = ENGINES[engine.name].finds
+        if finds and engine.serving is not None and engine.serving.default == finds:
             yield InstallerError(
-                f"take the toolkit away from {row.title} (its default runtime is {serving.default})",
-                remedy=f"start {row.title} without --default-runtime, then {TRY_AGAIN}",
+                f"take the toolkit away from {engine.title} (its default runtime is {finds})",
+                remedy=f"start {engine.title} without --default-runtime, then {TRY_AGAIN}",
                 code="runtime-needed",
             )
 
@@ -461,20 +450,11 @@ def plan_rollback(
     ]
     steps: list[Step] = []
     for name in dict.fromkeys(step.engine for step in reversed(of_engines) if step.engine not in used):
-        writes = [
-            replace(step, before=step.after, after=step.before)
-            for step in reversed(of_engines)
-            if isinstance(step, WriteConfig) and step.engine == name
-        ]
-        served = plan.engines[name].serving is not None and not ENGINES[name].finds
-        again = _reload_as_before(plan.engines[name], tried[name]) if name in tried and served else None
-        # What dockerd has by now depends on when it failed.
-        steps += reloading.take_up(writes, again, None, plan.engines[name]) if again else [*writes]
-    steps += [
-        back
-        for step in reversed(done)
-        if not used and step not in of_engines and (back := inverse(step)) is not None
-    ]
+        written = [step for step in of_engines if isinstance(step, WriteConfig) and step.engine == name]
+        steps += _roll_back_engine(plan.engines[name], written, tried.get(name))
+    if not used:
+        backs = (describe(step).undo for step in reversed(done) if step not in of_engines)
+        steps += [back for back in backs if back is not None]
     rows = tuple(reloading.knowing_texts_of(plan.in_progress.configs, (*done, *steps)))
     in_progress = replace(plan.in_progress, configs=rows, finished=False)
     final = in_progress if used else cdi.roll_back_gpus(record, done)
@@ -482,18 +462,23 @@ def plan_rollback(
     return Plan((part,), in_progress, final, plan.engines, in_use=running if used else (), seen=plan.seen)
 
 
-def _reload_as_before(engine: EngineState, tried: Reload) -> Reload:
-    """Return the reload after which the engine serves, of the runtimes that were tried, those of before."""
-    before = engine.serving.binaries if engine.serving else {}
-    default = engine.serving.default if engine.serving else ""
+def _roll_back_engine(
+    engine: EngineState, written: Sequence[WriteConfig], tried: Reload | None
+) -> Sequence[Step]:
+    """Return how an engine's configs go back, and serves of the runtimes ``tried`` what it served before."""
+    writes = [replace(step, before=step.after, after=step.before) for step in reversed(written)]
+    before = engine.serving
+    if tried is None or before is None or ENGINES[engine.name].finds:
+        return writes
     entries = (*tried.present, *tried.absent)
-    present = [
-        RuntimeEntry(entry.name, PurePosixPath(before[entry.name]), default=entry.name == default)
+    present = tuple(
+        RuntimeEntry(entry.name, PurePosixPath(binary), default=entry.name == before.default)
         for entry in entries
-        if before.get(entry.name)
-    ]
+        if (binary := before.binaries.get(entry.name))
+    )
     kept = {(entry.name, entry.binary) for entry in present}
-    absent = [
+    absent = tuple(
         RuntimeEntry(entry.name, entry.binary) for entry in entries if (entry.name, entry.binary) not in kept
-    ]
-    return Reload(tried.engine, tuple(present), tuple(absent))
+    )
+    # What dockerd has depends on when it failed.
+    return reloading.take_up(writes, Reload(engine.name, present, absent), None, engine)

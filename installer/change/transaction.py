@@ -1,10 +1,11 @@
 """Carry a plan out: the ledger first, then step by step; a failure rolls back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from math import inf
+from pathlib import PurePosixPath
 from time import monotonic
 from typing import assert_never
 
@@ -33,90 +34,31 @@ from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
 from installer.host.units import STOP_S, Patience
+from installer.model import steps
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import names_of
 from installer.model.files import File, Meta
 from installer.model.options import RestartMode
 from installer.model.paths import Layout
 from installer.model.record import OWNER, Failure, Record
-from installer.model.steps import (
-    TRY_AGAIN,
-    ConcreteStep,
-    FindRuntimes,
-    InstallVersion,
-    MakeDeviceNodes,
-    MakeDirectory,
-    ProveUnused,
-    Reload,
-    RemoveDeviceNodes,
-    RemoveDirectory,
-    RemoveToolkit,
-    RemoveVersion,
-    Step,
-    SwitchToolkit,
-    WriteConfig,
-    WriteSpecification,
-    describe,
-    paths_of,
-)
+from installer.model.steps import TRY_AGAIN, Reload, Step, WriteConfig, describe
 
 
 class Context(Struct, frozen=True):
-    """Where a plan is carried out; ``hurried`` where a pod's grace is running out.
-
-    ``until_s`` is when it has to be over, on the clock that only goes on. ``rolls_back`` tells that it takes
-    back what another plan has begun; ``restart_mode`` says whether engines are restarted only when idle.
-    """
+    """Where a plan is carried out."""
 
     host: Host
     layout: Layout
     ledger: Ledger
     timeout_s: float
-    until_s: float = inf
-    rolls_back: bool = False
+    until_s: float = inf  # when a pod's grace runs out, on the clock that only goes on
+    rolls_back: bool = False  # it takes back what another plan has begun
     restart_mode: RestartMode = RestartMode.AUTO
 
-    @property
-    def hurried(self) -> bool:
-        """Whether a pod's grace is running out."""
-        return self.until_s < inf
-
-    @property
-    def patience_s(self) -> float:
-        """For how long a step may wait that begins now."""
-        return max(1.0, min(self.timeout_s, self.until_s - monotonic()))
-
-
-def event_of(step: ConcreteStep) -> tuple[str, dict[str, str]]:
-    """Return the event that a step is when it is done, with its facts."""
-    match step:
-        case MakeDirectory(path):
-            return "directory made", {"path": str(path)}
-        case RemoveDirectory(path):
-            return "directory removed", {"path": str(path)}
-        case FindRuntimes(engine):
-            return "runtimes found by the engine", {"engine": engine}
-        case WriteConfig(engine, path, _, after):
-            return "config written" if after else "config removed", {"engine": engine, "path": str(path)}
-        case InstallVersion(version) | RemoveVersion(version):
-            installed = isinstance(step, InstallVersion)
-            return "toolkit installed" if installed else "toolkit removed", {"version": version}
-        case RemoveToolkit():
-            return "toolkit removed", {}
-        case SwitchToolkit(before, after):
-            removed = before is None and after is None
-            return "toolkit removed" if removed else "toolkit switched", {"target": after or "previous"}
-        case Reload(engine):
-            by_itself = ENGINES[engine].reload is ReloadMethod.ITSELF
-            return "engine restarted by itself" if by_itself else "engine reloaded", {"engine": engine}
-        case MakeDeviceNodes(nodes):
-            return "device nodes made", {"paths": paths_of(nodes)}
-        case RemoveDeviceNodes(nodes):
-            return "device nodes removed", {"paths": paths_of(nodes)}
-        case ProveUnused():
-            return "no container found on our runtimes", {}
-        case _:
-            assert_never(step)
+    def patience(self, check: Callable[[], None]) -> Patience:
+        """Return for how long a step may wait that begins now."""
+        left_s = max(1.0, min(self.timeout_s, self.until_s - monotonic()))
+        return Patience(left_s, check, 0.0 if self.until_s < inf else STOP_S)
 
 
 def never_stop() -> None:
@@ -149,12 +91,14 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
             context.ledger.drop_backups()
             raise
         if done:
-            log.warning("step failed", step=describe(done[-1]), error=error)
+            log.warning("step failed", step=describe(done[-1]).text, error=error)
         if isinstance(error, NotBegunError):
             done.pop()
-        _roll_back(
-            context, plan, done, replace(held, failed=_remember(plan, done, error) or held.failed), error
-        )
+        failed = held.failed
+        # So that an engine is not reloaded again and again for the same outcome.
+        if any(isinstance(step, Reload) for step in done) and not _is_faultless(error):
+            failed = Failure(plan.digest, error.problem)
+        _roll_back(context, plan, done, replace(held, failed=failed), error)
         raise
 
 
@@ -171,14 +115,18 @@ def apply_undo(context: Context, plan: Plan, check: Callable[[], None]) -> None:
     except (NotBegunError, PendingError):
         raise
     except InstallerError as error:
-        match done[-1:]:
-            case [Reload(name)] if ENGINES[name].reload is ReloadMethod.RESTART:
-                over = _is_faultless(error) or monotonic() > context.until_s
-                if plan.engines[name].serving is not None and not over:
-                    log.warning("step failed", step=describe(done[-1]), error=error)
-                    of_engine = [s for s in done if isinstance(s, WriteConfig | Reload) and s.engine == name]
-                    raise _put_back(context, plan, of_engine, held, error) from error
-        raise
+        last = done[-1] if done else None
+        if (
+            not isinstance(last, Reload)
+            or ENGINES[last.engine].reload is not ReloadMethod.RESTART
+            or plan.engines[last.engine].serving is None
+            or _is_faultless(error)
+            or monotonic() > context.until_s
+        ):
+            raise
+        log.warning("step failed", step=describe(last).text, error=error)
+        of_engine = [s for s in done if isinstance(s, WriteConfig | Reload) and s.engine == last.engine]
+        raise _put_back(context, plan, of_engine, held, error) from error
 
 
 def _put_back(
@@ -218,20 +166,21 @@ def carry_out(
         check()
         done.append(planned)
         # Its text is known from here on.
-        step = _generate(context, planned) if isinstance(planned, WriteSpecification) else planned
+        step = _generate(context, planned) if isinstance(planned, steps.WriteSpecification) else planned
         done[-1] = step
         try:
             happened = _do(context, plan, step, check)
         except InstallerError:
-            _tell_intermediate(step, plan.steps[len(done) :])
+            match step, plan.steps[len(done) :]:
+                case Reload(), (WriteConfig(path, passing=[_, *_]), *_):
+                    reason = "its reload failed"
+                    log.warning("config is an intermediate text", path=str(path), reason=reason)
+                case _:
+                    pass
             raise
-        if not happened:
-            continue
-        if isinstance(step, RemoveDirectory) and context.host.exists(step.path):
-            log.info("directory kept", path=str(step.path), why="it is not empty, or a mount point")
-            continue
-        event, facts = event_of(step)
-        log.info(event, **facts, why=why)
+        if happened:
+            deed = describe(step)
+            log.info(deed.event, **deed.fields, why=why)
     final = plan.final and _complete(context.host, plan.final, done)
     if final is None:
         context.ledger.remove()
@@ -243,14 +192,7 @@ def carry_out(
         context.ledger.drop_backups()
 
 
-def _tell_intermediate(failed: Step, rest: Sequence[Step]) -> None:
-    """Say which file holds a text that was to stand there for the time of the ``failed`` reload only."""
-    following = next(iter(rest), None)
-    if isinstance(failed, Reload) and isinstance(following, WriteConfig) and following.passing:
-        log.warning("config is an intermediate text", path=str(following.path), reason="its reload failed")
-
-
-def _generate(context: Context, step: WriteSpecification) -> WriteConfig:
+def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
     """Return the specification's step with its text, which the ledger knows from here on."""
     text = management_specification(step.source, context.layout, step.cdi)
     after = File(text.encode(), step.before.meta if step.before else Meta())
@@ -266,101 +208,96 @@ def _complete(host: Host, final: Record, done: list[Step]) -> Record:
     return replace(final, configs=generated(final.configs, done), nodes=nodes)
 
 
-def _remember(plan: Plan, done: list[Step], error: InstallerError) -> Failure | None:
-    """Return what is remembered, so that an engine is not reloaded again and again for the same outcome."""
-    reloaded = any(isinstance(step, Reload) for step in done)
-    return Failure(plan.digest, error.problem) if reloaded and not _is_faultless(error) else None
-
-
 def _is_faultless(error: InstallerError) -> bool:
     """Tell whether a reload has failed for another reason than the texts."""
     return isinstance(error, StoppedError | EngineStoppedError) or error.code == "systemd-unreachable"
 
 
 def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, cause: InstallerError) -> None:
+    host, engines = context.host, plan.engines.values()
     try:
         with internal_errors():
-            running = running_containers(
-                context.host, context.layout, plan.in_progress, plan.engines.values()
-            )
+            running = running_containers(host, context.layout, plan.in_progress, engines)
             back = plan_rollback(plan, tuple(done), record, running)
             carry_out(replace(context, rolls_back=True), back, never_stop)
+        if not back.in_use:
+            return
+        problem, remedy = f"our runtime runs {names_of(back.in_use)}", "run install or uninstall again"
     except InstallerError as error:
         with suppress(Exception):  # what was not rolled back is told in any case
             context.ledger.write(replace(context.ledger.held, failed=record.failed))
-        raise UndoIncompleteError(
-            f"bring the host back after a failure ({cause}): {error.problem}",
-            remedy=error.remedy,
-            code="roll-back-failed",
-        ) from cause
-    if back.in_use:
-        raise UndoIncompleteError(
-            f"bring the host back after a failure ({cause}): our runtime runs {names_of(back.in_use)}",
-            remedy="run install or uninstall again",
-            code="roll-back-failed",
-        ) from cause
+        problem, remedy = error.problem, error.remedy
+    raise UndoIncompleteError(
+        f"bring the host back after a failure ({cause}): {problem}", remedy=remedy, code="roll-back-failed"
+    ) from cause
 
 
-def _do(context: Context, plan: Plan, step: ConcreteStep, check: Callable[[], None]) -> bool:
-    """Do a step; return whether that is to be told."""
+def _do(context: Context, plan: Plan, step: steps.ConcreteStep, check: Callable[[], None]) -> bool:
+    """Do a step; return whether that is an event."""
     host, layout = context.host, context.layout
-    patience = Patience(context.patience_s, check, 0.0 if context.hurried else STOP_S)
     match step:
-        case MakeDirectory(path):
+        case steps.MakeDirectory(path):
             host.make_directory(path)
-        case RemoveDirectory(path):
-            host.remove_directory(path)
-        case FindRuntimes(engine, binaries):
+        case steps.RemoveDirectory(path):
+            return _remove_directory(host, path)
+        case steps.FindRuntimes(engine, binaries):
             refuse_unseen(plan.engines[engine], binaries)
         case WriteConfig():
-            write_when_idle(host, step, plan.engines, patience)
-        case InstallVersion(version, files):
+            write_when_idle(host, step, plan.engines, context.patience(check))
+        case steps.InstallVersion(version, files):
             host.make_directory(layout.versions)
-            like = low_level_runtime(host, plan.in_progress)
-            install_tree(host, layout.version(version), files, like)
-        case RemoveVersion(version):
+            install_tree(host, layout.version(version), files, low_level_runtime(host, plan.in_progress))
+        case steps.RemoveVersion(version):
             remove_tree(host, layout.version(version))
-        case SwitchToolkit(_, after):
+        case steps.SwitchToolkit(_, after):
             _switch(host, layout, after)
-        case Reload(engine):
-            facts = plan.engines[engine]
-            done = takewhile(lambda each: each is not step, plan.steps)
-            gate = partial(refuse_changed, host, facts, plan.seen, done)
-            may_rest = context.rolls_back or not step.present
-            when_idle = context.restart_mode is RestartMode.WHEN_IDLE and not context.rolls_back
-            patience = replace(patience, may_rest=may_rest, when_idle=when_idle)
-            return _count_reload(context.ledger, engine, lambda: reload(host, facts, step, patience, gate))
-        case RemoveToolkit():
+        case Reload():
+            return _reload(context, plan, step, check)
+        case steps.RemoveToolkit():
             remove_tree(host, layout.toolkit)
-        case MakeDeviceNodes() | RemoveDeviceNodes():
+        case steps.MakeDeviceNodes() | steps.RemoveDeviceNodes():
             _change_device_nodes(host, step)
-        case ProveUnused(hooked):
+        case steps.ProveUnused(hooked):
             _prove_unused(context, plan, hooked, check)
         case _:
             assert_never(step)
     return True
 
 
-def _count_reload(ledger: Ledger, name: str, reloads: Callable[[], bool]) -> bool:
-    """Remember that an engine was reloaded, also where that did not end well; return whether it was."""
-    try:
-        reloaded = reloads()
-    except NotBegunError:
-        raise
-    except Exception:
-        ledger.reloaded.append(name)
-        raise
-    if reloaded:
-        ledger.reloaded.append(name)
-    return reloaded
+def _remove_directory(host: Host, path: PurePosixPath) -> bool:
+    host.remove_directory(path)
+    if kept := host.exists(path):
+        log.info("directory kept", path=str(path), why="it is not empty, or a mount point")
+    return not kept
 
 
-def _change_device_nodes(host: Host, step: MakeDeviceNodes | RemoveDeviceNodes) -> None:
-    if isinstance(step, MakeDeviceNodes):
+def _change_device_nodes(host: Host, step: steps.MakeDeviceNodes | steps.RemoveDeviceNodes) -> None:
+    if isinstance(step, steps.MakeDeviceNodes):
         make_device_nodes(step)
         return
     for node in step.nodes:
         remove_device_node(host, node)
+
+
+def _reload(context: Context, plan: Plan, step: Reload, check: Callable[[], None]) -> bool:
+    """Return whether the engine was reloaded; the ledger counts that also where it did not end well."""
+    host, engine = context.host, plan.engines[step.engine]
+    done = takewhile(lambda each: each is not step, plan.steps)
+    patience = replace(
+        context.patience(check),
+        may_rest=context.rolls_back or not step.present,
+        when_idle=context.restart_mode is RestartMode.WHEN_IDLE and not context.rolls_back,
+    )
+    begun = True
+    try:
+        begun = reload(host, engine, step, patience, partial(refuse_changed, host, engine, plan.seen, done))
+    except NotBegunError:
+        begun = False
+        raise
+    finally:
+        if begun:
+            context.ledger.reloaded.append(step.engine)
+    return begun
 
 
 def _prove_unused(context: Context, plan: Plan, hooked: str, check: Callable[[], None]) -> None:

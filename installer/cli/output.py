@@ -130,7 +130,7 @@ def lines_of(plan: Plan, diffs: Diffs) -> list[str]:
     """Return the plan as lines, coloured where the terminal takes it."""
     lines = [line for _, each in diffs for line in each]
     lines += [
-        f"{click.style(f'* {describe(step)}', bold=True)}: {why}"
+        f"{click.style(f'* {describe(step).text}', bold=True)}: {why}"
         for step, why in zip(plan.steps, plan.why, strict=True)
     ]
     lines += [f"! note: {note}" for note in plan.notes]
@@ -144,7 +144,11 @@ def document_of(plan: Plan, diffs: Diffs) -> PlanDocument:
     """Return the plan for programs: docs/plan.schema.json is made of its type."""
     return PlanDocument(
         bool(plan.steps),
-        tuple(PlannedStep(part.id, describe(step), why) for part in plan.parts for step, why in part.reasons),
+        tuple(
+            PlannedStep(part.id, describe(step).text, why)
+            for part in plan.parts
+            for step, why in part.reasons
+        ),
         tuple(
             PlannedConfig(str(path), "".join(f"{click.unstyle(line)}\n" for line in lines))
             for path, lines in diffs

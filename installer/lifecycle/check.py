@@ -175,7 +175,7 @@ class _Check(Struct, frozen=True):
         """Carry the plan out; what is about to be done is on the disk before, for we may be killed in it."""
         work, now, due = self.work, self.now, plan.reloaded
         if drifted.things or due:
-            steps = tuple(describe(step) for step in plan.steps)
+            steps = tuple(describe(step).text for step in plan.steps)
             repairs = {} if now.asked else with_repair(now.repairs, drifted.things, now_s())
             now = replace(now, doing=steps, repairs=repairs, looks=())
             readiness.publish_check(work.host, work.options.state_file, now)

@@ -142,7 +142,7 @@ def _thing(step: Step) -> str:
         case InstallVersion() | SwitchToolkit():
             return TOOLKIT
         case _:
-            return describe(step)
+            return describe(step).text
 
 
 def decide(

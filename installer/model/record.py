@@ -1,4 +1,4 @@
-"""The rows of the ledger: what we hold on this node, and what was there before."""
+"""What the ledger holds: what we hold on this node, and what was there before us."""
 
 import re
 from pathlib import PurePosixPath
@@ -30,23 +30,17 @@ class Saved(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One config of one engine.
-
-    ``original`` is None where there was no file. ``ours`` are the digests of every text we
-    wrote there, so that a file nobody touched since is known; ``edits`` are for one that
-    somebody did. A file that is written whole has neither syntax nor edits. ``target`` is where a
-    symbolic link led when we wrote: it may lead elsewhere by now. ``named`` are the programs of the toolkit
-    that the file named before our first install, once for each time; ledgers of 0.1.0 do not tell (None).
-    """
+    """One config of one engine. A file that is written whole has neither syntax nor edits."""
 
     engine: str
     path: PurePosixPath
     syntax: Syntax | None
-    original: Saved | None
-    ours: tuple[str, ...]
-    edits: tuple[Edit, ...]
-    target: PurePosixPath | None = None
-    named: tuple[str, ...] | None = None
+    original: Saved | None  # None where there was no file
+    ours: tuple[str, ...]  # the digests of every text we wrote there: a file that is none of them was edited
+    edits: tuple[Edit, ...]  # what is undone in a file that was edited
+    target: PurePosixPath | None = None  # where a symbolic link led when we wrote
+    # The programs of the toolkit that the file named before our first install, once for each time.
+    named: tuple[str, ...] | None = None  # None in a ledger of 0.1.0
 
     @property
     def written(self) -> bool:
@@ -55,27 +49,21 @@ class ConfigRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given.
-
-    ``state`` is where it said that its containers are, so that they are found when it does not run.
-    ``pending`` is what the engine had not taken up when it was last asked, and when it will. ``config`` is
-    its root config, None where nothing has to be said there; ``default`` the runtime that was to be its
-    default, "" for none; ``version`` that of the engine at the install. ``restart_due`` tells that a restart
-    is still to come by which it reads its configs. ``proven`` is the digest of all texts that it reads, as
-    the last install left them; 0.2.0 does not tell ("").
-    """
+    """An engine that was configured: where to reach it, and which runtimes (name, binary) it was given."""
 
     name: str
     socket: PurePosixPath
     unit: str
     runtimes: tuple[tuple[str, PurePosixPath], ...]
-    state: PurePosixPath | None = None
-    pending: str = ""
-    config: PurePosixPath | None = None
-    default: str = ""
+    state: PurePosixPath | None = (
+        None  # where its containers are, which are looked for also when it is stopped
+    )
+    pending: str = ""  # what it had not taken up when it was last asked, and when it will
+    config: PurePosixPath | None = None  # its root config; None where nothing has to be said there
+    default: str = ""  # the runtime that was to be its default
     version: tuple[int, ...] | None = None
-    restart_due: bool = False
-    proven: str = ""
+    restart_due: bool = False  # the restart by which it reads its configs is still to come
+    proven: str = ""  # the digest of all texts that it reads, as the last install left them; "" in 0.2.0
 
     @property
     def title(self) -> str:
@@ -84,30 +72,21 @@ class EngineRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class ToolkitRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload.
-
-    ``version`` is in place and ``previous``, where there is one, is kept beside it. ``rendered``
-    is config.toml as we wrote it, to tell an administrator's edits. ``replaced`` says that a
-    directory of another installer was exchanged away, ``linked`` what a foreign symlink held.
-    ``files`` is the manifest of ``version`` (see integrity.py); ledgers of 0.1.0 have none.
-    """
+    """The payload."""
 
     version: Name
-    previous: Name | None
-    rendered: str
-    replaced: bool = False
-    linked: str | None = None
-    files: tuple[tuple[str, str], ...] = ()
+    previous: Name | None  # which is kept beside it
+    rendered: str  # config.toml as we wrote it, to tell an administrator's edits
+    replaced: bool = False  # a directory of another installer was exchanged away
+    linked: str | None = None  # what a symlink of another installer held
+    files: tuple[tuple[str, str], ...] = ()  # the manifest of ``version``; () in ledgers of 0.1.0
 
 
 class CdiRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The engines that take devices by CDI and were not changed.
-
-    ``lacking`` is why there is no specification of ours for them, "" where there is one.
-    """
+    """The engines that take devices by CDI and were not changed."""
 
     engines: tuple[str, ...]
-    lacking: str = ""
+    lacking: str = ""  # why there is no specification of ours for them
 
 
 class DeviceNode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -125,30 +104,21 @@ class Failure(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything we hold on one node.
-
-    ``nodes`` are device nodes of the driver that we had made; ``pid_file`` is that of the last ``run``,
-    and beside it stood the file of its readiness.
-    ``finished`` is false from the first step to the last proof; ``failed`` is the plan that is not
-    tried again as it is, for a crash loop must not become a restart loop. ``left`` is why the last undo could
-    not undo everything, "" after an install. ``published`` are the files that tell others of us, metrics and
-    labels; they stay when nothing else is held, to tell of an install that failed. ``cdi`` is there where the
-    last install was one of CDI alone. ``nri`` is the socket of the engine that the NRI plugin beside ``run``
-    is to serve; None where no such plugin was asked for.
-    """
+    """Everything we hold on one node."""
 
     directories: tuple[PurePosixPath, ...] = ()
     toolkit: ToolkitRow | None = None
     engines: tuple[EngineRow, ...] = ()
     configs: tuple[ConfigRow, ...] = ()
-    finished: bool = False
-    failed: Failure | None = None
-    nodes: tuple[DeviceNode, ...] = ()
-    pid_file: PurePosixPath | None = None
-    left: str = ""
+    finished: bool = False  # false from the first step to the last proof
+    failed: Failure | None = None  # a plan that is not tried again as it is: no crash loop restarts engines
+    nodes: tuple[DeviceNode, ...] = ()  # those of the driver that we had made
+    pid_file: PurePosixPath | None = None  # of the last ``run``; beside it stood the file of its readiness
+    left: str = ""  # why the last undo could not undo everything, "" after an install
+    # Metrics and labels; they stay when nothing else is held, to tell of an install that failed.
     published: tuple[PurePosixPath, ...] = ()
-    cdi: CdiRow | None = None
-    nri: PurePosixPath | None = None
+    cdi: CdiRow | None = None  # None but after an install of CDI alone
+    nri: PurePosixPath | None = None  # the socket of the engine that the NRI plugin beside ``run`` serves
 
     @property
     def served(self) -> tuple[str, ...]:

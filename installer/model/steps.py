@@ -37,32 +37,26 @@ class FindRuntimes(Struct, frozen=True):
 
 
 class WriteConfig(Struct, frozen=True):
-    """Put ``after`` in the place of ``before``; None is no file.
-
-    ``link`` is what a symbolic link holds that somebody has put at ``path`` since we created a file there:
-    it goes with the file, for a link to nowhere is not the absence that was there before us. ``passing`` are
-    the edits of a text that stands there for the time of a reload only: it may stay, and be edited by others.
-    ``unwanted`` is that nobody wants ``before`` back, also if what follows fails.
-    """
+    """Put ``after`` in the place of ``before``; None is no file."""
 
     engine: str
     path: PurePosixPath
     before: File | None
     after: File | None
+    # What a symbolic link holds that an administrator has put here since we created a file: it goes with the
+    # file, for a link to nowhere is not the absence that was there before us.
     link: str = ""
+    # The edits of a text that stands there for the time of a reload: it may stay, and be edited by others.
     passing: tuple[Edit, ...] = ()
-    unwanted: bool = False
+    unwanted: bool = False  # ``before`` does not come back, also if what follows fails
 
 
 class InstallVersion(Struct, frozen=True):
-    """Put a payload beside the others, complete or not at all.
-
-    One that ``repairs`` takes the place of the same version, damaged, which nobody wants back.
-    """
+    """Put a payload beside the others, complete or not at all."""
 
     version: str
     files: tuple[PayloadFile, ...]
-    repairs: bool = False
+    repairs: bool = False  # it takes the place of the same version, damaged, which does not come back
 
 
 class RemoveVersion(Struct, frozen=True):
@@ -74,9 +68,9 @@ class RemoveVersion(Struct, frozen=True):
 class SwitchToolkit(Struct, frozen=True):
     """Let ``<install-dir>/toolkit`` be what ``after`` says.
 
-    Each side is what a symlink holds, "" for no such name, or None for the directory of another
-    installer, which stands aside while our symlink is in its place; on both sides, the one that stands
-    aside goes, for a later one has taken its name.
+    Each side is what a symlink holds, "" for no such name, or None for the directory of another installer,
+    which stands aside while our symlink is in its place. None on both sides: the one that stands aside goes,
+    for a later one has taken its name.
     """
 
     before: str | None
@@ -91,20 +85,15 @@ class Neighbour(Struct, frozen=True):
 
 
 class Reload(Struct, frozen=True):
-    """Make a running engine read its config; prove that it serves ``present`` and not ``absent``.
-
-    None of ``demoted`` may be its default runtime, and the ``others`` have to be served as they were, with
-    one of ``defaults`` for the default where any are given. ``cdi`` tells that CDI has to be served, where
-    the engine tells of it at all.
-    """
+    """Make a running engine read its config; prove that it serves ``present`` and not ``absent``."""
 
     engine: str
     present: tuple[RuntimeEntry, ...]
     absent: tuple[RuntimeEntry, ...] = ()
-    demoted: frozenset[str] = frozenset()
-    others: tuple[Neighbour, ...] = ()
-    defaults: frozenset[str] = frozenset()
-    cdi: bool = False
+    demoted: frozenset[str] = frozenset()  # none of these may be its default runtime
+    others: tuple[Neighbour, ...] = ()  # which have to be served as they were
+    defaults: frozenset[str] = frozenset()  # one of these has to be its default, where any are given
+    cdi: bool = False  # CDI has to be served, where the engine tells of it at all
 
     def satisfied_by(self, serving: EffectiveConfig) -> bool:
         """Tell whether an engine that serves this needs no reload any more."""
@@ -198,89 +187,80 @@ ConcreteStep: TypeAlias = (
 Step: TypeAlias = ConcreteStep | WriteSpecification
 
 
-TAKES_UP: Final[Mapping[ReloadMethod, str]] = {
-    ReloadMethod.HUP: "reload {}",
-    ReloadMethod.RESTART: "restart {}",
-    ReloadMethod.ITSELF: "wait until {} has restarted containerd by itself",
+TAKES_UP: Final[Mapping[ReloadMethod, tuple[str, str]]] = {
+    ReloadMethod.HUP: ("reload {}", "engine reloaded"),
+    ReloadMethod.RESTART: ("restart {}", "engine reloaded"),
+    ReloadMethod.ITSELF: (
+        "wait until {} has restarted containerd by itself",
+        "engine restarted by itself",
+    ),
 }
 PROOF: Final = " and prove that it serves the runtimes"
 
 
-def describe(step: Step) -> str:
-    """Return the step as a line for people, in the imperative."""
+class Deed(Struct, frozen=True):
+    """What a step is to people: in the imperative, as the event that tells it is done, and what undoes it."""
+
+    text: str
+    event: str
+    fields: Mapping[str, str]
+    undo: Step | None = None  # None where there is nothing to undo, or, of a reload, where a plan decides
+
+
+def describe(step: Step) -> Deed:
+    """Return what a step is to people, and the step that undoes it."""
     match step:
         case MakeDirectory(path) | RemoveDirectory(path):
-            return f"{'make' if isinstance(step, MakeDirectory) else 'remove'} the directory {path}"
+            verb, past = ("make", "made") if isinstance(step, MakeDirectory) else ("remove", "removed")
+            other: Step = RemoveDirectory(path) if isinstance(step, MakeDirectory) else MakeDirectory(path)
+            return Deed(f"{verb} the directory {path}", f"directory {past}", {"path": str(path)}, other)
         case FindRuntimes(engine):
-            return f"make sure that {ENGINES[engine].title} finds the runtimes"
-        case WriteConfig(_, path, before, after):
-            verb = "create" if before is None else "remove" if after is None else "edit"
-            return f"{verb} {path}"
-        case InstallVersion(version, files, repairs):
-            return f"install toolkit {version}{' anew' if repairs else ''} ({len(files)} files)"
-        case RemoveVersion(version):
-            return f"remove toolkit {version}"
-        case SwitchToolkit(before, after):
-            return _switched(before, after)
-        case Reload(engine, present):
-            return (
-                f"{TAKES_UP[ENGINES[engine].reload].format(ENGINES[engine].title)}{PROOF if present else ''}"
+            text = f"make sure that {ENGINES[engine].title} finds the runtimes"
+            return Deed(text, "runtimes found by the engine", {"engine": engine})
+        case WriteConfig(engine, path, before, after):
+            text = f"{'create' if before is None else 'remove' if after is None else 'edit'} {path}"
+            event, fields = (
+                "config written" if after else "config removed",
+                {"engine": engine, "path": str(path)},
             )
+            back = None if step.unwanted else replace(step, before=after, after=before)
+            return Deed(text, event, fields, back)
+        case InstallVersion(version, files, repairs):
+            text = f"install toolkit {version}{' anew' if repairs else ''} ({len(files)} files)"
+            gone = None if repairs else RemoveVersion(version)
+            return Deed(text, "toolkit installed", {"version": version}, gone)
+        case RemoveVersion(version):
+            return Deed(f"remove toolkit {version}", "toolkit removed", {"version": version})
+        case SwitchToolkit():
+            return _describe_switch(step)
+        case Reload(engine, present):
+            text, event = TAKES_UP[ENGINES[engine].reload]
+            proof = PROOF if present else ""
+            return Deed(f"{text.format(ENGINES[engine].title)}{proof}", event, {"engine": engine})
         case RemoveToolkit():
-            return "remove the toolkit of NVIDIA's installer"
+            return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
         case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
-            verb = "make" if isinstance(step, MakeDeviceNodes) else "remove"
-            return f"{verb} the device nodes {paths_of(nodes)}"
-        case WriteSpecification(cdi):
-            return f"generate the CDI specification {cdi.path}"
+            paths, makes = ", ".join(str(node.path) for node in nodes), isinstance(step, MakeDeviceNodes)
+            verb, past = ("make", "made") if makes else ("remove", "removed")
+            gone_again = RemoveDeviceNodes(nodes) if makes else None
+            return Deed(
+                f"{verb} the device nodes {paths}", f"device nodes {past}", {"paths": paths}, gone_again
+            )
+        case WriteSpecification(cdi):  # once its text is known a WriteConfig stands in its place
+            return Deed(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
-            return "make sure that no container runs on the runtimes"
+            text = "make sure that no container runs on the runtimes"
+            return Deed(text, "no container found on our runtimes", {})
         case _:
             assert_never(step)
 
 
-def _switched(before: str | None, after: str | None) -> str:
-    if before is None and after is None:
-        return "remove the toolkit that another installer had there before"
-    return f"point toolkit to {after}" if after else "point toolkit to what it was before"
-
-
-def paths_of(nodes: Iterable[DeviceNode]) -> str:
-    """Return the paths of device nodes as part of a sentence."""
-    return ", ".join(str(node.path) for node in nodes)
-
-
-def inverse(step: Step) -> Step | None:
-    """Return the step that undoes ``step``; None where there is nothing to undo.
-
-    A reload is undone by whoever knows what the engine served before.
-    """
-    match step:
-        case MakeDirectory(path):
-            return RemoveDirectory(path)
-        case RemoveDirectory(path):
-            return MakeDirectory(path)
-        case WriteConfig(_, _, before, after, unwanted=unwanted):
-            return None if unwanted else replace(step, before=after, after=before)
-        case InstallVersion(version, _, repairs):
-            return None if repairs else RemoveVersion(version)
-        case SwitchToolkit(before, after):
-            return SwitchToolkit(before=after, after=before) if before != after else None
-        case MakeDeviceNodes(nodes):
-            return RemoveDeviceNodes(nodes)
-        case (
-            FindRuntimes()
-            | RemoveVersion()
-            | Reload()
-            | RemoveToolkit()
-            | RemoveDeviceNodes()
-            | ProveUnused()
-        ):
-            return None
-        case WriteSpecification():
-            return None  # what was written stands in its place as a WriteConfig
-        case _:
-            assert_never(step)
+def _describe_switch(step: SwitchToolkit) -> Deed:
+    fields = {"target": step.after or "previous"}
+    if step.before is None and step.after is None:
+        return Deed("remove the toolkit that another installer had there before", "toolkit removed", fields)
+    back = SwitchToolkit(step.after, step.before) if step.before != step.after else None
+    return Deed(f"point toolkit to {step.after or 'what it was before'}", "toolkit switched", fields, back)
 
 
 TRY_AGAIN: Final = "run toolkit-installer uninstall again"

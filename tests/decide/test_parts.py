@@ -161,7 +161,7 @@ def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_tak
     back = plan_rollback(plan, plan.steps, Record())
 
     (part,) = (part for part in plan.parts if part.id == "device-nodes")
-    assert [(describe(step), why) for step, why in part.reasons] == [
+    assert [(describe(step).text, why) for step, why in part.reasons] == [
         (
             "make the device nodes /dev/nvidiactl",
             "they are not there, and the CDI specification is to name them",

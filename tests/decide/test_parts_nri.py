@@ -11,7 +11,7 @@ from installer.model.files import File, Meta
 from installer.model.nri import Allowed, Nri
 from installer.model.options import Mode, Options
 from installer.model.record import ConfigRow, Record
-from installer.model.steps import WriteConfig, inverse
+from installer.model.steps import WriteConfig, describe
 from installer.nri import plan as nri
 
 ALLOWED = (Allowed("operator", "management.nvidia.com/gpu"),)
@@ -98,7 +98,7 @@ def found(content: bytes) -> Facts:
 def test_what_0_2_0_had_an_engine_start_goes_and_never_comes_back(options: Options) -> None:
     part = nri.install(found(TEXT), options)
 
-    assert [inverse(step) for step in part.steps] == [None]
+    assert [describe(step).undo for step in part.steps] == [None]
     assert [(step.path, step.after) for step in part.steps if isinstance(step, WriteConfig)] == [
         (PROGRAM, None)
     ]

@@ -4,9 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.change.transaction import event_of
 from installer.model.files import File
-from installer.model.steps import ConcreteStep, MakeDirectory, Reload, RemoveDirectory, WriteConfig
+from installer.model.steps import ConcreteStep, MakeDirectory, Reload, RemoveDirectory, WriteConfig, describe
 
 PATH = PurePosixPath("/etc/docker/daemon.json")
 
@@ -24,4 +23,4 @@ PATH = PurePosixPath("/etc/docker/daemon.json")
     ],
 )
 def test_a_step_that_is_done_is_told_in_the_past(step: ConcreteStep, event: str) -> None:
-    assert event_of(step)[0] == event
+    assert describe(step).event == event

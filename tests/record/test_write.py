@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from installer.engines.write_config import write_config
 from installer.host.files import Host
-from installer.model.steps import WriteConfig, inverse
+from installer.model.steps import WriteConfig, describe
 from tests.support.tree import tree
 
 
@@ -22,7 +22,7 @@ def test_a_link_to_a_file_that_an_undo_needs_again_comes_back_with_it(tmp_path: 
 
     assert not (tmp_path / "srv/x.conf").exists()
     assert not (tmp_path / "etc/crio/mine.conf").is_symlink()
-    back = inverse(step)
+    back = describe(step).undo
     assert isinstance(back, WriteConfig)
     write_config(host, back)
     assert tree(tmp_path) == before
