@@ -1,7 +1,7 @@
 """What NVIDIA's own installer left on a node, as rows of a ledger: so an undo removes it like our own."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
@@ -18,7 +18,7 @@ from installer.model.facts import EngineState, Facts
 from installer.model.files import Kind
 from installer.model.options import Options
 from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
-from installer.model.steps import Part
+from installer.model.steps import Part, rows_of
 from installer.payload.plan import ADOPTED
 
 ID: Final = "adopted"
@@ -34,81 +34,105 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
 
     If it is ``ours``, of a ledger that is lost, only what we write ourselves goes: keys, and our own import.
     """
-    parts = [_of_engine(engine, facts, options.layout.toolkit, ours=ours) for engine in facts.engines]
-    engines = tuple(row for part in parts for row in part.rows.engines)
-    configs = tuple(row for part in parts for row in part.rows.configs)
-    found = [note for part in parts for note in part.notes]
+    parts = [
+        _Leftovers(engine, facts, options.layout.toolkit, ours=ours).as_part() for engine in facts.engines
+    ]
+    rows, found = rows_of(parts), [note for part in parts for note in part.notes]
     toolkit = None
     # Its installer writes that config in any case: without it, and unused, a directory is somebody else's.
-    if facts.toolkit.kind is Kind.DIRECTORY and (engines or facts.toolkit.config is not None):
+    if facts.toolkit.kind is Kind.DIRECTORY and (rows.engines or facts.toolkit.config is not None):
         found.append(str(options.layout.toolkit))
         toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
-    elif engines:
+    elif rows.engines:
         toolkit = ToolkitRow(ADOPTED, None, "")  # so that the containers on its runtimes are looked for
-    return Part(ID, rows=Record(toolkit=toolkit, engines=engines, configs=configs), notes=tuple(found))
+    return Part(ID, rows=replace(rows, toolkit=toolkit), notes=tuple(found))
 
 
-def _of_engine(engine: EngineState, facts: Facts, toolkit: PurePosixPath, *, ours: bool) -> Part:
-    """Return rows for what is NVIDIA's, or ``ours``, in the configs and hooks of one engine."""
-    configs, found = [], []
-    runtimes: dict[str, PurePosixPath] = {}
-    wholes = frozenset(() if ours else _drop_ins(engine, facts, toolkit))
-    own = frozenset(_own_imports(engine, facts, toolkit) if ours else ())
-    for path in engine.files:
-        file = facts.contents[path]
-        if file is None:
-            continue
-        tree = tree_of(file, path)
-        theirs = dict(_runtimes(tree, toolkit))
-        runtimes |= {key[-1]: binary for key, binary in theirs.items()}
-        if path in wholes:
-            configs.append(_whole(engine.name, path, facts))
-            found.append(f"{path} as a whole")
-        elif edits := (
-            *_edits(engine, tree, (*theirs, *(_beside(path, theirs) if ours else ()))),
-            *_imports(engine, tree, wholes, own),
-        ):
-            syntax = syntax_of(path, text_of(file, path), engine.name)
-            configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
-            names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
-            found.append(f"{names} in {path}")
-    hooks = tuple(path for path in engine.hooks if _is_hook(facts, path, toolkit))
-    configs += [_whole(engine.name, path, facts) for path in hooks]
-    found += [f"the hook {path}" for path in hooks]
-    row = EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items()))
-    engines = (row,) if runtimes or hooks else ()
-    return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
+class _Leftovers:
+    """What starts the toolkit in the configs and hooks of one engine."""
 
+    def __init__(self, engine: EngineState, facts: Facts, toolkit: PurePosixPath, *, ours: bool) -> None:
+        self.engine, self.facts, self.toolkit, self.ours = engine, facts, toolkit, ours
+        there = (path for path in engine.files if facts.contents[path] is not None)
+        self.trees = {path: tree_of(facts.contents[path], path) for path in there}
+        self.runtimes = {path: dict(_list_runtimes(tree, toolkit)) for path, tree in self.trees.items()}
+        # NVIDIA's as a whole; nvidia-ctk writes others to the same path.
+        self.drop_ins = {path for path, found in self.runtimes.items() if found and path.stem == DROP_IN}
+        if ours and facts.toolkit.kind is Kind.ABSENT:  # not even our link is left to tell whose they are
+            usual = ENGINES[engine.name].drop_in
+            for path in [each for each in self.drop_ins if each != (usual or each) or self.holds_more(each)]:
+                del self.trees[path]
 
-def _beside(path: PurePosixPath, runtimes: Iterable[Key]) -> set[Key]:
-    """Return the key of the built-in runtime that a drop-in of ours names beside ours."""
-    return {(*key[:-1], BUILT_IN) for key in runtimes} if path.stem == DROP_IN else set()
+    def as_part(self) -> Part:
+        """Return rows for what is there."""
+        engine, configs, found = self.engine, [], []
+        runtimes: dict[str, PurePosixPath] = {}
+        for path, tree in self.trees.items():
+            theirs = self.runtimes[path]
+            runtimes |= {key[-1]: binary for key, binary in theirs.items()}
+            if path in self.drop_ins and not self.ours:
+                configs.append(self.whole(path))
+                found.append(f"{path} as a whole")
+            elif edits := (*self.edits(tree, (*theirs, *self.beside(path))), *self.imports(tree)):
+                syntax = syntax_of(path, text_of(self.facts.contents[path], path), engine.name)
+                configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
+                names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
+                found.append(f"{names} in {path}")
+        hooks = tuple(path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit))
+        configs += [self.whole(path) for path in hooks]
+        found += [f"the hook {path}" for path in hooks]
+        row = EngineRow(engine.name, engine.socket, engine.unit, tuple(runtimes.items()))
+        engines = (row,) if runtimes or hooks else ()
+        return Part(ID, rows=Record(engines=engines, configs=tuple(configs)), notes=tuple(found))
 
+    def whole(self, path: PurePosixPath) -> ConfigRow:
+        """Return the row of a file that goes as a whole."""
+        file = self.facts.contents[path]
+        return ConfigRow(self.engine.name, path, None, None, (file.digest,) if file else (), ())
 
-def without_nvidias(facts: Facts, options: Options) -> Facts:
-    """Return the facts without drop-ins that have not our name, or hold more: they may be NVIDIA's."""
-    toolkit = options.layout.toolkit
-    engines = []
-    for engine in facts.engines:
-        theirs = {
-            path
-            for path in _drop_ins(engine, facts, toolkit)
-            if path != (ENGINES[engine.name].drop_in or path) or _holds_more(engine, facts, path, toolkit)
-        }
-        engines.append(replace(engine, files=tuple(path for path in engine.files if path not in theirs)))
-    return replace(facts, engines=tuple(engines))
+    def beside(self, path: PurePosixPath) -> set[Key]:
+        """Return the key of the built-in runtime that a drop-in of ours names beside ours."""
+        ours = self.ours and path.stem == DROP_IN
+        return {(*key[:-1], BUILT_IN) for key in self.runtimes[path]} if ours else set()
 
+    def holds_more(self, path: PurePosixPath) -> bool:
+        """Tell whether a drop-in holds more than runtimes of the toolkit, and which is the default."""
+        runtimes = {*self.runtimes[path], *self.beside(path)}
+        default = ENGINES[self.engine.name].default_key
+        ours = {("version",), *((*key[:-2], default) for key in runtimes)}
+        return any(
+            key not in ours and not any(key[: len(runtime)] == runtime for runtime in runtimes)
+            for key, _ in leaves(self.trees[path])
+        )
 
-def _holds_more(engine: EngineState, facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
-    """Tell whether a drop-in holds more than runtimes that start the toolkit, and which is the default."""
-    tree = tree_of(facts.contents[path], path)
-    runtimes = [key for key, _ in _runtimes(tree, toolkit)]
-    runtimes += _beside(path, runtimes)
-    ours = {("version",), *((*key[:-2], ENGINES[engine.name].default_key) for key in runtimes)}
-    return any(
-        key not in ours and not any(key[: len(runtime)] == runtime for runtime in runtimes)
-        for key, _ in leaves(tree)
-    )
+    def edits(self, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
+        """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
+        for parent in {key[:depth] for key in theirs for depth in range(1, len(key))}:
+            yield Edit(parent, None, "{}")
+        for key in theirs:
+            default = (*key[:-2], ENGINES[self.engine.name].default_key)
+            if value_at(tree, default) == key[-1]:
+                yield Edit(default, None, json.dumps(key[-1]))
+            runtime = value_at(tree, key)
+            yield Edit(key, None, "{}")
+            for below, value in leaves(runtime) if isinstance(runtime, dict) else ():
+                for depth in range(1, len(below)):
+                    yield Edit((*key, *below[:depth]), None, "{}")
+                yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
+
+    def imports(self, tree: Tree) -> Iterator[Edit]:
+        """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""
+        imports = tree.get("imports")
+        if ENGINES[self.engine.name].drop_ins is not DropIns.IMPORTED or not isinstance(imports, list):
+            return
+        config = self.engine.config
+        own = {own_import(path) for path in self.trees if self.runtimes[path] and path != config}
+        for pattern in (each for each in imports if isinstance(each, str)):
+            place = PurePosixPath(pattern)
+            taken = {path for path in self.engine.files if path.parent == place.parent} - {config}
+            theirs = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
+            if place in own if self.ours else theirs:
+                yield Edit(("imports",), None, json.dumps(pattern), member=True)
 
 
 def left_theirs(facts: Facts, options: Options) -> Part:
@@ -116,7 +140,7 @@ def left_theirs(facts: Facts, options: Options) -> Part:
     notes = []
     for path in sorted(facts.contents) if facts.toolkit.theirs else ():
         with suppress(InstallerError):  # what no engine could read makes it start nothing
-            theirs = _runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
+            theirs = _list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
             if names := ", ".join(sorted({key[-1] for key, _ in theirs})):
                 notes.append(
                     f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
@@ -130,33 +154,13 @@ def left_theirs(facts: Facts, options: Options) -> Part:
 
 
 def left_alone(facts: Facts, options: Options) -> Iterator[str]:
-    """Yield the runtimes that start NVIDIA's binaries elsewhere, which are somebody else's."""
-    for path in (path for engine in facts.engines for path in engine.files):
-        if facts.contents[path] is not None:
-            tree = tree_of(facts.contents[path], path)
-            theirs = dict(_runtimes(tree, options.layout.toolkit))
-            for name, binary in _packages(tree, theirs):
-                yield f"{name} in {path}: it starts {binary}"
-
-
-def _drop_ins(engine: EngineState, facts: Facts, toolkit: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the drop-ins that are NVIDIA's as a whole; nvidia-ctk writes others to the same path."""
-    for path in engine.files:
-        file = facts.contents[path]
-        if file is not None and path.stem == DROP_IN and any(_runtimes(tree_of(file, path), toolkit)):
-            yield path
-
-
-def _packages(tree: Tree, theirs: Mapping[Key, PurePosixPath]) -> Iterator[tuple[str, str]]:
     """Yield the runtimes that start NVIDIA's binaries elsewhere, as nvidia-ctk sets them up for packages."""
-    for key, value in leaves(tree):
-        if is_ours(value) and RUNTIMES in key and not any(key[: len(their)] == their for their in theirs):
-            yield key[key.index(RUNTIMES) + 1], str(value)
-
-
-def _whole(name: str, path: PurePosixPath, facts: Facts) -> ConfigRow:
-    file = facts.contents[path]
-    return ConfigRow(name, path, None, None, (file.digest,) if file else (), ())
+    for path in (path for engine in facts.engines for path in engine.files):
+        tree = tree_of(facts.contents[path], path)
+        theirs = dict(_list_runtimes(tree, options.layout.toolkit))
+        for key, value in leaves(tree):
+            if is_ours(value) and RUNTIMES in key and not any(key[: len(their)] == their for their in theirs):
+                yield f"{key[key.index(RUNTIMES) + 1]} in {path}: it starts {value}"
 
 
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
@@ -168,7 +172,7 @@ def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
     return isinstance(said, str) and PurePosixPath(said).is_relative_to(toolkit)
 
 
-def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
+def _list_runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:
     """Yield the key of each runtime that starts the toolkit, and what it starts."""
     for key, value in leaves(tree):
         binary = PurePosixPath(value) if isinstance(value, str) else PurePosixPath()
@@ -176,45 +180,3 @@ def _runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePos
             place = len(key) - 1 - key[::-1].index(RUNTIMES)
             if place + 1 < len(key) - 1:
                 yield key[: place + 2], binary
-
-
-def _edits(engine: EngineState, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
-    """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
-    for parent in {key[:depth] for key in theirs for depth in range(1, len(key))}:
-        yield Edit(parent, None, "{}")
-    for key in theirs:
-        default = (*key[:-2], ENGINES[engine.name].default_key)
-        if value_at(tree, default) == key[-1]:
-            yield Edit(default, None, json.dumps(key[-1]))
-        runtime = value_at(tree, key)
-        yield Edit(key, None, "{}")
-        for below, value in leaves(runtime) if isinstance(runtime, dict) else ():
-            for depth in range(1, len(below)):
-                yield Edit((*key, *below[:depth]), None, "{}")
-            yield Edit((*key, *below), None, json.dumps(value, ensure_ascii=False))
-
-
-def _own_imports(engine: EngineState, facts: Facts, toolkit: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield what we import for each drop-in that names the toolkit."""
-    for path in engine.files:
-        if path != engine.config and any(_runtimes(tree_of(facts.contents[path], path), toolkit)):
-            yield own_import(path)
-
-
-def _imports(
-    engine: EngineState, tree: Tree, wholes: Collection[PurePosixPath], own: Collection[PurePosixPath]
-) -> Iterator[Edit]:
-    """Yield the imports that are ``own``, or that take nothing but ``wholes``."""
-    imports = tree.get("imports")
-    if ENGINES[engine.name].drop_ins is not DropIns.IMPORTED or not isinstance(imports, list):
-        return
-    for pattern in (each for each in imports if isinstance(each, str)):
-        path = PurePosixPath(pattern)
-        if path in own or _only_theirs(engine, path, wholes):
-            yield Edit(("imports",), None, json.dumps(pattern), member=True)
-
-
-def _only_theirs(engine: EngineState, pattern: PurePosixPath, wholes: Collection[PurePosixPath]) -> bool:
-    """Tell whether an import is NVIDIA's and takes no file but NVIDIA's drop-in."""
-    taken = [path for path in engine.files if path.parent == pattern.parent and path != engine.config]
-    return pattern.name in {MANY, OURS} and bool(taken) and all(path in wholes for path in taken)

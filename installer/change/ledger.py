@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.write_config import missing_above
-from installer.errors import InstallerError, LockedError, StoppedError, UndoIncompleteError
+from installer.errors import InstallerError, StoppedError, UndoIncompleteError
 from installer.host.events import internal_errors
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
@@ -24,7 +24,6 @@ from installer.model.typed_json import rows_of, typed
 from installer.nri import plan as nri
 from installer.payload.installed import refuse_foreign_ledger, restore_access
 
-TRIES: Final = 100  # a directory that goes and comes more often than this does so on purpose
 PRIVATE: Final = Meta(0o600)  # rows hold literals of configs, and configs hold registry passwords
 VERSION: Final = 1  # of the format, which is read for ever
 # Tables in the text, and pairs in the rows.
@@ -68,8 +67,8 @@ class Ledger:
 
     def __init__(self, host: Host, layout: Layout, lock: Lock, record: Record) -> None:
         self._host, self._layout, self.lock = host, layout, lock
-        self.held = record
-        self.gone, self.stays = False, False  # ``stays`` though it holds nothing: another process goes on
+        self.held, self.gone = record, False
+        self.stays = False  # though it holds nothing: another process goes on
         self.reloaded: list[str] = []  # engines, each time that this process has made one read its configs
 
     @classmethod
@@ -89,25 +88,23 @@ class Ledger:
             LockedError: another instance holds it.
             InstallerError: the directory cannot be made, or the ledger cannot be understood.
         """
-        for _ in range(TRIES):
+        lock = None
+        while lock is None:  # its directory was removed by who held it
             check()
             _make_home(host, layout, check)
             lock = lock_directory(host, layout.home, inherited)
             inherited = ()
-            if lock is not None:
-                break
-        else:
-            raise LockedError(
-                f"start (somebody makes and removes {layout.home} all the time)", remedy="stop that first"
-            )
         try:
-            held = read_record(host, layout)
-            restore_access(host, layout, held or Record())
-            _set_aside(host, layout)
+            held = read_record(host, layout) or Record()
+            restore_access(host, layout, held)
+            # Where the ledger is lost, its saved copies go out of the way of the rows to come.
+            for name in host.names(layout.backups) if ledger_lost(host, layout) else ():
+                host.make_directory(layout.unclaimed, 0o700)
+                host.rename(layout.backups / name, layout.unclaimed / name)
         except Exception:
             lock.release()
             raise
-        return cls(host, layout, lock, held or Record())
+        return cls(host, layout, lock, held)
 
     def sweep(self) -> None:
         """Remove what a killed run left beside the files that it was about to replace."""
@@ -169,14 +166,14 @@ class Ledger:
         Raises:
             InstallerError: something that is not ours is among them.
         """
-        layout = self._layout
+        host, layout = self._host, self._layout
         for path in self.held.published:
-            published.remove(self._host, path)
-        self._host.remove_directory(layout.versions)
+            published.remove(host, path)
+        host.remove_directory(layout.versions)
         own = {layout.ledger.name, layout.counts.name, layout.made.name, layout.backups.name, LOCK}
-        own |= {layout.replaced.name} if self._host.link_target(layout.replaced) is not None else set()
+        own |= {layout.replaced.name} if host.link_target(layout.replaced) is not None else set()
         self._refuse_unclaimed()
-        others = [name for name in self._host.names(layout.home) if name not in own]
+        others = [name for name in host.names(layout.home) if name not in own]
         if others:
             raise InstallerError(
                 f"remove {layout.home} (it still holds {', '.join(others)})",
@@ -186,8 +183,8 @@ class Ledger:
         made = sorted(self.held.directories, key=lambda path: -len(path.parts))
         for path in made:
             if path not in layout.home.parents:
-                self._host.remove_directory(path)
-        _remove_upwards(self._host, layout.home, [path for path in made if path in layout.home.parents])
+                host.remove_directory(path)
+        _remove_upwards(host, layout.home, [path for path in made if path in layout.home.parents])
         self.held, self.gone = Record(), True
 
     def _refuse_unclaimed(self) -> None:
@@ -237,8 +234,8 @@ def _release(ledger: Ledger) -> None:
     failure = sys.exception()
     try:
         with internal_errors():
-            # What has its name by now may be the ledger of the next instance.
-            tells = ledger.held.published and not isinstance(failure, StoppedError)  # of a failure
+            # Published files tell of a failure; once it is gone, its name may be the next instance's.
+            tells = ledger.held.published and not isinstance(failure, StoppedError)
             if ledger.held.empty and not (tells or ledger.gone or ledger.stays):
                 ledger.remove()
     except InstallerError as error:
@@ -269,32 +266,18 @@ def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath
             host.remove_directory(path)
 
 
-def original_of(host: Host, layout: Layout, row: ConfigRow) -> File | None:
-    """Return the file that ``row`` saved; None where there was none, or its copy is lost."""
-    saved = saved_copy(host, layout, row.original) if row.original else None
-    return File(saved.content, row.original.meta) if saved and row.original else None
-
-
-def saved_copy(host: Host, layout: Layout, saved: Saved) -> File | None:
-    """Return the copy of a file; None where it is missing, or is not what was saved."""
+def saved_copy(host: Host, layout: Layout, saved: Saved | None) -> File | None:
+    """Return a file as it was saved; None where there was none, or the copy is missing or is not that."""
     with suppress(InstallerError):  # something else has its name
-        file = host.read(layout.backups / saved.digest)
-        if file is not None and file.digest == saved.digest:
-            return file
+        file = host.read(layout.backups / saved.digest) if saved else None
+        if saved and file is not None and file.digest == saved.digest:
+            return File(file.content, saved.meta)
     return None
 
 
 def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
     """Tell whether the copy of what was there before us is missing or damaged."""
     return row.original is not None and saved_copy(host, layout, row.original) is None
-
-
-def _set_aside(host: Host, layout: Layout) -> None:
-    """Where the ledger is lost, take its saved copies out of the way of the rows to come."""
-    if ledger_lost(host, layout):
-        for name in host.names(layout.backups):
-            host.make_directory(layout.unclaimed, 0o700)
-            host.rename(layout.backups / name, layout.unclaimed / name)
 
 
 def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:

@@ -1,63 +1,27 @@
 """What is ours on a node although no ledger in sight says so: engines' configs that name the toolkit."""
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
 
 from installer.cdi.mode import SPECIFICATION
-from installer.change.adopted import adoption, without_nvidias
+from installer.change.adopted import adoption
 from installer.change.ledger import Ledger
+from installer.change.observe import probe_adoption
+from installer.change.search import named_toolkits
 from installer.engines import ENGINES
-from installer.engines.config_files import copies_of
 from installer.errors import InstallerError, Option, Remedy
+from installer.host.events import log
 from installer.host.files import Host
 from installer.model.files import Kind
-from installer.model.options import Options, Places
+from installer.model.options import Options
 from installer.model.paths import DEFAULT_INSTALL_DIR, VERSIONS, Layout, cdi_hook
 from installer.model.record import OWNER, CdiRow, ConfigRow, Record, ToolkitRow
 from installer.model.steps import Part
 from installer.payload.plan import ADOPTED
 
-TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
-COMMENT: Final = re.compile(rb"(?m)^[ \t]*#.*$")
 CDI: Final = b"/toolkit/nvidia-container-runtime.cdi"
-READ: Final = frozenset({".json", ".toml", ".conf"})  # of what lies there; not config.toml.bak and the like
-
-# By install-dir: the configs that name its toolkit, and whose they are.
-Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
-
-
-def named_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
-    """Return the install-dirs that the configs of engines name, by file and engine; no engine is asked."""
-    named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
-    for name, path in _configs(host, places):
-        with suppress(InstallerError):  # what cannot be read names nothing that could be undone
-            file = host.read(path)
-            for place in TOOLKITS.findall(COMMENT.sub(b"", file.content)) if file else ():
-                directory = PurePosixPath(place.decode(errors="surrogateescape"))
-                named.setdefault(directory, {})[path] = name
-    return named
-
-
-def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, PurePosixPath]]:
-    """Yield the configs that an engine may read: its own, and what lies where drop-ins do."""
-    for engine in ENGINES.values():
-        if engine.finds:
-            continue
-        place = places.get(engine.name, Places())
-        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
-        directories = {config.parent, config.parent / "conf.d", engine.drop_in_dir}
-        for path in dict.fromkeys((config, *([drop_in] if drop_in else ()), *copies_of(host, engine))):
-            yield engine.name, path
-        for directory in sorted(each for each in directories if each is not None):
-            with suppress(InstallerError):
-                for name in host.names(directory):
-                    if PurePosixPath(name).suffix in READ and directory / name not in {config, drop_in}:
-                        yield engine.name, directory / name
 
 
 def left_behind(host: Host, options: Options) -> dict[PurePosixPath, str]:
@@ -103,8 +67,6 @@ def elsewhere(host: Host, options: Options, *, tell: bool = True) -> Options:
     if not found:
         return options
     if tell:
-        from installer.host.events import log
-
         log.info("found by what engines name", install_dir=str(found[0]))
     return replace(options, install_dir=found[0])
 
@@ -121,8 +83,6 @@ def recover(host: Host, options: Options, ledger: Ledger) -> None:
         held = replace(held, configs=(*held.configs, specification), cdi=CdiRow(()))
         found = (*found, str(specification.path))
     if not held.empty:
-        from installer.host.events import log
-
         remedy = "what was there before us is not known"
         log.warning("ledger lost", found=list(found), remedy=remedy)
         for row in held.configs:
@@ -163,12 +123,8 @@ def lost(host: Host, options: Options) -> Part | None:
     named = left_behind(host, options)
     if not named:
         return None
-    from installer.change.observe import probe_adoption
-
     # Named, an engine that is stopped is looked at as well: it will read its config when it starts.
     options = replace(options, engines=tuple(dict.fromkeys(named.values())))
     facts = probe_adoption(host, options)
-    if host.kind(options.layout.toolkit, last=False) is Kind.ABSENT:
-        facts = without_nvidias(facts, options)  # not even our link is left to tell whose they are
     found = adoption(facts, options, ours=True)
     return found if found.rows.configs else None

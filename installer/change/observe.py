@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from installer.cdi.device_nodes import absent_nodes, held_node
 from installer.cdi.generate import gpu_specification, management_specification
 from installer.cdi.mode import SPECIFICATION, mode_of
-from installer.change.ledger import is_lost, original_of
-from installer.change.lost import TOOLKITS
-from installer.change.search import Search, loops
+from installer.change.ledger import saved_copy
+from installer.change.search import Search, find_moved, loops
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
@@ -83,20 +82,21 @@ class _Node(Struct, frozen=True):
         relinked = linked_since(host, rows)
         search = Search(host, layout, self.engines, self.contents, self.record)
         references = tuple(search.find_references()) if seeks_references else ()
-        links = search.find_links(references)
+        links, returning = search.follow_links(references)
+        originals = {row.path: saved_copy(host, layout, row.original) for row in rows}
         return Facts(
             # Such a link goes with our file.
             tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines),
             self.contents,
-            {row.path: original_of(host, layout, row) for row in rows},
+            originals,
             frozenset(missing_above(host, writes or {row.path for row in rows})),
             self._read_toolkit(digests or {}),
             self.record,
-            lost=frozenset(row.path for row in rows if is_lost(host, layout, row)),
+            lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
             relinked=relinked,
             links=links,
             references=references,
-            returning=search.find_returning(references, links),
+            returning=returning,
             **of_verb,
         )
 
@@ -281,19 +281,6 @@ def _read_configs(
     """Return all configs that engines read or that are held, and those that may be written."""
     of_engines = (path for each in engines for path in (*each.files, *each.hooks, *targets_of(each)))
     return contents_of(host, {*more, *of_engines, *(row.path for row in record.configs)})
-
-
-def find_moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
-    """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
-    files = [file for file in contents if file is not None]
-    found = {place for file in files for place in TOOLKITS.findall(file.content)}
-    for place in sorted(PurePosixPath(path.decode(errors="surrogateescape")) for path in found):
-        if place != options.install_dir and host.exists(Layout(place).ledger):
-            yield InstallerError(
-                f"install into {options.install_dir} (the toolkit in {place} is still in use)",
-                remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
-                code="installed-elsewhere",
-            )
 
 
 def in_place(host: Host, layout: Layout) -> PurePosixPath | None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import PurePosixPath
 from posixpath import normpath
 
@@ -12,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
 from installer.model.effective import BINARY_NAMES, flat
-from installer.model.facts import Facts
+from installer.model.facts import Facts, Reference
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.paths import Layout
@@ -30,19 +31,19 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     texts = dict(facts.contents) | {step.path: step.after for step in steps if isinstance(step, WriteConfig)}
     left = {row.path for row in facts.held.configs if row.engine not in ENGINES}
     left |= {row.path for part in parts if part.rows.engines for row in part.in_progress}
-    for path in sorted(texts.keys() - left):
-        named = next(_find_new(path, texts[path], facts, layout), None)
-        if named is not None:
-            problem = f"remove the toolkit ({path} names {_explain(named, facts)})"
-            yield InstallerError(
-                problem, remedy=f"correct that file, then {TRY_AGAIN}", code="toolkit-needed"
-            )
-    yield from _find_served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
+    named = (_find_new(path, texts[path], facts, layout) for path in sorted(texts.keys() - left))
+    reloaded = {step.engine for step in steps if isinstance(step, Reload)}
     others = [each for each in facts.references if goes(facts, each.program, layout)]
-    for how, each in reversed({each.how: each for each in reversed(others)}.items()):
+    found = (
+        *(first for each in named for first in islice(each, 1)),
+        *(each for each in _find_served(facts, reloaded) if goes(facts, each.program, layout)),
+        *reversed({each.how: each for each in reversed(others)}.values()),
+    )
+    for how, program, remedy in ((each.how, each.program, each.remedy) for each in found):
+        leads = f", which leads to {facts.links[program]}" if program in facts.links else ""
         yield InstallerError(
-            f"remove the toolkit ({how} {_explain(each.program, facts)})",
-            remedy=f"{each.remedy}, then {TRY_AGAIN}",
+            f"remove the toolkit ({how} {program}{leads})",
+            remedy=f"{remedy}, then {TRY_AGAIN}",
             code="toolkit-needed",
         )
 
@@ -80,47 +81,34 @@ def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Itera
         yield replace(row, named=named)
 
 
-def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[str]:
+def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layout) -> Iterator[Reference]:
     """Yield the programs of the toolkit that a file names more often than before our first install.
 
     Counted, for another runtime that starts the same program is one reference more.
     """
     row = facts.held.config(path)
-    if row is None or row.named is None:  # a ledger of before tells the text alone
-        before = Counter(_list_leaving(facts.originals.get(path), path, facts, layout))
-    else:
-        before = Counter(row.named)
-    yield from Counter(_list_leaving(file, path, facts, layout)) - before
+    known = row.named if row is not None else None
+    if known is None:  # a ledger of 0.1.0 tells the text alone
+        known = tuple(programs_named(facts.originals.get(path), path))
+    programs = (each for each in programs_named(file, path) if goes(facts, each, layout))
+    for program in Counter(programs) - Counter(known):
+        yield Reference(f"{path} names", program)
 
 
-def _find_served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Iterator[InstallerError]:
-    """Yield which runtimes of others start the toolkit: by a flag, or in engines that are not reloaded."""
+def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]:
+    """Yield which programs of others engines start: by a flag, or as those serve that are not reloaded."""
     ours = {(row.name, name) for row in facts.held.engines for name, _ in row.runtimes}
     for engine in facts.engines:
-        now, later = engine.flags.runtimes, engine.next_flags.runtimes
+        now, later, title = engine.flags.runtimes, engine.next_flags.runtimes, engine.title
         for name, binary in {**later, **now}.items():
-            if goes(facts, binary, layout):
-                start = "was started" if name in now else "will be started by its unit"
-                flag = f"{engine.title} {start} with a flag for {name}"
-                yield InstallerError(
-                    f"remove the toolkit ({flag}, which starts {_explain(binary, facts)})",
-                    remedy=f"start {engine.title} without that flag, then {TRY_AGAIN}",
-                    code="toolkit-needed",
-                )
+            start = "was started" if name in now else "will be started by its unit"
+            how = f"{title} {start} with a flag for {name}, which starts"
+            yield Reference(how, binary, f"start {title} without that flag")
         binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
         for name, binary in binaries.items():
-            if (engine.name, name) not in ours and goes(facts, binary, layout):
-                started = _explain(binary, facts)
-                yield InstallerError(
-                    f"remove the toolkit ({engine.title} serves {name}, which starts {started})",
-                    remedy=f"take it out of the config of {engine.title}, restart that, then {TRY_AGAIN}",
-                    code="toolkit-needed",
-                )
-
-
-def _list_leaving(file: File | None, path: PurePosixPath, facts: Facts, layout: Layout) -> Iterator[str]:
-    """Yield what a file names of the toolkit that goes; one that no engine could read names nothing."""
-    yield from (value for value in programs_named(file, path) if goes(facts, value, layout))
+            if (engine.name, name) not in ours:
+                remedy = f"take it out of the config of {title}, restart that"
+                yield Reference(f"{title} serves {name}, which starts", binary, remedy)
 
 
 def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
@@ -146,7 +134,3 @@ def _list_words(value: object) -> Iterator[str]:
             yield from (word, *word.partition("=")[2:])
     elif isinstance(value, dict):
         yield from (word for each in value.values() for word in _list_words(each))
-
-
-def _explain(value: str, facts: Facts) -> str:
-    return f"{value}, which leads to {facts.links[value]}" if value in facts.links else value

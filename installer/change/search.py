@@ -14,7 +14,7 @@ from installer.change.references import programs_named
 from installer.engines import ENGINES, generating
 from installer.engines.command_line import PATH, flags_of
 from installer.engines.config_edits import tree_of
-from installer.engines.config_files import contents_of, with_places, with_readable_configs
+from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
 from installer.engines.crio.effective import HOOK_DIR
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.devices import size_of
@@ -51,6 +51,8 @@ SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "b
 MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
 SCRIPT_BYTES: Final = 64 << 10
 COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
+TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
+CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # where drop-ins lie; not config.toml.bak
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
 # Of several with one process the first is the one that others are made from.
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
@@ -71,30 +73,26 @@ class Search(Struct, frozen=True):
         yield from self._search_engines()
         yield from self._search_path()
 
-    def find_links(self, references: Collection[Reference]) -> dict[str, PurePosixPath]:
+    def follow_links(
+        self, references: Collection[Reference]
+    ) -> tuple[dict[str, PurePosixPath], frozenset[str]]:
         """Return where each program really is that something names otherwise, the install-dir as well.
 
-        A link that a stranger could have placed leads nowhere.
+        A link that a stranger could have placed leads nowhere. Beside them are the programs that come back
+        with the toolkit that stood there before ours.
         """
-        found = {}
-        for value in dict.fromkeys((str(self.layout.install_dir), *self._list_programs(references))):
+        links: dict[str, PurePosixPath] = {}
+        named = dict.fromkeys((str(self.layout.install_dir), *self._list_programs(references)))
+        for value in named:
             for path in self._look_up(value):
                 with suppress(InstallerError):
                     leads = leads_to(self.host, path, self.layout)
                     real = leads or self.host.resolve(path)
                     if real != path:
-                        found[value] = real
+                        links[value] = real
                     if leads is not None:
                         break
-        return found
-
-    def find_returning(
-        self, references: Collection[Reference], links: Mapping[str, PurePosixPath]
-    ) -> frozenset[str]:
-        """Return the programs that come back with the toolkit that stood there before ours."""
-        return frozenset(
-            each for each in self._list_programs(references) if self._comes_back(links.get(each, each))
-        )
+        return links, frozenset(each for each in named if self._comes_back(links.get(each, each)))
 
     def _comes_back(self, value: str | PurePosixPath) -> bool:
         path, layout = PurePosixPath(value), self.layout
@@ -265,3 +263,49 @@ def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePo
             yield path
         elif depth:
             yield from _list_below(host, path, depth - 1)
+
+
+# By install-dir: the configs that name its toolkit, and whose they are.
+Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
+
+
+def named_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
+    """Return the install-dirs that the configs of engines name, by file and engine; no engine is asked."""
+    named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
+    for name, path in _list_configs(host, places):
+        with suppress(InstallerError):  # what cannot be read names nothing that could be undone
+            for directory in _list_toolkits(host.read(path)):
+                named.setdefault(directory, {})[path] = name
+    return named
+
+
+def find_moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
+    """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
+    for place in sorted({place for file in contents for place in _list_toolkits(file)}):
+        if place != options.install_dir and host.exists(Layout(place).ledger):
+            yield InstallerError(
+                f"install into {options.install_dir} (the toolkit in {place} is still in use)",
+                remedy=f"free that first: toolkit-installer uninstall --install-dir {place}",
+                code="installed-elsewhere",
+            )
+
+
+def _list_toolkits(file: File | None) -> set[PurePosixPath]:
+    """Return the install-dirs that a config names."""
+    content = re.sub(COMMENT.pattern.encode(), b"", file.content) if file else b""
+    return {PurePosixPath(place.decode(errors="surrogateescape")) for place in TOOLKITS.findall(content)}
+
+
+def _list_configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, PurePosixPath]]:
+    """Yield the configs that an engine may read: its own, and what lies where drop-ins do."""
+    for engine in ENGINES.values():
+        if engine.finds:
+            continue
+        place = places.get(engine.name, Places())
+        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
+        found = [config, *([drop_in] if drop_in else ()), *copies_of(host, engine)]
+        for directory in filter(None, (config.parent, config.parent / "conf.d", engine.drop_in_dir)):
+            with suppress(InstallerError):
+                beside = (directory / name for name in host.names(directory))
+                found += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
+        yield from ((engine.name, path) for path in dict.fromkeys(found))

@@ -170,7 +170,7 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
 def test_of_a_ledger_that_is_lost_only_keys_of_ours_go_and_our_own_import(
     engine: str, texts: dict[str, str | None], notes: list[str]
 ) -> None:
-    part = adoption(facts(engine, texts), OPTIONS, ours=True)
+    part = adoption(facts(engine, texts, ToolkitFacts(Kind.LINK)), OPTIONS, ours=True)
 
     assert list(part.notes) == notes
     assert all(row.edits for row in part.rows.configs)

@@ -21,8 +21,8 @@ import pytest
 from installer.cdi.specification import named_paths, specification
 from installer.change.adopted import adoption
 from installer.change.ledger import dumps, read_record
-from installer.change.lost import named_toolkits
 from installer.change.plan import plan_install, plan_undo
+from installer.change.search import named_toolkits
 from installer.cli import nvidia as compat
 from installer.cli import nvidia_words as compat_words
 from installer.cli.app import _called as status

@@ -5,7 +5,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.observe import find_moved, in_place
+from installer.change.observe import in_place
+from installer.change.search import find_moved
 from installer.engines import ENGINES
 from installer.engines.hints import (
     driver_root,

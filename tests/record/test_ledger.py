@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.ledger import Ledger, is_lost, ledger_lost, opened, original_of, read_record
+from installer.change.ledger import Ledger, is_lost, ledger_lost, opened, read_record, saved_copy
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.files import File, Meta
@@ -69,8 +69,8 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
         spoil(copy)
 
         assert is_lost(host, LAYOUT, row(THEIRS)) == lost
-        assert original_of(host, LAYOUT, row(THEIRS)) == (None if lost else THEIRS)
-        assert (is_lost(host, LAYOUT, row(None)), original_of(host, LAYOUT, row(None))) == (False, None)
+        assert saved_copy(host, LAYOUT, row(THEIRS).original) == (None if lost else THEIRS)
+        assert (is_lost(host, LAYOUT, row(None)), saved_copy(host, LAYOUT, None)) == (False, None)
         if not copy.is_dir():
             ledger.save([THEIRS])
             assert not is_lost(host, LAYOUT, row(THEIRS))

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.cdi.mode import SPECIFICATION
-from installer.change.lost import elsewhere, lost_specification, named_toolkits
+from installer.change.lost import elsewhere, lost_specification
+from installer.change.search import named_toolkits
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.options import Options, Places

@@ -66,7 +66,7 @@ def test_a_word_is_looked_for_in_the_path_of_the_engine(
         "containerd", ROW.config, None, None, (ROW.config,), ROW.socket, ROW.unit, paths=paths
     )
     contents = {ROW.config: File(TEXT.encode())}
-    found = Search(host, LAYOUT, (engine,), contents, Record()).find_links(())
+    found = Search(host, LAYOUT, (engine,), contents, Record()).follow_links(())[0]
 
     assert (found.get("gpu") == VERSION) is leads
 
@@ -80,7 +80,7 @@ def links_of(
         for path in paths
     )
     search = Search(host, LAYOUT, tuple(engines), {}, Record())
-    return search.find_links([Reference("a text names", each) for each in values])
+    return search.follow_links([Reference("a text names", each) for each in values])[0]
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def searched(host: Host, facts: Facts) -> Facts:
     """Return the facts with what names the toolkit."""
     search = Search(host, LAYOUT, facts.engines, facts.contents, facts.held)
     found = tuple(search.find_references())
-    links = search.find_links(found)
-    return replace(facts, references=found, links=links, returning=search.find_returning(found, links))
+    links, returning = search.follow_links(found)
+    return replace(facts, references=found, links=links, returning=returning)
 
 
 @pytest.mark.parametrize(
