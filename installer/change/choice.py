@@ -110,7 +110,7 @@ def choose(
     wish, spec = _Wish(engine, entries, facts, options, ask), ENGINES[engine.name]
     texts = files_without_us(engine, facts)
     files = config_files(engine, texts)
-    plain = _find_way(wish, next(iter(spec.edits(files, entries, options.extras))))
+    plain = _find_way(wish, next(iter(spec.draft(files, entries, options.extras))))
     choice = _make_choice(wish, plain)
     if spec.finds or (not choice.steps and _is_in_force(wish, plain)):
         return choice  # nothing is written
@@ -121,7 +121,7 @@ def choose(
     lived = in_force(engine, facts, now, ask) if now != texts else before
     names = wish.names | (lived.handlers.keys() - before.handlers.keys())
     found, refusals = ask(engine, now), []
-    for decision in spec.edits(replace(files, before=before), entries, options.extras):
+    for decision in spec.draft(replace(files, before=before), entries, options.extras):
         way = _find_way(wish, decision)
         if way.adds and found.rest_digest and not found.fatal:
             wrong = [*_find_unserved(wish, decision, found), *disturbed(before, found, names)]

@@ -179,7 +179,7 @@ def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     """Return the edits of a row with their keys where the engine's own tools have moved them since."""
     if row.syntax is None:  # written whole: perhaps of no engine
         return row.edits
-    return ENGINES[row.engine].relocated(row.edits, tree_of(now, row.path))
+    return ENGINES[row.engine].relocate(row.edits, tree_of(now, row.path))
 
 
 def group_of(key: Key, name: str) -> str:
