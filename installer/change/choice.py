@@ -198,7 +198,7 @@ def _is_held(wish: _Wish, way: _Way) -> bool:
 def _as_it_stands(way: _Way, facts: Facts) -> _Way:
     """Return a way without its writes: the engine has what is wanted in force."""
     rows = ((change, change.step and facts.held.config(change.step.path)) for change in way.changes)
-    kept = (ConfigChange(None, row, each.original, saved=False) if row else each for each, row in rows)
+    kept = (ConfigChange(None, row, None) if row else each for each, row in rows)
     return replace(way, changes=tuple(kept))
 
 
