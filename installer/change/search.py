@@ -189,7 +189,7 @@ def _search_engines(host: Host, facts: Facts) -> Iterator[Reference]:
         remedy = f"correct that, stop or restart {unit}"
         for name, program in flags_of(row, seen.cmdline, {}).runtimes.items():
             yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-        engine = EngineState(row.name, row.config, row.drop_in, None, (), row.socket, unit)
+        engine = EngineState(row.name, row.config, row.drop_ins.usual, None, (), row.socket, unit)
         with suppress(InstallerError):
             engine = with_places(host, engine, seen.cmdline, Places())
             files = contents_of(host, with_readable_configs(host, row, engine).files)

@@ -26,7 +26,7 @@ from installer.host.mounts import (
     package_kind,
     resolved,
 )
-from installer.model.engine_spec import DropIns, EngineSpec, Extras, ReloadMethod
+from installer.model.engine_spec import DropInKind, EngineSpec, Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
 
@@ -250,14 +250,14 @@ def _places(asked: Asked, view: _View) -> dict[str, Places]:
     if names := generating(row.process, config, PurePosixPath(asked["socket"])):
         usual = ENGINES[names[0]].socket
         here = asked["socket"] if asked.given("socket") and asked["socket"] else str(usual)
-        drop_in = config if config.parent == ENGINES[names[0]].drop_in_dir else None
+        drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
     socket = view.file(asked["socket"] or str(row.socket), row.socket)
     return {engine: Places(config, _drop_in(asked, engine, view), socket)}
 
 
 def _drop_in(asked: Asked, name: str, view: _View) -> PurePosixPath | None:
-    if ENGINES[name].drop_ins is DropIns.NONE or not asked["drop-in-config"]:
+    if ENGINES[name].drop_ins.kind is DropInKind.NONE or not asked["drop-in-config"]:
         return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(name)
     guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
@@ -323,11 +323,11 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
-    if asked["use-legacy-config"] and ENGINES[engine].drop_ins is DropIns.IMPORTED:
+    if asked["use-legacy-config"] and ENGINES[engine].drop_ins.kind is DropInKind.IMPORTED:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
     if asked.given(RESTART):
         yield from _other_way(asked[RESTART].lower(), ENGINES[engine])
-    if ENGINES[engine].drop_ins is DropIns.NONE and asked["drop-in-config"]:
+    if ENGINES[engine].drop_ins.kind is DropInKind.NONE and asked["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
     if asked["config-mode"] == "hook" and ENGINES[engine].hook_dir:
         yield "--config-mode hook is deprecated"

@@ -55,7 +55,7 @@ def _values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
 
 def flags_of(spec: EngineSpec, cmdline: Words, environment: Mapping[str, str]) -> Flags:
     """Return what an engine was told of runtimes when it was started; a flag wins over a variable."""
-    by = spec.cmdline.telling
+    by = spec.cmdline.runtimes
     if by is None:
         return Flags()
     default = value_of(cmdline, (by.default,)) or environment.get(by.default_variable, "")

@@ -78,12 +78,12 @@ class Trials:
         if not told.broken and (missing := self._missing(engine, files, told)):
             return EffectiveConfig({}, "", broken=f"{missing} is no program")
         row, program = ENGINES[engine.name], self._program(engine)
-        if row.check is None or engine.hook is not None:
+        if row.make_check is None or engine.hook is not None:
             return told
         if program is None:
             self._unasked[engine.name] = "its program is not known here"
             return told
-        check = row.check(_question(engine, files))
+        check = row.make_check(_question(engine, files))
         ran = self._ran(program, engine, check)
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
@@ -138,7 +138,7 @@ class Trials:
         if ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
             return ran
         present = {path: file for path in engine.files if (file := self._contents.get(path))}
-        ask = ENGINES[engine.name].check
+        ask = ENGINES[engine.name].make_check
         before = self._staged(program, ask(_question(engine, present)), None) if ask else None
         return None if before is None or before.last_line == ran.last_line else ran
 
@@ -272,7 +272,7 @@ def lacking(
     if row.config is None or engine.finds:
         return "", (), lambda _: False, None
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
-    drop_in = next((path for path in paths if path != row.config), engine.drop_in)
+    drop_in = next((path for path in paths if path != row.config), engine.drop_ins.usual)
     facts = EngineState(
         row.name, row.config, drop_in, None, (), row.socket, row.unit, version=row.version, state=row.state
     )
@@ -318,7 +318,7 @@ def _inherited(
     told = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
-        decision = next(iter(ENGINES[row.name].edits(files, entries, Extras())))
+        decision = next(iter(ENGINES[row.name].draft(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
     return decision.shown if told else {}, None

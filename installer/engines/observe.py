@@ -120,7 +120,7 @@ def engine_of_row(
     One that is between two lives is waited for ``awaits_s`` at most.
     """
     spec, paths = ENGINES[row.name], tuple(paths)
-    sought = EngineState(row.name, spec.config, spec.drop_in, None, (), row.socket, row.unit)
+    sought = EngineState(row.name, spec.config, spec.drop_ins.usual, None, (), row.socket, row.unit)
     sought, answer = located(host, sought, ask_for(host, spec, sought, options, awaits_s), row, options)
     engine, process = observe(host, sought, answer, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
@@ -168,7 +168,7 @@ def looked_for(spec: EngineSpec, options: Options) -> EngineState:
     return EngineState(
         spec.name,
         places.config or spec.config,
-        places.drop_in or spec.drop_in,
+        places.drop_in or spec.drop_ins.usual,
         options.crio_hook if spec.hook_dir else None,
         (),
         places.socket or spec.socket,

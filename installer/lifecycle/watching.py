@@ -165,5 +165,5 @@ def _of_rows(layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, bo
 def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
     engine = ENGINES[name]
     own = config or engine.config
-    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
+    directories = (own.parent, own.parent / "conf.d", engine.drop_ins.directory)
     return dict.fromkeys(each for each in directories if each is not None)

@@ -246,12 +246,14 @@ def system(host: Host, seen: Sequence[Seen]) -> System:
 def _refused(host: Host) -> Iterator[tuple[str, str]]:
     """Yield the units of engines with what a release of theirs does not start with."""
     for engine in ENGINES.values():
-        directory = engine.drop_in_dir
+        directory = engine.drop_ins.directory
         if directory is None or engine.generated is None:
             continue
         for path in sorted(directory / name for name in names(host, directory)):
             with suppress(InstallerError):
-                tree = tree_of(host.read(path), path) if fnmatchcase(path.name, engine.drop_in_names) else {}
+                tree = (
+                    tree_of(host.read(path), path) if fnmatchcase(path.name, engine.drop_ins.pattern) else {}
+                )
                 if reason := engine.generated.refuses(tree):
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
