@@ -5,25 +5,17 @@ NRI plugin and metrics server run during the wait. Its words are those of ``supe
 """
 
 import os
+import signal
 from select import select
 from time import monotonic, sleep
 
 from installer.watch import Held, fingerprint
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
-else:  # signal and contextlib load enum and functools: a megabyte for as long as run waits
-    import _signal as signal
-
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
 OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as decide.errors.Exit
-STOPPED, HANDED_OVER, SHARED = (
-    64,
-    65,
-    200,
-)  # of a child alone: it has stopped between two steps; a unit undoes
+STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
+SHARED = 200  # what a child inherits has these numbers
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
