@@ -23,7 +23,7 @@ from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import opened, translated
 from installer.host.kernel import is_roots, status_field, text_of, trusted_uids
-from installer.host.processes import pidfd, started_of
+from installer.host.processes import send_signal, started_of
 from installer.host.supervision import own_pid
 from installer.model.paths import Layout
 
@@ -78,7 +78,7 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
                         return None
                     fd = next((each for each in inherited if _has_name(each, local / LOCK)), None)
                     fd = _open_or_make(directory) if fd is None else fd
-                    if (lock := _locked(host, fd, local / LOCK, path)) is not None:
+                    if (lock := _lock_open(host, fd, local / LOCK, path)) is not None:
                         return lock
         finally:
             os.close(directory)
@@ -134,13 +134,13 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
         local = host.local_path(path)
         for _ in range(TRIES):
             fd = _open_or_make_pidfile(local, path)
-            if fd is not None and (lock := _locked(host, fd, local, path)) is not None:
+            if fd is not None and (lock := _lock_open(host, fd, local, path)) is not None:
                 return lock
     raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
 
 @contextmanager
-def alone(host: Host, path: PurePosixPath) -> Iterator[None]:
+def lock_file(host: Host, path: PurePosixPath) -> Iterator[None]:
     """Hold the lock on a private file of ours for the block; nothing is made or written.
 
     Raises:
@@ -183,11 +183,11 @@ def _has_name(fd: int, local: Path) -> bool:
         return False
 
 
-def _locked(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | None:
+def _lock_open(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | None:
     """Lock an open file; None where it lost its name meanwhile, or does by us for others could lock it."""
     lock = Lock(fd)
     try:
-        if _is_a_neighbours(host, fd):
+        if _is_of_a_stranger(host, fd):
             if _has_name(fd, local):
                 local.unlink()
         else:
@@ -201,7 +201,7 @@ def _locked(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | Non
     return None
 
 
-def _is_a_neighbours(host: Host, fd: int) -> bool:
+def _is_of_a_stranger(host: Host, fd: int) -> bool:
     """Tell whether others than root may open and so lock a file, and no process of root's is seen to do so.
 
     So it is with NVIDIA's pidfiles. The host's own /proc is looked at, too, where it is mounted: ours shows
@@ -280,7 +280,7 @@ def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
 
 
 @contextmanager
-def claimed(host: Host, directory: PurePosixPath) -> Iterator[None]:
+def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
     """Tell whoever holds the lock of ``directory``, during the block, that somebody waits for it.
 
     By a lock of an open file description (fcntl(2), F_OFD_SETLK) on the same file, which an flock(2) does not
@@ -297,7 +297,7 @@ def claimed(host: Host, directory: PurePosixPath) -> Iterator[None]:
             os.close(fd)
 
 
-def is_claimed(lock: Lock) -> bool:
+def is_awaited(lock: Lock) -> bool:
     """Tell whether somebody waits for a lock that we hold."""
     with suppress(OSError):
         claim = fcntl.fcntl(lock.fd, fcntl.F_OFD_GETLK, _CLAIM.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
@@ -368,14 +368,14 @@ def send(here: Path, number: signal.Signals) -> int | None:
     Its lock proves it, not the number in the file.
     """
     pid = holder_of(here)
-    if pid is None:
-        return None
-    with suppress(ProcessLookupError), pidfd(pid) as process:
-        if process is None:
-            os.kill(pid, number)
-            return pid
-        if holder_of(here) == pid:  # from here on the descriptor can mean nobody else
-            signal.pidfd_send_signal(process, number)
+
+    def prove() -> None:
+        if holder_of(here) != pid:
+            raise ProcessLookupError
+
+    with suppress(ProcessLookupError):
+        if pid is not None:
+            send_signal(pid, number, prove)
             return pid
     return None
 

@@ -12,8 +12,8 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -127,20 +127,45 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
             remedy="run in the node's pid namespace (hostPID)",
             code="engine-not-signalled",
         )
+
+    def prove() -> None:
+        name = _name(proc / str(peer.pid))
+        if name not in expected or started_of(peer.pid, proc) != peer.started:
+            raise InstallerError(
+                f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
+                remedy="try again; if a proxy serves the engine's socket, name the engine's own",
+                code="engine-not-signalled",
+            )
+
     try:
-        with pidfd(peer.pid) as process:
-            # In this order: from here on the descriptor cannot mean a later process with the same number.
-            _prove(peer, expected, proc)
-            if process is None:
-                os.kill(peer.pid, number)
-            else:
-                signals.pidfd_send_signal(process, number)
+        send_signal(peer.pid, number, prove)
     except OSError as error:
         raise InstallerError(
             f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})",
             remedy="check that it runs, and run as root in the node's pid namespace (hostPID)",
             code="engine-not-signalled",
         ) from error
+
+
+def send_signal(pid: int, number: signals.Signals, prove: Callable[[], None]) -> None:
+    """Signal a process unless ``prove`` raises, which looks whether it is the one that is meant.
+
+    Raises:
+        OSError: it has ended, or may not be signalled.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # a kernel before 5.3, or an old seccomp profile
+            raise
+        prove()
+        os.kill(pid, number)
+        return
+    try:
+        prove()  # from here on the descriptor cannot mean a later process with the same number
+        signals.pidfd_send_signal(process, number)
+    finally:
+        os.close(process)
 
 
 def unit_in(cgroup: str) -> str | None:
@@ -243,36 +268,6 @@ def _link(link: Path) -> str:
         return os.readlink(link)  # noqa: PTH115 - the text counts
     except OSError:
         return ""
-
-
-def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
-    name = _name(proc / str(peer.pid))
-    if name not in expected or started_of(peer.pid, proc) != peer.started:
-        raise InstallerError(
-            f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
-            remedy="try again; if a proxy serves the engine's socket, name the engine's own",
-            code="engine-not-signalled",
-        )
-
-
-@contextmanager
-def pidfd(pid: int) -> Iterator[int | None]:
-    """Hold on to a process; None where the kernel (before 5.3) or an old seccomp profile has no pidfd.
-
-    Raises:
-        ProcessLookupError: it has ended.
-    """
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 class Seen(Struct, frozen=True):
