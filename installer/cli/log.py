@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -120,9 +119,7 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
 
 
 def _in_json(level: str, event: str, fields: dict[str, Any]) -> None:
-    seconds, ns = divmod(time.time_ns(), 10**9)
-    now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
-    _stderr.msg(line(fields | {"event": event, "level": level, "timestamp": now}))
+    _stderr.msg(line(level, event, fields))
 
 
 def _in_words(level: str, event: str, fields: dict[str, Any]) -> None:

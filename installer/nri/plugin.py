@@ -183,7 +183,7 @@ class Plugin:
         Raises:
             LockedError: another process has taken the place of our lock.
         """
-        renewed = self._lock.renewed()
+        renewed = self._lock.renew()
         if renewed is None:
             raise LockedError(
                 f"go on (another instance holds {self._place.lock} by now)",

@@ -22,7 +22,7 @@ from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
-from installer.host.locks import alone
+from installer.host.locks import lock_file
 from installer.lifecycle.uninstall import remove_made, written_down
 from installer.model.engine_spec import Api
 from installer.model.facts import EngineState
@@ -96,7 +96,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         lacks = "no runtime of ours is installed: engines take devices by CDI"
         click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
-    with alone(host, options.layout.ledger):  # each removes what another has written down
+    with lock_file(host, options.layout.ledger):  # each removes what another has written down
         remove_made(host, options.layout)
         try:
             found = tuple(prove_runtimes(host, options, held))

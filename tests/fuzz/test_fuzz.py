@@ -1,4 +1,4 @@
-"""Whatever is read from outside may be anything: it is understood, or refused in a sentence, and never a bug.
+"""Whatever is read from outside may be anything: it is report_answer, or refused in a sentence, and never a bug.
 
 Each reader gets honest input, spoilt. ``FUZZ_S`` seconds are spent in all (20 in ``make test``, 600 in
 ``make torture``); ``SEED`` chooses others, and a failure prints the seed and the bytes.
@@ -328,7 +328,7 @@ def _nri(content: bytes) -> object:
 
 def _kubernetes(content: bytes) -> object:
     """Take what a watch of pods tells, and what the API has of a node."""
-    with kubernetes.understood("GET /x"):
+    with kubernetes.report_answer("GET /x"):
         told = list(kubernetes.events(content.splitlines(keepends=True)))
     return [(uid_of(each), quote(node_made_ready(each)), without_taint(each)) for each in told]
 

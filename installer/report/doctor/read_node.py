@@ -1,11 +1,11 @@
 """A node as ``doctor`` judges it: reads only, each question with an end, what fails is left open."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from installer.cdi.specification import named_paths
 from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
@@ -16,7 +16,7 @@ from installer.engines.hints import driver_root
 from installer.errors import InstallerError
 from installer.host.devices import character_devices, kernel_log, listens, used
 from installer.host.files import Host, is_absent, is_file, text
-from installer.host.limits import beside
+from installer.host.limits import do_each
 from installer.host.processes import Seen, inotify_instances, of_root, sees_host
 from installer.model.options import Options
 from installer.model.paths import DRIVER_LIBRARY_DIRS
@@ -38,25 +38,25 @@ from installer.report.doctor.read_programs import asked_processes, asked_runc, e
 def examine(host: Host, options: Options) -> Node:
     """Return everything that is judged; nothing is written, locked, started or signalled."""
     seen = tuple(of_root(host, unread=True))
-    with beside() as begin:
-        # What is asked of programs and engines waits for different things.
-        processes = begin(lambda: asked_processes(host, seen), long=True)
-        runc = begin(lambda: asked_runc(host), long=True)
-        found = begin(lambda: tuple(toolkits(host, options)), long=True)
-        running = begin(lambda: engines(host, options, seen), long=True)
-        node = system(host, seen)
-        there = found()
-        return Node(
-            driver=driver(host, _driver_root(host, options, there)),
-            specs=tuple(specifications(host)),
-            toolkits=there,
-            engines=running(),
-            processes=processes(),
-            runc=runc(),
-            programs=_programs(host, there, running()),
-            system=node,
-            sees_host=sees_host(host),
-        )
+    # What is asked of programs and engines waits for different things.
+    asks: tuple[Callable[[], Any], ...] = (
+        lambda: asked_processes(host, seen),
+        lambda: asked_runc(host),
+        lambda: tuple(toolkits(host, options)),
+        lambda: engines(host, options, seen),
+    )
+    processes, runc, there, running = do_each(lambda ask: ask(), asks)
+    return Node(
+        driver=driver(host, _driver_root(host, options, there)),
+        specs=tuple(specifications(host)),
+        toolkits=there,
+        engines=running,
+        processes=processes,
+        runc=runc,
+        programs=_programs(host, there, running),
+        system=system(host, seen),
+        sees_host=sees_host(host),
+    )
 
 
 def _driver_root(host: Host, options: Options, found: tuple[Toolkit, ...]) -> PurePosixPath:

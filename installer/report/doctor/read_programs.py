@@ -21,7 +21,7 @@ from installer.engines.restart import ask, is_held
 from installer.errors import InstallerError
 from installer.host import units
 from installer.host.files import Host, is_file
-from installer.host.limits import each as at_once
+from installer.host.limits import do_each
 from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
 from installer.model.effective import EffectiveConfig
@@ -114,7 +114,7 @@ def asked_processes(host: Host, seen: Sequence[Seen]) -> tuple[Process, ...]:
     """Return the processes that count here, each program asked once, whatever it was replaced by since."""
     wanted = [each for each in seen if each.name in ASKED]
     files = {each.file: each for each in wanted}
-    answers = dict(zip(files, at_once(partial(_asked, host), files.values()), strict=True))
+    answers = dict(zip(files, do_each(partial(_asked, host), files.values()), strict=True))
     return tuple(
         Process(
             each.pid,
