@@ -312,7 +312,7 @@ def _inherited(
     """
     known = {each.path: None for each in record.configs} | dict(contents)
     # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
-    facts = Facts((engine,), known, {}, frozenset(), (), ToolkitFacts(), record, lost=frozenset(known))
+    facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     before = ask(engine, texts := files_without_us(engine, facts))
     entries = tuple(RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes)
     told = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)

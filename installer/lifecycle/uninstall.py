@@ -114,7 +114,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         facts = probe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
             facts = probe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
-        if facts.running and options.in_use.waits:
+        if facts.containers.running and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
@@ -173,7 +173,9 @@ def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s
     """
     seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
     log.info(
-        "waiting for containers", containers=[each.name for each in facts.running], seconds=round(seconds, 1)
+        "waiting for containers",
+        containers=[each.name for each in facts.containers.running],
+        seconds=round(seconds, 1),
     )
     deadline = time.monotonic() + seconds
     restarts = options.restart_mode is not RestartMode.NONE

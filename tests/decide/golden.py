@@ -16,7 +16,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.restart import numbers
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
@@ -72,7 +72,9 @@ class Case(Struct, frozen=True):
             contents={path: disk.get(path) for path in paths},
             originals=originals,
             missing=frozenset(),
-            artifacts=artifacts(),
+            payload=PayloadFacts(artifacts()),
+            driver=DriverFacts(),
+            cdi=CdiFacts(),
             toolkit=ToolkitFacts(kind=installed),
             held=held,
         )

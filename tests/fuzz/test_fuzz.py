@@ -132,7 +132,7 @@ def _ledger(directory: Path) -> Reader:
         )
         contents = {row.path: File(b"{}") for row in held.configs}
         toolkit = ToolkitFacts(Kind.LINK)
-        found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), (), toolkit, held)
+        found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), toolkit, held)
         return dumps(held), plan_undo(found, options)
 
     return read
