@@ -57,37 +57,34 @@ def probe_install(host: Host, options: Options, record: Record, patience_s: floa
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
     told, record = record, _by_now(host, options, record)
-    sums, version_in_place = sums_of(options.toolkit_source), in_place(host, options.layout)
-    # Hashing the payload and asking the engines wait for different things.
-    with (
-        read_artifacts(options.toolkit_source, sums) as artifacts,
-        ask_version(options.toolkit_source, sums) as version,
-        digests_below(host, version_in_place, noted_digests(host, version_in_place)) as digests,
-    ):
-        found = running_engines(host, options, record, patience_s)
-        engines, left = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
-        if options.restart_mode is RestartMode.WHEN_IDLE:
-            engines = with_creating(host, engines)
-        facts = _with_taken_over(_facts(host, options, record, engines), told)
-        facts = _with_specifications(host, options, facts)
-        targets = _targets(options, facts)
-        facts = _with_node(host, options, facts, targets)
-        overruled = found.overruled if facts.gpus is None else ()
-        obstacles = (*_obstacles(host, options, facts, targets), *overruled)
-        running = in_use(host, options.layout, record, engines)[0]
-        payload = artifacts()
-        scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
-        return replace(
-            facts,
-            artifacts=payload,
-            absent_interpreters=frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
-            obstacles=(*obstacles, *loops(host, options, payload)),
-            refused=found.refused,
-            notes=(*found.notes, *left, *facts.notes),
-            running=running,
-            version=version(),
-            toolkit=replace(facts.toolkit, digests=digests()),
-        )
+    found = running_engines(host, options, record, patience_s)
+    engines, left = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
+    if options.restart_mode is RestartMode.WHEN_IDLE:
+        engines = with_creating(host, engines)
+    facts = _with_taken_over(_facts(host, options, record, engines), told)
+    facts = _with_specifications(host, options, facts)
+    targets = _targets(options, facts)
+    facts = _with_node(host, options, facts, targets)
+    overruled = found.overruled if facts.gpus is None else ()
+    obstacles = (*_obstacles(host, options, facts, targets), *overruled)
+    running = in_use(host, options.layout, record, engines)[0]
+    sums, version = sums_of(options.toolkit_source), in_place(host, options.layout)
+    payload = read_artifacts(options.toolkit_source, sums)
+    scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
+    return replace(
+        facts,
+        artifacts=payload,
+        absent_interpreters=frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
+        obstacles=(*obstacles, *loops(host, options, payload)),
+        refused=found.refused,
+        notes=(*found.notes, *left, *facts.notes),
+        running=running,
+        version=ask_version(options.toolkit_source, sums),
+        toolkit=replace(
+            facts.toolkit,
+            digests=digests_below(host, version, noted_digests(host, version)) if version else {},
+        ),
+    )
 
 
 def _with_node(host: Host, options: Options, facts: Facts, targets: Collection[PurePosixPath]) -> Facts:

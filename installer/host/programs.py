@@ -117,23 +117,6 @@ def run_in_time(
     return ran
 
 
-@contextmanager
-def run_beside(program: PurePosixPath, words: Sequence[str]) -> Iterator[Callable[[float], Ran | None]]:
-    """Run a program of ours in this process's own root while the block goes on.
-
-    What is yielded waits for its end, for so many seconds at most; it returns None as ``run_in`` does. A
-    program that still runs at the end of the block is ended.
-    """
-    with _child([str(program), *words]) as child:
-
-        def wait(timeout_s: float) -> Ran | None:
-            with suppress(LateError):
-                return _run(child, timeout_s)
-            return None
-
-        yield wait
-
-
 def run_until_stopped(
     program: PurePosixPath, words: Sequence[str], text: str, *, timeout_s: float
 ) -> Ran | None:
