@@ -12,7 +12,7 @@ from msgspec import Struct
 from installer.cdi.mode import refuse_runtime_by_cdi
 from installer.engines import ENGINES
 from installer.errors import UsageError
-from installer.host.mounts import followed
+from installer.host.mounts import resolve_local
 from installer.model.engine_spec import DropIns
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import (
@@ -277,10 +277,10 @@ class _View(Struct, frozen=True):
         if not local.is_absolute():
             raise UsageError(f"use the path {local}", remedy="give an absolute path")
         mounts = [
-            (host, followed(here)) for host, here in (*self.mounts, (PurePosixPath("/"), self.host_root))
+            (host, resolve_local(here)) for host, here in (*self.mounts, (PurePosixPath("/"), self.host_root))
         ]
         # Links of the host are not followed here: the host follows them.
-        real = followed(local, *(here for _, here in mounts))
+        real = resolve_local(local, *(here for _, here in mounts))
         for host, here in sorted(mounts, key=lambda pair: -len(pair[1].parts)):
             if real.is_relative_to(here):
                 return host / real.relative_to(here)
