@@ -13,7 +13,7 @@ from installer.change.lost import recover
 from installer.change.observe import probe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
-from installer.cli import output as show
+from installer.engines import ENGINES
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError, NotIdleError, StoppedError, UndoIncompleteError, UsageError
 from installer.host import signals, supervision
@@ -26,8 +26,10 @@ from installer.lifecycle import readiness as ready
 from installer.lifecycle.uninstall import node_stops, open_ledger, opened_by_run, remove_readiness, undoing
 from installer.lifecycle.watching import Watch
 from installer.metrics import snapshot as monitoring
+from installer.model.engine_spec import Api
 from installer.model.files import File, Meta
 from installer.model.options import Options, RestartMode, Wish
+from installer.model.record import Record
 from installer.model.steps import Part, Reload
 from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
@@ -48,7 +50,7 @@ def install(options: Options) -> Exit:
     with open_ledger(host, options) as ledger:
         monitoring.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
-        show.tell_next_step(options, ledger.held)
+        _log_next_step(options, ledger.held)
     return Exit.OK
 
 
@@ -203,7 +205,7 @@ def _install(
         signals.check()
         time.sleep(IDLE_POLL_S)
         plan = _planned(host, options, ledger)
-    show.tell_found(plan)
+    _log_found(plan)
     before = ledger.held.nri
     try:
         _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
@@ -211,7 +213,7 @@ def _install(
         return _install(host, options, ledger, undo_follows=undo_follows)
     if before is not None and before != ledger.held.nri:  # nobody looks there any more
         plugin_state.remove(host, options.nri.at(before))
-    show.tell_done(plan)
+    _log_done(plan)
     monitoring.installed(host, options, ledger, plan)
     return plan
 
@@ -255,3 +257,33 @@ def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) 
         failed=partial(monitoring.failed, host, options, ledger),
         node_stops=partial(node_stops, host),
     )
+
+
+def _log_found(plan: Plan) -> None:
+    for engine in plan.engines.values():
+        version = ".".join(map(str, engine.version or ())) or "unknown"
+        log.info(
+            "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
+        )
+    for note in plan.notes:
+        log.info("install note", note=note)
+
+
+def _log_done(plan: Plan) -> None:
+    if not plan.steps:
+        log.info("nothing changed", engines=sorted(plan.engines))
+    else:
+        log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
+    for name, reason in plan.pending.items():
+        log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
+    if unasked := [name for name in plan.unproven if name not in plan.pending]:
+        log.warning("not proven", engines=unasked, reason="they have not said that they serve our runtimes")
+
+
+def _log_next_step(options: Options, record: Record) -> None:
+    """Log the command that shows that it works."""
+    command = "toolkit-installer status"
+    if any(ENGINES[engine.name].api is Api.DOCKER for engine in record.engines):
+        name = options.runtime_name
+        command = f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
+    log.info("next step", command=command)

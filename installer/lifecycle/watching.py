@@ -15,7 +15,7 @@ from installer.engines.dependencies import state_of, writes_to
 from installer.errors import InstallerError
 from installer.host import signals, units
 from installer.host.files import Host
-from installer.host.mounts import is_mount_point
+from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
 from installer.lifecycle.readiness import LastCheck, read_check
 from installer.model.engine_spec import Api
@@ -52,10 +52,10 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
     found: list[str] = []
     for path, whole in _of_rows(options.layout, record):
         for last in (False, True):
-            local = str(host.local_path(path, last=last))
+            local = host.local_path(path, last=last)
             # What is held open of a file system that somebody has mounted over ours keeps it from going.
-            covered = path.is_relative_to(options.layout.home) and is_mount_point(PurePosixPath(local))
-            found.append(f"{local}/" + "*" * covered if whole else local)
+            covered = path.is_relative_to(options.layout.home) and is_mount_point(local)
+            found.append(f"{local}/" + "*" * covered if whole else str(local))
     found += gpus.watched(host, options, record)
     if record.nri is not None:  # it tells of itself there: registered or not, and what it has missed
         found.append(str(host.local_path(options.nri.at(record.nri).state)))

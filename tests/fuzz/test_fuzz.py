@@ -25,7 +25,7 @@ from installer.change.lost import named_toolkits
 from installer.change.plan import plan_install, plan_undo
 from installer.cli import nvidia as compat
 from installer.cli import nvidia_words as compat_words
-from installer.cli.app import _called as status
+from installer.cli.app import _call as status
 from installer.cli.demo import CONFIGS
 from installer.cli.flags import FLAGS, options_from
 from installer.config_text.masked import masked
