@@ -212,7 +212,7 @@ def _install(
     if before is not None and before != ledger.held.nri:  # nobody looks there any more
         plugin_state.remove(host, options.nri.at(before))
     show.tell_done(plan)
-    monitoring.installed(host, options, ledger, plan)
+    monitoring.publish_success(host, options, ledger, plan)
     return plan
 
 
@@ -251,7 +251,7 @@ def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) 
         publish=partial(_publish, host, options, ledger),
         withdraw=partial(ready.remove, host, options.ready_file),
         withdraw_stale=partial(gpus.withdraw_stale, host, options, ledger),
-        looked=partial(monitoring.installed, host, options, ledger),
-        failed=partial(monitoring.failed, host, options, ledger),
+        looked=partial(monitoring.publish_success, host, options, ledger),
+        failed=partial(monitoring.publish_failure, host, options, ledger),
         node_stops=partial(node_stops, host),
     )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import is_lost, ledger_lost, read_record
 from installer.change.lost import elsewhere, left_behind, lost_specification
+from installer.change.published import is_foreign
 from installer.config_text import Edit, unheld
 from installer.engines.config_edits import relocated, text_of
 from installer.engines.dependencies import crowded, mounted
@@ -20,7 +21,6 @@ from installer.host.files import NOEXEC, Host
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.readiness import LastCheck
-from installer.metrics.publish import is_foreign
 from installer.model.files import Kind
 from installer.model.options import GPU_KIND, Options
 from installer.model.paths import VERSIONS, Layout, cdi_hook

@@ -156,7 +156,7 @@ def open_ledger(
 ) -> Iterator[Ledger]:
     """Open the ledger, and tell monitoring where the block fails."""
     opening = opening or partial(Ledger.open, host, options.layout, check=signals.check)
-    with opened(opening) as ledger, monitoring.failures_told(host, options, ledger):
+    with opened(opening) as ledger, monitoring.counting_failures(host, options, ledger):
         yield ledger
 
 
