@@ -15,14 +15,11 @@ from installer.change.ledger import ledger_lost, read_record
 from installer.change.observe import probe_install
 from installer.change.plan import NODE, Plan, plan_install
 from installer.config_text.masked import masked
-from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
-from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle import installed
-from installer.model.engine_spec import Api
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.record import Record
@@ -193,35 +190,3 @@ def _unified(old: list[str], new: list[str], shown_old: list[str], shown_new: li
 
 def _lines(text: str) -> list[str]:
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def tell_found(plan: Plan) -> None:
-    """Tell what was found, before anything is done about it."""
-    for engine in plan.engines.values():
-        version = ".".join(map(str, engine.version or ())) or "unknown"
-        log.info(
-            "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
-        )
-    for note in plan.notes:
-        log.info("install note", note=note)
-
-
-def tell_done(plan: Plan) -> None:
-    """Tell what was done, and what is still to come."""
-    if not plan.steps:
-        log.info("nothing changed", engines=sorted(plan.engines))
-    else:
-        log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
-    for name, reason in plan.pending.items():
-        log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
-    if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        log.warning("not proven", engines=unasked, reason="they have not said that they serve our runtimes")
-
-
-def tell_next_step(options: Options, record: Record) -> None:
-    """Tell the command that shows that it works."""
-    command = "toolkit-installer status"
-    if any(ENGINES[engine.name].api is Api.DOCKER for engine in record.engines):
-        name = options.runtime_name
-        command = f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
-    log.info("next step", command=command)
