@@ -65,13 +65,13 @@ def conclude_install(work: Work, plan: Plan) -> Watch:
     try:
         check.ask_engines(plan, proven=True)
         for reason in restarts_to_come(work, plan):
-            return check.await_restart(reason)
+            return check.end_unready(reason, now_s() + PENDING_S)
         check.find_low_level()
     except InstallerError as error:
         return check.fail(error)
     # A driver that has changed since nvidia-ctk looked at it shows in no file of ours.
     check.baseline = CHECK_AGAIN if check.record.cdi else ""
-    check.set_error(None)
+    check.now = check.now.with_error(None)
     return check.end(plan)
 
 
@@ -97,7 +97,7 @@ def check_node(work: Work, *, asked: bool) -> Watch:
     except InstallerError as error:
         check.now, check.baseline = begun, baseline
         if isinstance(error, NotIdleError):
-            return check.await_restart(error)
+            return check.end_unready(error, now_s() + PENDING_S)
         if fingerprint(ledger) != ledger_before:  # what we have written and rolled back ourselves is no news
             check.baseline = ""
         return check.fail(error)
@@ -124,9 +124,6 @@ class _Check:
     def note(self, **seen: Any) -> None:
         self.now = replace(self.now, **seen)
 
-    def set_error(self, error: InstallerError | None) -> None:
-        self.now = self.now.with_error(error)
-
     def run(self) -> Watch:
         """Plan, then repair or leave alone what differs."""
         plan = self.plan()
@@ -138,13 +135,17 @@ class _Check:
         refuse_stopped(self.find_stopped(plan))
         self.find_low_level()
         self.ask_engines(plan, proven=True)
-        metrics.publish_success(self.host, self.options, self.work.ledger, plan, self.refusing)
-        self.set_error(None)
+        self.tell_success(plan)
         if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
             self.baseline = ""
         for reason in restarts_to_come(self.work, plan):
-            return self.await_restart(reason)
+            return self.end_unready(reason, now_s() + PENDING_S)
         return self.end(plan)
+
+    def tell_success(self, plan: Plan) -> None:
+        refusing = [each.name for each in self.now.engines if each.refused]
+        metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
+        self.now = self.now.with_error(None)
 
     def plan(self) -> Plan:
         """Return the plan; where no engine runs at all, the error names one of those that were configured."""
@@ -201,24 +202,19 @@ class _Check:
         serve = all(each.serves is not False for each in self.now.engines)
         if ignored and serve and not any(restarts_to_come(work, plan)):
             untouched = replace(plan, parts=())
-            metrics.publish_success(self.host, self.options, work.ledger, untouched, self.refusing)
-            self.set_error(None)
+            self.tell_success(untouched)
             self.note(until_s=now_s() + IGNORED_S)  # soon, for no file tells of reloads
             return self.end(untouched)
         if reason is not None and (reason.code, reason.problem) != (self.before.code, self.before.problem):
             say = log.error if decision.action is Action.GIVE_UP else log.warning
             say("drift not repaired", code=reason.code, problem=reason.problem, remedy=reason.remedy)
             metrics.publish_failure(self.host, self.options, work.ledger, reason)
-        self.withdraw()
-        self.set_error(reason)
-        self.note(until_s=decision.until_s)
-        return self.end()
+        return self.end_unready(reason, decision.until_s)
 
-    def await_restart(self, reason: InstallerError) -> Watch:
-        """Tell that a restart is still to come; the node is checked again soon."""
+    def end_unready(self, reason: InstallerError | None, until_s: float) -> Watch:
+        """Tell why the node is not ready; it is checked again at ``until_s``."""
         self.withdraw()
-        self.set_error(reason)
-        self.note(until_s=now_s() + PENDING_S)
+        self.now = replace(self.now.with_error(reason), until_s=until_s)
         return self.end()
 
     def fail(self, error: InstallerError) -> Watch:
@@ -301,10 +297,7 @@ class _Check:
             InstallerError: an engine that answers could start no container with what is below it.
         """
         known = {each.name: each for each in self.before.engines}
-        needs = {
-            name: self.find_below(engine, known.get(name, EngineCheck(name)))
-            for name, engine in plan.engines.items()
-        }
+        needs = {each.name: self.find_below(each, known.get(each.name)) for each in plan.engines.values()}
         refusals = dry_run.refusals(self.host, plan.engines.values()) if asking else {}
         reasons = {
             step.engine: why
@@ -333,10 +326,11 @@ class _Check:
         engines_since = readiness.with_since(engines, self.before.engines)
         self.note(plan=plan.digest, engines=engines_since, failures=0)
 
-    def find_below(self, engine: EngineState, last: EngineCheck) -> Below:
+    def find_below(self, engine: EngineState, last: EngineCheck | None) -> Below:
         if engine.serving is None:
             return Below()
-        return below(self.host, engine, self.options.layout.toolkit, Below(last.containerd, last.monitor))
+        known = Below(last.containerd, last.monitor) if last else Below()
+        return below(self.host, engine, self.options.layout.toolkit, known)
 
     def find_stopped(self, plan: Plan) -> tuple[str, ...]:
         """Return the engines that we have configured, are asked to configure, and did not find running."""
@@ -359,11 +353,6 @@ class _Check:
                 code="no-low-level-runtime",
             )
         self.note(hands_over_to=str(found or ""))
-
-    @property
-    def refusing(self) -> tuple[str, ...]:
-        """The engines that would not come up again with the configs that lie there."""
-        return tuple(each.name for each in self.now.engines if each.refused)
 
     def places(self) -> tuple[str, ...]:
         return watching.places(self.host, self.options, self.record, self.now)
