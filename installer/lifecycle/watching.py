@@ -68,12 +68,6 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
     return tuple(dict.fromkeys((*found, *signs(host, options, record), *map(str, below))))
 
 
-def moment(host: Host, options: Options, record: Record) -> str:
-    """Return what is another one as soon as a device has come or gone, also one that is as before by now."""
-    patterns = (place for place in gpus.watched(host, options, record) if place.endswith("*"))
-    return signature(tuple(dict.fromkeys(place.rpartition("/")[0] for place in patterns)))
-
-
 def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     """Return the file systems that we write to, as they are watched after a look that failed.
 
@@ -86,11 +80,6 @@ def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     )
     found = (next(each for each in path.parents if host.exists(each)) for path in paths)
     return tuple(dict.fromkeys(f"{ROOM}{host.local_path(each)}" for each in found))
-
-
-def engine_places(host: Host, options: Options, record: Record, seen: LastCheck) -> tuple[str, ...]:
-    """Return what is not the same any more once an engine was restarted."""
-    return (*signs(host, options, record), *processes(seen))
 
 
 def processes(seen: LastCheck) -> tuple[str, ...]:
