@@ -322,10 +322,10 @@ def _nri(content: bytes) -> object:
     for size in (len(content) or 1, 7):
         session = Session(Identity(), (Allowed("team", "a.com/b"),))
         for at in range(0, len(content), size):
-            for turn in session.hear(content[at : at + size]):
-                heard.append(turn)
-                if isinstance(turn.news, Given):
-                    assert all(name.startswith("a.com/b=") for name in turn.news.devices)
+            for reply, news in session.hear(content[at : at + size]):
+                heard.append((reply, news))
+                if isinstance(news, Given):
+                    assert all(name.startswith("a.com/b=") for name in news.devices)
     return heard
 
 
