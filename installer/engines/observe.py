@@ -39,7 +39,7 @@ from installer.host import units
 from installer.host.files import Host
 from installer.host.processes import Peer, started_in
 from installer.host.sockets import listening
-from installer.host.systemd import UnitStart
+from installer.host.units import UnitStart
 from installer.model.engine_spec import EngineSpec, ReloadMethod, is_ours
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
@@ -255,7 +255,7 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     Not NRI's: there each who connects is a plugin, and keeps others out while he says nothing.
     """
     try:
-        state = units.state(host, unit)
+        state = units.read(host, unit)
     except InstallerError:
         return
     if state.active == "active" and state.main_pid:

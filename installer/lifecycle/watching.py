@@ -115,7 +115,7 @@ def process_of(host: Host, engine: EngineState) -> str:
     if engine.pid:
         return f"/proc/{engine.pid}"
     with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
-        if pid := units.state(host, engine.unit).main_pid:
+        if pid := units.read(host, engine.unit).main_pid:
             return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
     return ""
 

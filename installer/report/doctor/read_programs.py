@@ -229,7 +229,7 @@ def _told(
 def unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
     try:
-        now = units.state(host, unit) if unit else None
+        now = units.read(host, unit) if unit else None
     except InstallerError:
         return ""
     return f"{now.active}/{now.sub}/{now.result}" if now and now.load != "not-found" else ""
