@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -98,17 +98,6 @@ class OnExit(StrEnum):
     UNDO = "undo"
     KEEP = "keep"
 
-    @property
-    def undoes(self) -> bool:
-        """Whether the host is as before when ``run`` has ended."""
-        match self:
-            case OnExit.UNDO:
-                return True
-            case OnExit.KEEP:
-                return False
-            case _:
-                assert_never(self)
-
 
 class Drift(StrEnum):
     """What ``run`` does, while it waits, when the node is not as installed any more.
@@ -122,16 +111,6 @@ class Drift(StrEnum):
     REPORT = "report"
     IGNORE = "ignore"
 
-    @property
-    def repairs(self) -> bool:
-        """Whether anything is repaired."""
-        return self in {Drift.AUTO, Drift.REPAIR}
-
-    @property
-    def restarts(self) -> bool:
-        """Whether an engine is restarted or reloaded for it."""
-        return self is Drift.REPAIR
-
 
 class InUse(StrEnum):
     """What an undo does while containers run on our runtime.
@@ -143,28 +122,6 @@ class InUse(StrEnum):
     WAIT = "wait"
     KEEP = "keep"
     FORCE = "force"
-
-    @property
-    def waits(self) -> bool:
-        """Whether those containers are given time to end."""
-        match self:
-            case InUse.WAIT:
-                return True
-            case InUse.KEEP | InUse.FORCE:
-                return False
-            case _:
-                assert_never(self)
-
-    @property
-    def forces(self) -> bool:
-        """Whether the payload goes although such containers run."""
-        match self:
-            case InUse.FORCE:
-                return True
-            case InUse.WAIT | InUse.KEEP:
-                return False
-            case _:
-                assert_never(self)
 
 
 class Places(Struct, frozen=True):
