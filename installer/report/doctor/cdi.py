@@ -25,12 +25,12 @@ MAKE_IT: Final = (
 )
 
 
-def _gpu_specs(node: Node) -> list[Spec]:
+def _select_gpu_specs(node: Node) -> list[Spec]:
     return [spec for spec in node.specs if spec.gpus]
 
 
 def check_cdi_specification(node: Node) -> Verdict:
-    if found := [str(spec.path) for spec in _gpu_specs(node)]:
+    if found := [str(spec.path) for spec in _select_gpu_specs(node)]:
         return ok(list_words(found))
     if node.by_cdi is not None:
         return none("cdi-alone judges that of --mode cdi")
@@ -87,7 +87,7 @@ def check_cdi_paths(node: Node) -> Verdict:
 
 
 def check_cdi_mig(node: Node) -> Verdict:
-    specs = _gpu_specs(node)
+    specs = _select_gpu_specs(node)
     if not node.driver.mig_minors or not specs:
         return none("no MIG device, or no specification")
     minors = {int(minor) for spec in specs for minor in CAP.findall(spec.text)}
@@ -97,7 +97,7 @@ def check_cdi_mig(node: Node) -> Verdict:
 
 
 def check_cdi_version(node: Node) -> Verdict:
-    newest: Version = max((_written_in(spec) for spec in node.specs), default=())
+    newest: Version = max((_read_version(spec) for spec in node.specs), default=())
     asked = [(exam.label, exam.name, version) for exam in node.engines if (version := exam.engine.version)]
     if not newest or not asked:
         return none("no specification, or no engine that says its version")
@@ -107,13 +107,13 @@ def check_cdi_version(node: Node) -> Verdict:
     return judge(old if newest >= NEW else (), f"{found}, which is too new for ", found)
 
 
-def _written_in(spec: Spec) -> Version:
+def _read_version(spec: Spec) -> Version:
     found = WRITTEN_IN.search(spec.text)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
 def check_cdi_enabled(node: Node) -> Verdict:
-    if not _gpu_specs(node):
+    if not _select_gpu_specs(node):
         return none("no CDI specification for nvidia.com/gpu")
     off = [each.name for each in node.engines if each.serving is not None and each.serving.cdi is False]
     return judge(off, "CDI is switched off in ", "no engine has it switched off", warn)

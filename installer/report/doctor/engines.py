@@ -28,16 +28,16 @@ def by_engine(fine: str, level: Callable[[str], Verdict] = bad) -> Callable[[Wro
     return lambda wrong: partial(judge_engines, wrong=wrong, fine=fine, level=level)
 
 
-def _options(exam: EngineExam, name: str) -> dict[str, object]:
+def _read_options(exam: EngineExam, name: str) -> dict[str, object]:
     """Return the options of a runtime, by their names in lower case."""
     handler = exam.serving.handlers.get(name) if exam.serving else None
     options = handler.table.get("options") if handler else None
     return {key.lower(): value for key, value in options.items()} if isinstance(options, dict) else {}
 
 
-def _cgroup_driver(exam: EngineExam, name: str) -> str:
+def _read_cgroup_driver(exam: EngineExam, name: str) -> str:
     """Return the cgroup driver that a runtime of containerd uses."""
-    return "systemd" if _options(exam, name).get("systemdcgroup") else "cgroupfs"
+    return "systemd" if _read_options(exam, name).get("systemdcgroup") else "cgroupfs"
 
 
 def check_engine_answers(node: Node) -> Verdict:
@@ -121,8 +121,8 @@ def check_cgroup_driver(node: Node) -> Verdict:
 
     def other(exam: EngineExam) -> str:
         used = exam.cgroup_driver
-        if exam.is_containerd and exam.serving and _options(exam, exam.serving.default):
-            used = _cgroup_driver(exam, exam.serving.default)
+        if exam.is_containerd and exam.serving and _read_options(exam, exam.serving.default):
+            used = _read_cgroup_driver(exam, exam.serving.default)
         return f"uses {used}" if used and used != kubelet else ""
 
     verdict = judge_engines(node, other, f"all use {kubelet}")
@@ -191,10 +191,10 @@ def check_runtime_programs(node: Node) -> Verdict:
 
 @by_engine("as the runtime that they wrap")
 def check_runtime_options(exam: EngineExam) -> str:
-    if not exam.is_containerd or not _options(exam, "runc"):
+    if not exam.is_containerd or not _read_options(exam, "runc"):
         return ""
-    wanted = _cgroup_driver(exam, "runc")
-    wrong = sorted(name for name in exam.nvidia_runtimes if _cgroup_driver(exam, name) != wanted)
+    wanted = _read_cgroup_driver(exam, "runc")
+    wrong = sorted(name for name in exam.nvidia_runtimes if _read_cgroup_driver(exam, name) != wanted)
     return f"runc uses {wanted}, {', '.join(wrong)} not" if wrong else ""
 
 
@@ -211,17 +211,17 @@ def check_runtime_type(exam: EngineExam) -> str:
 
 @by_engine("no option twice")
 def check_option_twice(exam: EngineExam) -> str:
-    doubled = ((path, _doubled(tree)) for path, tree in exam.trees.items())
+    doubled = ((path, _find_doubled_key(tree)) for path, tree in exam.trees.items())
     return next((f"{keys} in {path}" for path, keys in doubled if keys), "")
 
 
-def _doubled(tree: object) -> str:
+def _find_doubled_key(tree: object) -> str:
     """Return a key below a table of options that stands there in two spellings."""
     for name, value in tree.items() if isinstance(tree, dict) else ():
         if name == "options" and isinstance(value, dict):
             lower = [key.lower() for key in value]
             if doubled := [key for key in value if lower.count(key.lower()) > 1]:
                 return " and ".join(doubled)
-        if below := _doubled(value):
+        if below := _find_doubled_key(value):
             return below
     return ""

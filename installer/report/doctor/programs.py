@@ -23,7 +23,7 @@ NO_CONFIG: Final = none("no config.toml of a toolkit")
 RUNNING: Final = ("active", "activating", "reloading")
 
 
-def _configured(node: Node) -> list[Toolkit]:
+def _select_configured(node: Node) -> list[Toolkit]:
     return [toolkit for toolkit in node.toolkits if toolkit.config is not None]
 
 
@@ -58,7 +58,7 @@ def check_toolkit_versions(node: Node) -> Verdict:
 
 
 def check_ldconfig(node: Node) -> Verdict:
-    programs = [(each, each.value(CLI, "ldconfig")) for each in _configured(node)]
+    programs = [(each, each.value(CLI, "ldconfig")) for each in _select_configured(node)]
     named = [(toolkit, program) for toolkit, program in programs if isinstance(program, str)]
     for toolkit, program in named:
         if not program.startswith("@"):
@@ -80,13 +80,13 @@ def check_cuda_compat(node: Node) -> Verdict:
 
 def _judge_switch(node: Node, table: str, key: str, fine: str, level: Callable[[str], Verdict]) -> Verdict:
     """Judge whether a key of config.toml is true that should not be."""
-    configured = _configured(node)
+    configured = _select_configured(node)
     switched_on = [str(each.config_path) for each in configured if each.value(table, key) is True]
     return judge(switched_on, f"{key} is true in ", fine, level) if configured else NO_CONFIG
 
 
 def check_mode(node: Node) -> Verdict:
-    modes = [(each, each.value(RUNTIME, "mode")) for each in _configured(node)]
+    modes = [(each, each.value(RUNTIME, "mode")) for each in _select_configured(node)]
     for each, mode in modes:
         if mode == "csv" and not node.system.tegra:
             return bad(f'mode is "csv" in {each.config_path}, and this is no Tegra')
@@ -97,14 +97,14 @@ def check_mode(node: Node) -> Verdict:
 
 def check_low_level_runtime(node: Node) -> Verdict:
     there = node.programs | {PurePosixPath(path).name for path in node.runc}
-    for each in _configured(node):
+    for each in _select_configured(node):
         value = each.value(RUNTIME, "runtimes")
         words = [str(word) for word in value] if isinstance(value, list) else []
         if own := [word for word in words if is_ours(word)]:
             return bad(f"{each.config_path} names {own[0]}, which starts itself without end")
         if words and not there & {*words}:
             return bad(f"none of {list_words(words)} is on the node ({each.config_path})")
-    return ok("one is there") if _configured(node) else NO_CONFIG
+    return ok("one is there") if _select_configured(node) else NO_CONFIG
 
 
 def check_toolkits(node: Node) -> Verdict:
@@ -122,7 +122,7 @@ def check_toolkits(node: Node) -> Verdict:
 
 
 def check_toolkit_log(node: Node) -> Verdict:
-    configured = _configured(node)
+    configured = _select_configured(node)
     loud = [
         f"{each.config_path}: debug = {debug}"
         for each in configured
@@ -163,20 +163,20 @@ NIL_POINTER: Final = frozenset({(1, 2, 1), (1, 2, 2)})
 EXEC_FIXED: Final = (1, 2, 13)
 
 
-def _shims(node: Node) -> list[Process]:
+def _select_shims(node: Node) -> list[Process]:
     return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
 
 
-def _no_shim(node: Node) -> Verdict:
+def _explain_no_shim(node: Node) -> Verdict:
     if any(each.name.startswith(SHIM) for each in node.processes):
         return none("shims run, and nobody may look at their programs from here")
     return none("no shim runs" if node.sees_host else "the host's processes are not in view")
 
 
 def check_shim_nil_pointer(node: Node) -> Verdict:
-    shims = _shims(node)
+    shims = _select_shims(node)
     if not shims:
-        return _no_shim(node)
+        return _explain_no_shim(node)
     dying = [
         f"pid {each.pid} ({each.program}{', deleted' * each.deleted})"
         for each in shims
@@ -199,9 +199,9 @@ def check_containerd_nil_pointer(node: Node) -> Verdict:
 
 
 def check_shim_replaced(node: Node) -> Verdict:
-    shims = _shims(node)
+    shims = _select_shims(node)
     if not shims:
-        return _no_shim(node)
+        return _explain_no_shim(node)
     if old := [str(each.pid) for each in shims if each.deleted]:
         pids = list_words(old)
         return warn(f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {pids})")

@@ -84,13 +84,13 @@ def read_node(host: Host, options: Options) -> Node:
     toolkits = tuple(read_toolkits(host, options))
     engines = read_engines(host, options, processes)
     return Node(
-        driver=read_driver(host, _driver_root(host, options, toolkits)),
+        driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
         specs=tuple(read_specifications(host)),
         toolkits=toolkits,
         engines=engines,
         processes=ask_processes(host, processes),
         runc=ask_runc(host),
-        programs=_programs(host, toolkits, engines),
+        programs=_find_programs(host, toolkits, engines),
         installed=tuple((line.what, line.state, line.good) for line in installation.files),
         by_cdi=record.cdi,
         plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
@@ -107,17 +107,19 @@ def _read_installation(host: Host, options: Options) -> Installation:
         return Installation(None, None, (Line("status", error.problem, good=False),), ())
 
 
-def _driver_root(host: Host, options: Options, toolkits: tuple[Toolkit, ...]) -> PurePosixPath:
+def _choose_driver_root(host: Host, options: Options, toolkits: tuple[Toolkit, ...]) -> PurePosixPath:
     """Return where the toolkit looks for the driver: as its config says, else where there is one."""
     for toolkit in toolkits:
         root = toolkit.value("nvidia-container-cli", "root")
         if isinstance(root, str) and root.startswith("/"):
             return PurePosixPath(root)
     usual = PurePosixPath(driver_root(host, options)[0])
-    return usual if _names(host, usual) else ROOT
+    return usual if _list_names(host, usual) else ROOT
 
 
-def _programs(host: Host, toolkits: tuple[Toolkit, ...], engines: tuple[EngineExam, ...]) -> frozenset[str]:
+def _find_programs(
+    host: Host, toolkits: tuple[Toolkit, ...], engines: tuple[EngineExam, ...]
+) -> frozenset[str]:
     """Return those programs that a config names by a path and that are there."""
     words = {program for exam in engines for program in exam.binaries.values()}
     for toolkit in toolkits:
@@ -134,31 +136,31 @@ def read_driver(host: Host, root: PurePosixPath) -> Driver:
     libraries = (
         name
         for directory in DRIVER_LIBRARY_DIRS
-        for name in _names(host, root / directory.relative_to("/"))
+        for name in _list_names(host, root / directory.relative_to("/"))
         if name.startswith("libnvidia-ml.so.")
     )
     modules = ("nvidia", "nvidia_uvm", "nouveau")
     version = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
     found = VERSION.search(version[:1000])
     characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
-    links = (CHAR_LINK.fullmatch(name) for name in _names(host, DEV / "char"))
+    links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
     return Driver(
-        functions=tuple(_functions(host)),
+        functions=tuple(_read_functions(host)),
         modules=frozenset(name for name in modules if host.exists(MODULES / name)),
         version=found[1] if found else "",
         root=root,
         libraries=tuple(libraries),
         majors={name: int(number) for number, name in MAJOR.findall(characters)},
-        nodes=tuple(_device_nodes(host)),
+        nodes=tuple(_read_device_nodes(host)),
         char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
         log=kernel_log(host, LOG_WORDS),
         secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
         persistenced=SOCKET[listens(host, PERSISTENCED)],
-        mig_minors=tuple(sorted(_mig_minors(host))),
+        mig_minors=tuple(sorted(_read_mig_minors(host))),
     )
 
 
-def _names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
+def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
     """Return the names in a directory; none where it cannot be read."""
     try:
         return host.names(path)
@@ -166,33 +168,33 @@ def _names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
         return ()
 
 
-def _functions(host: Host) -> Iterator[Function]:
-    for address in _names(host, PCI):
+def _read_functions(host: Host) -> Iterator[Function]:
+    for address in _list_names(host, PCI):
         if text(host, PCI / address / "vendor").strip() == VENDOR:
             driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
             with suppress(ValueError):
                 yield Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
 
 
-def _device_nodes(host: Host) -> Iterator[DeviceNode]:
+def _read_device_nodes(host: Host) -> Iterator[DeviceNode]:
     for directory in (DEV, DEV / "nvidia-caps"):
         with suppress(InstallerError):
             for name, major, minor, label in character_devices(host, directory, "nvidia"):
                 yield DeviceNode(directory / name, major, minor, label)
 
 
-def _mig_minors(host: Host) -> Iterator[int]:
+def _read_mig_minors(host: Host) -> Iterator[int]:
     gpus = DRIVER_PROC / "capabilities"
-    for instances in (gpus / gpu / "mig" for gpu in _names(host, gpus)):
-        for place in (instances / name for name in _names(host, instances)):
-            for access in (place / "access", *(place / name / "access" for name in _names(host, place))):
+    for instances in (gpus / gpu / "mig" for gpu in _list_names(host, gpus)):
+        for place in (instances / name for name in _list_names(host, instances)):
+            for access in (place / "access", *(place / name / "access" for name in _list_names(host, place))):
                 if is_file(host, access) and (found := MINOR.search(text(host, access))):
                     yield int(found[1])
 
 
 def read_specifications(host: Host) -> Iterator[Spec]:
     """Yield the CDI specifications that engines would read."""
-    for path in (directory / name for directory in SPEC_DIRS for name in _names(host, directory)):
+    for path in (directory / name for directory in SPEC_DIRS for name in _list_names(host, directory)):
         if path.suffix in SPEC_SUFFIXES:
             content = text(host, path)
             paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
@@ -219,17 +221,17 @@ def _read_system(host: Host, processes: Sequence[Seen]) -> System:
         inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
         spaces=tuple(Space(path, *share) for path, share in shares if share is not None),
         units={unit: state for unit in (*system.UNITS, *units) if (state := read_unit_state(host, unit))},
-        kubelet_cgroups=_kubelet_cgroups(host, processes),
-        refused=dict(_refused(host)),
+        kubelet_cgroups=_read_kubelet_cgroups(host, processes),
+        refused=dict(_find_refused_files(host)),
     )
 
 
-def _refused(host: Host) -> Iterator[tuple[str, str]]:
+def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
     """Yield the units of engines with the file in their directory that they do not start with."""
     for engine in ENGINES.values():
         if engine.drop_in_dir is None or engine.generated is None:
             continue
-        for name in _names(host, engine.drop_in_dir):
+        for name in _list_names(host, engine.drop_in_dir):
             path = engine.drop_in_dir / name
             with suppress(InstallerError):
                 tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_in_names) else {}
@@ -237,7 +239,7 @@ def _refused(host: Host) -> Iterator[tuple[str, str]]:
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
 
-def _kubelet_cgroups(host: Host, processes: Sequence[Seen]) -> str:
+def _read_kubelet_cgroups(host: Host, processes: Sequence[Seen]) -> str:
     kubelet = next((each for each in processes if each.name == "kubelet" and each.of_host), None)
     if kubelet is None:
         return ""

@@ -165,12 +165,12 @@ def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | Non
         unit_state=read_unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
-        has_hook=_has_hook(host, engine) if is_docker else None,
-        unable=_unable(host, engine, options) if engine.serving else "",
+        has_hook=_look_for_hook(host, engine) if is_docker else None,
+        unable=_find_obstacle(host, engine, options) if engine.serving else "",
     )
 
 
-def _unable(host: Host, engine: EngineState, options: Options) -> str:
+def _find_obstacle(host: Host, engine: EngineState, options: Options) -> str:
     """Return why an engine that answers could start no container; "" where it could."""
     try:
         below(host, engine, options.layout.toolkit, Below())
@@ -213,7 +213,7 @@ def read_unit_state(host: Host, unit: str) -> str:
     return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
 
 
-def _has_hook(host: Host, engine: EngineState) -> bool | None:
+def _look_for_hook(host: Host, engine: EngineState) -> bool | None:
     start = started(host, engine)
     if start is None or not start.environment.get("PATH"):
         return None

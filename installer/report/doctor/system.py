@@ -60,7 +60,7 @@ def check_driver_libraries(node: Node) -> Verdict:
 def check_driver_version(node: Node) -> Verdict:
     loaded = node.driver.version
     suffixes = [name.removeprefix("libnvidia-ml.so.") for name in node.driver.libraries]
-    versions = [suffix for suffix in suffixes if len(_version(suffix)) > 1]
+    versions = [suffix for suffix in suffixes if len(_parse_version(suffix)) > 1]
     if not loaded or not versions:
         return none("the version of the module or that of its libraries is not to be seen")
     if loaded not in versions:
@@ -68,14 +68,14 @@ def check_driver_version(node: Node) -> Verdict:
     return ok(f"both are {loaded}")
 
 
-def _version(text: str) -> Version:
+def _parse_version(text: str) -> Version:
     """Return a driver's version as numbers; () where it is none."""
     parts = text.split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def check_driver_age(node: Node) -> Verdict:
-    version = _version(node.driver.version)
+    version = _parse_version(node.driver.version)
     if not version:
         return none("the driver's version is not to be seen")
     if version[0] < CUDA_11:
@@ -123,7 +123,7 @@ def check_fabric_manager(node: Node) -> Verdict:
         return none("the host's processes are not in view")
     if running is None:
         return bad(f"{len(node.driver.switches)} NVSwitches, and no nv-fabricmanager runs")
-    versions = ".".join(map(str, running.version)), ".".join(map(str, _version(node.driver.version)))
+    versions = ".".join(map(str, running.version)), ".".join(map(str, _parse_version(node.driver.version)))
     if all(versions) and versions[0] != versions[1]:
         return bad(f"the fabric manager is {versions[0]}, the driver {versions[1]}")
     return ok("nv-fabricmanager runs")
