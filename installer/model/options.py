@@ -66,7 +66,7 @@ class Mode(StrEnum):
 
     ``runtime``: engines serve runtimes of ours. ``cdi``: engines take devices of a CDI specification, which
     needs no runtime, no config and no restart. ``nri``: the same, and pods that no device plugin serves ask
-    by annotation. ``auto`` takes what costs the node least (``decide.mode``).
+    by annotation. ``auto`` takes what costs the node least (``cdi.mode``).
     """
 
     AUTO = "auto"

@@ -1,7 +1,6 @@
 """What is wrong with this node, installed or not: every check, what it found, and what to do about it."""
 
 import json
-import shutil
 import sys
 import textwrap
 from collections import Counter
@@ -27,7 +26,7 @@ NARROWEST: Final = 60
 WIDEST: Final = 120
 
 
-def doctor(options: Options, *, as_json: bool) -> Exit:
+def doctor(options: Options, columns: int, *, as_json: bool) -> Exit:
     """Print what each check comes to; FAILED where one is bad. Nothing is changed, locked or started."""
     findings = judge_node(read_node(Host.under(options.host_root, options.mounts), options))
     levels = {finding.verdict.level for finding in findings}
@@ -42,8 +41,7 @@ def doctor(options: Options, *, as_json: bool) -> Exit:
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        width = min(max(shutil.get_terminal_size((WIDEST, 0)).columns, NARROWEST), WIDEST)
-        for line in _table(findings, width):
+        for line in _table(findings, min(max(columns, NARROWEST), WIDEST)):
             click.echo(line)
     return Exit.FAILED if worst is Level.BAD else Exit.OK
 
