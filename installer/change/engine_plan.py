@@ -24,7 +24,7 @@ from installer.model.effective import EffectiveConfig, disturbed
 from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours, leaves
 from installer.model.facts import EngineState, Facts
 from installer.model.files import File
-from installer.model.options import InUse, Options, RestartMode
+from installer.model.options import Options, RestartMode
 from installer.model.paths import DEFAULT_INSTALL_DIR
 from installer.model.record import ConfigRow, EngineRow, Record, Saved
 from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, id_of
@@ -203,7 +203,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     engine = next(each for each in facts.engines if each.name == row.name)
     known = _Known(row, engine, facts, options, _ask_of_files(row, ask))
     used = any(each.engine == row.name for each in facts.running)
-    stays = used and (options.in_use is not InUse.FORCE or spec.needs_handler(engine.version))
+    stays = used and (not options.in_use.forces or spec.needs_handler(engine.version))
     way, needed = _choose_way_back(known, stays=stays)
     steps: tuple[Step, ...] = tuple(each for each in way.writes if each.before != each.after)
     if way.reload is not None:  # whatever dockerd has by now: somebody may have told it more since we asked

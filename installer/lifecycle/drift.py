@@ -153,13 +153,13 @@ def decide(
         return Decision(Action.NOTHING)
     if policy is Drift.IGNORE:
         return Decision(Action.IGNORE, _reported(drifted, "--drift ignore repairs nothing"))
-    if policy is Drift.REPORT:
+    if not policy.repairs:
         return Decision(Action.REPORT, _reported(drifted, "--drift report only tells"))
     if drifted.theirs:
         return Decision(Action.REPORT, _taken_over(drifted))
     if drifted.removed:
         return Decision(Action.REPORT, _not_ours_alone(drifted.removed))
-    if drifted.engines and policy is not Drift.REPAIR:
+    if drifted.engines and not policy.restarts:
         return Decision(Action.REPORT, _reported(drifted, _reload_needed(drifted.engines)))
     recent = recent_repairs(repairs, now_s)
     counts = {thing: recent.get(thing, ()) for thing in drifted.things}

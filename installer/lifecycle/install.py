@@ -27,7 +27,7 @@ from installer.lifecycle.uninstall import node_stops, open_ledger, opened_by_run
 from installer.lifecycle.watching import Watch
 from installer.metrics import snapshot as monitoring
 from installer.model.files import File, Meta
-from installer.model.options import OnExit, Options, RestartMode, Wish
+from installer.model.options import Options, RestartMode, Wish
 from installer.model.steps import Part, Reload
 from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
@@ -135,7 +135,7 @@ def first_install(options: Options) -> Exit:
     with opened_by_run(host, options, signals.check) as ledger:
         try:
             with internal_errors():
-                plan = _install(host, options, ledger, undo_follows=options.on_exit is OnExit.UNDO)
+                plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
                 installed = True
                 _answer(looks.conclude_install(_work(host, options, ledger), plan))
                 log.info("waiting for a signal")
@@ -247,7 +247,7 @@ def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) 
         options,
         held=lambda: ledger.held,
         plan=plan,
-        carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit is OnExit.UNDO),
+        carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
         publish=partial(_publish, host, options, ledger),
         withdraw=partial(ready.remove, host, options.ready_file),
         withdraw_stale=partial(gpus.withdraw_stale, host, options, ledger),

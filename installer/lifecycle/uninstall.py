@@ -35,7 +35,7 @@ from installer.metrics import snapshot as monitoring
 from installer.model.engine_spec import Api
 from installer.model.facts import Facts, names_of
 from installer.model.files import File, Meta
-from installer.model.options import InUse, OnExit, Options, RestartMode
+from installer.model.options import Options, RestartMode
 from installer.model.paths import Layout
 from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
@@ -114,7 +114,7 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         facts = probe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
             facts = probe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
-        if facts.running and options.in_use is InUse.WAIT:
+        if facts.running and options.in_use.waits:
             facts = _awaited(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
@@ -225,7 +225,7 @@ def _stop(host: Host, options: Options, ledger: Ledger, until_s: float) -> bool:
         log.info("everything kept", reason="the node is going down")
         return False
     remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
-    if options.on_exit is OnExit.KEEP:
+    if not options.on_exit.undoes:
         log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
     elif handover.await_next_run(host, ledger.lock):
         log.info("everything kept", reason="the next run takes over")

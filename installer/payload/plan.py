@@ -10,7 +10,7 @@ from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import Facts, names_of
 from installer.model.files import Copy, Entry, Kind, PayloadFile, Symlink, Text
-from installer.model.options import InUse, Options
+from installer.model.options import Options
 from installer.model.paths import VERSIONS
 from installer.model.record import NAME, Record, ToolkitRow
 from installer.model.steps import (
@@ -196,7 +196,7 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     if needed:
         return Part(ID, rows=Record(toolkit=row))
     if facts.running and row is not None:
-        return _stand_ins(facts, row) if options.in_use is InUse.FORCE else Part(ID, rows=Record(toolkit=row))
+        return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
     steps = [*_removal(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
     why = ["nothing names it any more"] * len(steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
