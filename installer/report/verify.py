@@ -29,7 +29,7 @@ from installer.model.options import Options
 from installer.model.record import EngineRow, Record
 from installer.model.typed_json import dumps
 from installer.payload.wrapper import real_name
-from installer.report.doctor.read_node import driver
+from installer.report.doctor.read_node import read_driver
 
 SCHEMA: Final = 1
 OK, BAD = "ok", "bad"
@@ -114,7 +114,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
 
 def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Proof]:
     """Yield what each of our runtimes proves; an engine that its owner has stopped is not asked."""
-    there = driver(host, PurePosixPath(driver_root(host, options)[0]))
+    there = read_driver(host, PurePosixPath(driver_root(host, options)[0]))
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     tools = shell_of(host)
     for row in record.engines:

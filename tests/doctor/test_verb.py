@@ -12,7 +12,7 @@ import pytest
 from installer.change.ledger import dumps
 from installer.model.record import CdiRow, Record
 from installer.nri.plugin import State, publish
-from installer.report.doctor import CHECKS, document
+from installer.report.doctor.table import CHECKS, document
 from tests.doctor import golden
 from tests.support.golden import golden as golden_text
 from tests.support.tree import Aspect, tree
