@@ -166,12 +166,12 @@ def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(site
 
 def test_a_run_that_goes_wrong_behind_its_install_says_that_all_is_in_place(site: Site) -> None:
     before = site.tree()
-    _break(site, "lifecycle/install.py", "_publish")
+    _break(site, "lifecycle/readiness.py", "publish_check")
 
     done = _call(site, "run")
 
     assert done.returncode == 4, done.stderr
-    _asks_for_a_report(done.stderr, "lifecycle/install.py")
+    _asks_for_a_report(done.stderr, "lifecycle/readiness.py")
     assert (site.root / LEDGER).exists()
     assert not (site.root / PIDFILE).exists()
     assert site.call("uninstall").returncode == 0

@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of, value_at
 from installer.engines.containerd.tables import own_import
 from installer.errors import InstallerError
-from installer.model.engine_spec import OUR_BINARIES, DropIns, is_ours, leaves
+from installer.model.engine_spec import OUR_BINARIES, DropInKind, is_ours, leaves
 from installer.model.facts import EngineState, Facts
 from installer.model.files import Kind
 from installer.model.options import Options
@@ -59,7 +59,7 @@ class _Leftovers:
         # NVIDIA's as a whole; nvidia-ctk writes others to the same path.
         self.drop_ins = {path for path, found in self.runtimes.items() if found and path.stem == DROP_IN}
         if ours and facts.toolkit.kind is Kind.ABSENT:  # not even our link is left to tell whose they are
-            usual = ENGINES[engine.name].drop_in
+            usual = ENGINES[engine.name].drop_ins.usual
             for path in [each for each in self.drop_ins if each != (usual or each) or self.holds_more(each)]:
                 del self.trees[path]
 
@@ -122,8 +122,8 @@ class _Leftovers:
 
     def imports(self, tree: Tree) -> Iterator[Edit]:
         """Yield the imports that are our own for a drop-in, or that take nothing but NVIDIA's drop-ins."""
-        imports = tree.get("imports")
-        if ENGINES[self.engine.name].drop_ins is not DropIns.IMPORTED or not isinstance(imports, list):
+        imports, kind = tree.get("imports"), ENGINES[self.engine.name].drop_ins.kind
+        if kind is not DropInKind.IMPORTED or not isinstance(imports, list):
             return
         config = self.engine.config
         own = {own_import(path) for path in self.trees if self.runtimes[path] and path != config}

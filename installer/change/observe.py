@@ -144,53 +144,49 @@ def probe_install(host: Host, options: Options, record: Record, patience_s: floa
     layout, source, former = options.layout, options.toolkit_source, record
     record = _list_held(host, options, former)
     sums, version_in_place = sums_of(source), in_place(host, layout)
-    # Hashing the payload and asking the engines wait for different things.
-    with (
-        read_artifacts(source, sums) as artifacts,
-        ask_version(source, sums) as version,
-        digests_below(host, version_in_place, noted_digests(host, version_in_place)) as digests,
-    ):
-        found = running_engines(host, options, record, patience_s)
-        engines, unused = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
-        if options.restart_mode is RestartMode.WHEN_IDLE:
-            engines = with_creating(host, engines)
-        # Read once: whose it is and what is replaced are the same text, also where it is written meanwhile.
-        by_cdi = mode_of(engines, record, options)[0].by_cdi
-        gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
-        cdi = _read_cdi(host, options, engines, record, gpu_file)
-        changed = () if by_cdi else engines
-        targets = {path for engine in changed for path in targets_of(engine)} | gpu_file.keys()
-        targets |= {options.cdi.path} if options.cdi is not None else set()
-        linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
-        driver, notes = driver_root(host, options)
-        paths = {options.cdi.path} if options.cdi is not None else set()
-        contents = _read_configs(host, record, engines, paths) | gpu_file
-        node = _Node(host, options, former, record, engines, contents)
-        obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
-        running = in_use(host, layout, record, engines)[0]
-        payload = artifacts()
-        scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
-        return node.facts(
-            writes={*targets, *linked},
-            digests=digests(),
-            payload=PayloadFacts(
-                payload,
-                frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
-                version(),
-                host.free_bytes(options.install_dir),
-                machine(),
-            ),
-            driver=DriverFacts(
-                driver, host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE, is_suse(host)
-            ),
-            cdi=cdi,
-            containers=ContainerFacts(running),
-            targets=led_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
-            refused=found.refused,
-            unwritable=unwritable(host, targets),
-            obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops(host, options, payload)),
-            notes=(*found.notes, *unused, *notes),
-        )
+    found = running_engines(host, options, record, patience_s)
+    engines, unused = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
+    if options.restart_mode is RestartMode.WHEN_IDLE:
+        engines = with_creating(host, engines)
+    # Read once: whose it is and what is replaced are the same text, also where it is written meanwhile.
+    by_cdi = mode_of(engines, record, options)[0].by_cdi
+    gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
+    cdi = _read_cdi(host, options, engines, record, gpu_file)
+    changed = () if by_cdi else engines
+    targets = {path for engine in changed for path in targets_of(engine)} | gpu_file.keys()
+    targets |= {options.cdi.path} if options.cdi is not None else set()
+    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
+    driver, notes = driver_root(host, options)
+    paths = {options.cdi.path} if options.cdi is not None else set()
+    contents = _read_configs(host, record, engines, paths) | gpu_file
+    node = _Node(host, options, former, record, engines, contents)
+    obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
+    running = in_use(host, layout, record, engines)[0]
+    payload = read_artifacts(source, sums)
+    scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
+    return node.facts(
+        writes={*targets, *linked},
+        digests=digests_below(host, version_in_place, noted_digests(host, version_in_place))
+        if version_in_place
+        else {},
+        payload=PayloadFacts(
+            payload,
+            frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
+            ask_version(source, sums),
+            host.free_bytes(options.install_dir),
+            machine(),
+        ),
+        driver=DriverFacts(
+            driver, host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE, is_suse(host)
+        ),
+        cdi=cdi,
+        containers=ContainerFacts(running),
+        targets=led_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
+        refused=found.refused,
+        unwritable=unwritable(host, targets),
+        obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops(host, options, payload)),
+        notes=(*found.notes, *unused, *notes),
+    )
 
 
 def _read_cdi(

@@ -121,7 +121,7 @@ def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
                     yield word
         # CRI-O looks for the program of a runtime without one by the name of that.
         for engine in ENGINES.values():
-            runtimes = engine.named(tree) if engine.named else {}
+            runtimes = engine.read_runtimes(tree) if engine.read_runtimes else {}
             yield from (name for name, program in runtimes.items() if not program and "/" not in name)
 
 

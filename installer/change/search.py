@@ -148,7 +148,7 @@ class Search(Struct, frozen=True):
             remedy = f"correct that, stop or restart {unit}"
             for name, program in flags_of(row, seen.cmdline, {}).runtimes.items():
                 yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-            engine = EngineState(row.name, row.config, row.drop_in, None, (), row.socket, unit)
+            engine = EngineState(row.name, row.config, row.drop_ins.usual, None, (), row.socket, unit)
             with suppress(InstallerError):
                 engine = with_places(host, engine, seen.cmdline, Places())
                 files = contents_of(host, with_readable_configs(host, row, engine).files)
@@ -302,9 +302,9 @@ def _list_configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[st
         if engine.finds:
             continue
         place = places.get(engine.name, Places())
-        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
+        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_ins.usual
         found = [config, *([drop_in] if drop_in else ()), *copies_of(host, engine)]
-        for directory in filter(None, (config.parent, config.parent / "conf.d", engine.drop_in_dir)):
+        for directory in filter(None, (config.parent, config.parent / "conf.d", engine.drop_ins.directory)):
             with suppress(InstallerError):
                 beside = (directory / name for name in host.names(directory))
                 found += [path for path in beside if path.suffix in CONFIG_SUFFIXES]
