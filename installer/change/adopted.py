@@ -18,7 +18,7 @@ from installer.model.facts import EngineState, Facts
 from installer.model.files import Kind
 from installer.model.options import Options
 from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
-from installer.model.steps import Part, rows_of
+from installer.model.steps import Part, sum_rows
 from installer.payload.plan import ADOPTED
 
 ID: Final = "adopted"
@@ -27,7 +27,7 @@ MANY: Final = "*.toml"  # what NVIDIA's tool adds to containerd's imports
 OURS: Final = f"{DROP_IN}*.toml"  # and what we add
 
 
-def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
+def find_leftovers(facts: Facts, options: Options, *, ours: bool = False) -> Part:
     """Return rows for what is NVIDIA's: runtimes that start its toolkit, drop-ins and imports, its directory.
 
     They are what an undo takes back, with a note for each.
@@ -37,9 +37,9 @@ def adoption(facts: Facts, options: Options, *, ours: bool = False) -> Part:
     parts = [
         _Leftovers(engine, facts, options.layout.toolkit, ours=ours).as_part() for engine in facts.engines
     ]
-    rows, found = rows_of(parts), [note for part in parts for note in part.notes]
+    rows, found = sum_rows(parts), [note for part in parts for note in part.notes]
     toolkit = None
-    # Its installer writes that config in any case: without it, and unused, a directory is somebody else's.
+    # Its installer writes that config in any case: without it, and unused, a directory is an administrator's.
     if facts.toolkit.kind is Kind.DIRECTORY and (rows.engines or facts.toolkit.config is not None):
         found.append(str(options.layout.toolkit))
         toolkit = ToolkitRow(ADOPTED, None, facts.toolkit.config or "")
@@ -68,15 +68,15 @@ class _Leftovers:
         engine, configs, found = self.engine, [], []
         runtimes: dict[str, PurePosixPath] = {}
         for path, tree in self.trees.items():
-            theirs = self.runtimes[path]
-            runtimes |= {key[-1]: binary for key, binary in theirs.items()}
+            started = self.runtimes[path]
+            runtimes |= {key[-1]: binary for key, binary in started.items()}
             if path in self.drop_ins and not self.ours:
                 configs.append(self.whole(path))
                 found.append(f"{path} as a whole")
-            elif edits := (*self.edits(tree, (*theirs, *self.beside(path))), *self.imports(tree)):
+            elif edits := (*self.edits(tree, (*started, *self.beside(path))), *self.imports(tree)):
                 syntax = syntax_of(path, text_of(self.facts.contents[path], path), engine.name)
                 configs.append(ConfigRow(engine.name, path, syntax, None, (), edits))
-                names = ", ".join(sorted(key[-1] for key in theirs)) or "an import"
+                names = ", ".join(sorted(key[-1] for key in started)) or "an import"
                 found.append(f"{names} in {path}")
         hooks = tuple(path for path in engine.hooks if _is_hook(self.facts, path, self.toolkit))
         configs += [self.whole(path) for path in hooks]
@@ -105,11 +105,11 @@ class _Leftovers:
             for key, _ in leaves(self.trees[path])
         )
 
-    def edits(self, tree: Tree, theirs: tuple[Key, ...]) -> Iterator[Edit]:
+    def edits(self, tree: Tree, keys: tuple[Key, ...]) -> Iterator[Edit]:
         """Yield what NVIDIA's tool did to a file that is not its own, as far as it can be told."""
-        for parent in {key[:depth] for key in theirs for depth in range(1, len(key))}:
+        for parent in {key[:depth] for key in keys for depth in range(1, len(key))}:
             yield Edit(parent, None, "{}")
-        for key in theirs:
+        for key in keys:
             default = (*key[:-2], ENGINES[self.engine.name].default_key)
             if value_at(tree, default) == key[-1]:
                 yield Edit(default, None, json.dumps(key[-1]))
@@ -130,18 +130,18 @@ class _Leftovers:
         for pattern in (each for each in imports if isinstance(each, str)):
             place = PurePosixPath(pattern)
             taken = {path for path in self.engine.files if path.parent == place.parent} - {config}
-            theirs = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
-            if place in own if self.ours else theirs:
+            of_drop_ins = place.name in {MANY, OURS} and taken and taken <= self.drop_ins
+            if place in own if self.ours else of_drop_ins:
                 yield Edit(("imports",), None, json.dumps(pattern), member=True)
 
 
-def left_theirs(facts: Facts, options: Options) -> Part:
+def find_taken_over(facts: Facts, options: Options) -> Part:
     """Return what an undo leaves to another installer whose toolkit stands in the place of ours."""
     notes = []
     for path in sorted(facts.contents) if facts.toolkit.theirs else ():
         with suppress(InstallerError):  # what no engine could read makes it start nothing
-            theirs = _list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
-            if names := ", ".join(sorted({key[-1] for key, _ in theirs})):
+            runtimes = _list_runtimes(tree_of(facts.contents[path], path), options.layout.toolkit)
+            if names := ", ".join(sorted({key[-1] for key, _ in runtimes})):
                 notes.append(
                     f"left {names} in {path}: another installer has put its toolkit in the place of ours, "
                     "and they start that; toolkit-installer uninstall --adopt removes both"
@@ -153,23 +153,23 @@ def left_theirs(facts: Facts, options: Options) -> Part:
     return Part(ID, notes=tuple(notes))
 
 
-def left_alone(facts: Facts, options: Options) -> Iterator[str]:
+def find_packages(facts: Facts, options: Options) -> Iterator[str]:
     """Yield the runtimes that start NVIDIA's binaries elsewhere, as nvidia-ctk sets them up for packages."""
     for path in (path for engine in facts.engines for path in engine.files):
         tree = tree_of(facts.contents[path], path)
-        theirs = dict(_list_runtimes(tree, options.layout.toolkit))
+        known = dict(_list_runtimes(tree, options.layout.toolkit))
         for key, value in leaves(tree):
-            if is_ours(value) and RUNTIMES in key and not any(key[: len(their)] == their for their in theirs):
+            if is_ours(value) and RUNTIMES in key and not any(key[: len(each)] == each for each in known):
                 yield f"{key[key.index(RUNTIMES) + 1]} in {path}: it starts {value}"
 
 
 def _is_hook(facts: Facts, path: PurePosixPath, toolkit: PurePosixPath) -> bool:
     """Tell whether an OCI hook is a program of the toolkit: without that no container would start."""
     try:
-        said = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
-    except InstallerError:  # nobody could make anything of it
+        program = value_at(tree_of(facts.contents[path], path), ("hook", "path"))
+    except InstallerError:  # no engine could read it
         return False
-    return isinstance(said, str) and PurePosixPath(said).is_relative_to(toolkit)
+    return isinstance(program, str) and PurePosixPath(program).is_relative_to(toolkit)
 
 
 def _list_runtimes(tree: Tree, toolkit: PurePosixPath) -> Iterator[tuple[Key, PurePosixPath]]:

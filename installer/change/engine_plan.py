@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.choice import Choice, TakesUp, choose, defaults, others
-from installer.change.references import leads_into, with_named
+from installer.change.gate import Choice, TakesUp, choose, expect_defaults, expect_others
+from installer.change.references import leads_into, remember_named
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import (
     DEFAULT,
@@ -26,7 +26,7 @@ from installer.model.facts import EngineState, Facts
 from installer.model.options import Options, RestartMode
 from installer.model.paths import DEFAULT_INSTALL_DIR
 from installer.model.record import ConfigRow, EngineRow, Record, Saved
-from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, id_of
+from installer.model.steps import TRY_AGAIN, FindRuntimes, Part, Reload, Step, WriteConfig, name_part
 
 
 def choices(
@@ -38,7 +38,7 @@ def choices(
         try:
             chosen.append(choose(engine, entries, facts, options, ask))
         except InstallerError as error:
-            refused.append(Part(id_of(engine.name), obstacles=(error,), refused=True))
+            refused.append(Part(name_part(engine.name), obstacles=(error,), refused=True))
     return tuple(chosen), tuple(refused)
 
 
@@ -46,9 +46,9 @@ def find_runtimes(choice: Choice) -> Part:
     """Return the look whether the engine finds our programs, ahead of the first config of any engine."""
     name = choice.engine.name
     if not choice.way.writes or choice.takes_up not in {TakesUp.NOW, TakesUp.LATER}:
-        return Part(id_of(name))
+        return Part(name_part(name))
     step = FindRuntimes(name, tuple(entry.binary for entry in choice.reload.present))
-    return Part(id_of(name), (step,), ("its config is going to name them",))
+    return Part(name_part(name), (step,), ("its config is going to name them",))
 
 
 def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, options: Options) -> Part:
@@ -72,24 +72,24 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
     later = choice.takes_up is TakesUp.LATER
     restarting = (*choice.steps, choice.reload) if later else choice.steps
     refused = reloading.refused(engine, restarting, choice.after, facts)
-    told = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
+    is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
     pending = reloading.not_idle(engine, engine.creating) if later else row.pending
     return Part(
-        id_of(engine.name),
+        name_part(engine.name),
         choice.steps,
         tuple(reloading.reasons_of_install(choice.steps, choice.way.changes, choice.engine, facts.held)),
-        Record((), None, (row,), tuple(with_named((each for each, _ in rows), facts, options.layout))),
+        Record((), None, (row,), tuple(remember_named((each for each, _ in rows), facts, options.layout))),
         backups=tuple(original for _, original in rows if original is not None),
         notes=(
             *decision.notes,
-            *(reloading.stale_runtimes(engine, choice.after, choice.names) if told else ()),
+            *(reloading.stale_runtimes(engine, choice.after, choice.names) if is_known else ()),
             *reloading.stale(engine, facts, entries),
             *([f"{row.name}, pending: {pending}"] if pending else []),
         ),
         obstacles=(
             *_refuse_silent(choice),
             *_refuse_options(engine, options),
-            # What stands against any install already is not told again.
+            # What stands against any install stands in the plan once.
             *(error for error in refused if error not in facts.obstacles),
         ),
     )
@@ -212,7 +212,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     stays = used and (not options.in_use.forces or spec.needs_handler(engine.version))
     way, needed = _choose_way_back(undoing, stays=stays)
     steps: Sequence[Step] = way.changes
-    if way.reload is not None:  # whatever dockerd has: it may have been told more since we asked
+    if way.reload is not None:  # whatever dockerd has: it may have read more since we asked
         steps = reloading.take_up(way.writes, way.reload, None, engine)
     held = Record(configs=tuple(_keep_named(way, steps)))
     if used or needed:
@@ -223,7 +223,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
         )
     dead = _explain_death(engine, way)
     return Part(
-        id_of(row.name),
+        name_part(row.name),
         tuple(steps),
         tuple(reloading.reasons_of_undo(steps, engine)),
         held,
@@ -370,11 +370,11 @@ def _refuse_texts(row: EngineRow, way: WayBack, reason: str) -> InstallerError:
 def _list_files_naming(engine: EngineState, way: WayBack, facts: Facts, default: str) -> str:
     """Return the files that name the default runtime; a value that is put together stands in none."""
     texts = {**present(engine, facts), **{write.path: write.after for write in way.writes}}
-    said = (ENGINES[engine.name].default_key, default)
+    wanted = (ENGINES[engine.name].default_key, default)
     naming = (
         path
         for path, file in texts.items()
-        if any((key[-1], value) == said for key, value in leaves(tree_of(file, path)))
+        if any((key[-1], value) == wanted for key, value in leaves(tree_of(file, path)))
     )
     return ", ".join(map(str, naming))
 
@@ -396,7 +396,7 @@ def _is_due(undoing: _Undo, way: WayBack, reload: Reload) -> bool:
     # what we wanted before we came has nothing to read.
     if not way.writes or undoing.options.restart_mode is RestartMode.NONE:
         return False
-    # One that comes up neither way has nothing to reload, and its owner has to be told why.
+    # One that comes up neither way has nothing to reload, and a note says why.
     if engine.stopped or _explain_death(engine, way):
         return False
     if engine.serving is None or (engine.outdated and not never_read):
@@ -437,6 +437,6 @@ def _plan_reload(undoing: _Undo, way: WayBack) -> Reload:
     present = tuple(each for each in entries if binaries.get(each.name) == str(each.binary))
     absent = tuple(each for each in entries if each not in present)
     unwanted = {each.name for each in entries} - {after.default} if after and way.demoted else set()
-    wanted = defaults(engine, after, dict(row.runtimes)) if after and not way.demoted else frozenset()
-    neighbours = others(engine, way.after, _list_ours(row, way))
+    wanted = expect_defaults(engine, after, dict(row.runtimes)) if after and not way.demoted else frozenset()
+    neighbours = expect_others(engine, way.after, _list_ours(row, way))
     return Reload(row.name, present, absent, frozenset(unwanted), neighbours, wanted)

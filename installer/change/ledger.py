@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from installer.change import published
 from installer.engines import ENGINES
+from installer.engines.config_files import usual_configs
 from installer.engines.write_config import missing_above
 from installer.errors import InstallerError, StoppedError, UndoIncompleteError
 from installer.host.events import internal_errors
@@ -57,8 +58,8 @@ def read_record(host: Host, layout: Layout) -> Record | None:
         ) from error
 
 
-def ledger_lost(host: Host, layout: Layout) -> bool:
-    """Tell whether somebody has removed the ledger: its directory comes and goes with it, in one rename."""
+def is_ledger_lost(host: Host, layout: Layout) -> bool:
+    """Tell whether the ledger was removed: its directory comes and goes with it, in one rename."""
     return not host.exists(layout.ledger) and bool(set(host.names(layout.home)) - {LOCK})
 
 
@@ -98,7 +99,7 @@ class Ledger:
             held = read_record(host, layout) or Record()
             restore_access(host, layout, held)
             # Where the ledger is lost, its saved copies go out of the way of the rows to come.
-            for name in host.names(layout.backups) if ledger_lost(host, layout) else ():
+            for name in host.names(layout.backups) if is_ledger_lost(host, layout) else ():
                 host.make_directory(layout.unclaimed, 0o700)
                 host.rename(layout.backups / name, layout.unclaimed / name)
         except Exception:
@@ -129,7 +130,7 @@ class Ledger:
     def save(self, files: Iterable[File]) -> None:
         """Put the bytes of ``files`` beside the ledger, by digest."""
         for file in files:
-            if saved_copy(self._host, self._layout, Saved(file.digest, file.meta)) is None:
+            if read_saved(self._host, self._layout, Saved(file.digest, file.meta)) is None:
                 backup = self._layout.backups / file.digest
                 self._host.make_directory(self._layout.backups, 0o700)
                 if self._host.link_target(backup) is not None:  # replace would write where it leads
@@ -161,7 +162,7 @@ class Ledger:
 
         The last of them lose their names in one rename, so that no directory of ours is ever
         without the ledger that says whose it is, and no row without the saved copy that it names.
-        Nothing is written: a full disk keeps nobody from getting rid of us.
+        Nothing is written: we can be removed from a full disk.
 
         Raises:
             InstallerError: something that is not ours is among them.
@@ -192,8 +193,6 @@ class Ledger:
         unclaimed = self._layout.unclaimed
         if not self._host.exists(unclaimed):
             return
-        from installer.engines.config_files import usual_configs
-
         usual = {path for engine in ENGINES.values() for path in usual_configs(self._host, engine)}
         for path in usual | {row.path for row in self.held.configs}:
             with suppress(InstallerError):  # what cannot be read is none of them
@@ -251,8 +250,7 @@ def _release(ledger: Ledger) -> None:
 def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath]) -> None:
     """Remove ``top`` with all below it, and the directories of ``made`` above that hold nothing else.
 
-    In one rename, as far as that goes: one that somebody has moved, and linked to, goes where it is by now,
-    and then the link.
+    In one rename, as far as that goes: one that was moved, and linked to, goes where it is, then the link.
     """
     above = list(made)
     while above and host.names(above[0]) == (top.name,):
@@ -266,7 +264,7 @@ def _remove_upwards(host: Host, top: PurePosixPath, made: Iterable[PurePosixPath
             host.remove_directory(path)
 
 
-def saved_copy(host: Host, layout: Layout, saved: Saved | None) -> File | None:
+def read_saved(host: Host, layout: Layout, saved: Saved | None) -> File | None:
     """Return a file as it was saved; None where there was none, or the copy is missing or is not that."""
     with suppress(InstallerError):  # something else has its name
         file = host.read(layout.backups / saved.digest) if saved else None
@@ -277,7 +275,7 @@ def saved_copy(host: Host, layout: Layout, saved: Saved | None) -> File | None:
 
 def is_lost(host: Host, layout: Layout, row: ConfigRow) -> bool:
     """Tell whether the copy of what was there before us is missing or damaged."""
-    return row.original is not None and saved_copy(host, layout, row.original) is None
+    return row.original is not None and read_saved(host, layout, row.original) is None
 
 
 def _make_home(host: Host, layout: Layout, check: Callable[[], None]) -> None:
@@ -334,7 +332,7 @@ def loads(content: bytes) -> Record:
     if isinstance(rows, dict):
         if (version := rows.pop("version", None)) != VERSION:
             raise ValueError(f"it is of version {version!r:.20}, and {VERSION} is known here")
-        rows.pop("former", None)  # of 0.2.0: what an undo had taken, which nobody asks for any more
+        rows.pop("former", None)  # of 0.2.0: what an undo had taken, which has no reader
     held = typed(rows, Record, _path)
     owners = {row.engine for row in held.configs}
     for name in (*({*held.served} - {*ENGINES}), *(owners - {*ENGINES, OWNER, nri.ID})):

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from installer.cdi.device_nodes import absent_nodes, held_node
 from installer.cdi.generate import gpu_specification, management_specification
 from installer.cdi.mode import SPECIFICATION, mode_of
-from installer.change.ledger import saved_copy
-from installer.change.search import Search, find_moved, loops
+from installer.change.ledger import read_saved
+from installer.change.search import Search, find_loops, find_moved
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
@@ -73,24 +73,27 @@ class _Node(Struct, frozen=True):
         self,
         *,
         writes: Collection[PurePosixPath] = (),
-        digests: Mapping[PurePosixPath, str] | None = None,
+        deep: bool = False,
         seeks_references: bool = False,
         **of_verb: Any,
     ) -> Facts:
-        """Return the facts: what every verb depends on, and what is ``of_verb`` alone."""
+        """Return the facts: what every verb depends on, and what is ``of_verb`` alone.
+
+        ``deep`` hashes the payload in place; ``writes`` are files besides the ledger's that may be written.
+        """
         host, layout, rows = self.host, self.options.layout, self.record.configs
         relinked = linked_since(host, rows)
         search = Search(host, layout, self.engines, self.contents, self.record)
         references = tuple(search.find_references()) if seeks_references else ()
         links, returning = search.follow_links(references)
-        originals = {row.path: saved_copy(host, layout, row.original) for row in rows}
+        originals = {row.path: read_saved(host, layout, row.original) for row in rows}
         return Facts(
             # Such a link goes with our file.
             tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines),
             self.contents,
             originals,
             frozenset(missing_above(host, writes or {row.path for row in rows})),
-            self._read_toolkit(digests or {}),
+            self._read_toolkit(deep=deep),
             self.record,
             lost=frozenset(row.path for row in rows if row.original and originals[row.path] is None),
             relinked=relinked,
@@ -100,8 +103,9 @@ class _Node(Struct, frozen=True):
             **of_verb,
         )
 
-    def _read_toolkit(self, digests: Mapping[PurePosixPath, str]) -> ToolkitFacts:
+    def _read_toolkit(self, *, deep: bool) -> ToolkitFacts:
         host, layout, former = self.host, self.options.layout, self.former
+        place = find_version_in_place(host, layout) if deep else None
         config = host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
         theirs = self.record.toolkit is None and is_theirs(host, layout)
@@ -115,7 +119,7 @@ class _Node(Struct, frozen=True):
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
             defaults=former_defaults(former) if theirs else {},
-            digests=digests,
+            digests=digests_below(host, place, noted_digests(host, place)) if place else {},
         )
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:
@@ -135,15 +139,13 @@ class _Node(Struct, frozen=True):
                 yield error
 
 
-def probe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
+def observe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
     """Return everything that an install depends on; an engine that has crashed is waited for ``patience_s``.
 
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    layout, source, former = options.layout, options.toolkit_source, record
-    record = _list_held(host, options, former)
-    sums, version_in_place = sums_of(source), in_place(host, layout)
+    former, record = record, _list_held(host, options, record)
     found = running_engines(host, options, record, patience_s)
     engines, unused = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
     if options.restart_mode is RestartMode.WHEN_IDLE:
@@ -152,41 +154,40 @@ def probe_install(host: Host, options: Options, record: Record, patience_s: floa
     by_cdi = mode_of(engines, record, options)[0].by_cdi
     gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
     cdi = _read_cdi(host, options, engines, record, gpu_file)
-    changed = () if by_cdi else engines
-    targets = {path for engine in changed for path in targets_of(engine)} | gpu_file.keys()
-    targets |= {options.cdi.path} if options.cdi is not None else set()
-    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
-    driver, notes = driver_root(host, options)
-    paths = {options.cdi.path} if options.cdi is not None else set()
-    contents = _read_configs(host, record, engines, paths) | gpu_file
+    specifications = {options.cdi.path} if options.cdi is not None else set()
+    targets = {path for engine in engines for path in targets_of(engine)} if not by_cdi else set()
+    targets |= specifications | gpu_file.keys()
+    contents = _read_configs(host, record, engines, specifications) | gpu_file
     node = _Node(host, options, former, record, engines, contents)
     obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
-    running = in_use(host, layout, record, engines)[0]
-    payload = read_artifacts(source, sums)
-    scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
+    running = in_use(host, options.layout, record, engines)[0]
+    payload = _read_payload(host, options)
+    driver, notes = driver_root(host, options)
+    ldconfig_real = host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE
+    loops = find_loops(host, options, payload.artifacts)
     return node.facts(
-        writes={*targets, *linked},
-        digests=digests_below(host, version_in_place, noted_digests(host, version_in_place))
-        if version_in_place
-        else {},
-        payload=PayloadFacts(
-            payload,
-            frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
-            ask_version(source, sums),
-            host.free_bytes(options.install_dir),
-            machine(),
-        ),
-        driver=DriverFacts(
-            driver, host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE, is_suse(host)
-        ),
+        writes=targets | {host.resolve(path) for path in targets if host.link_target(path) is not None},
+        deep=True,
+        payload=payload,
+        driver=DriverFacts(driver, ldconfig_real, is_suse(host)),
         cdi=cdi,
         containers=ContainerFacts(running),
-        targets=led_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
+        targets=led_elsewhere(host, targets.union(*(engine.files for engine in engines))),
         refused=found.refused,
         unwritable=unwritable(host, targets),
-        obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops(host, options, payload)),
+        obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops),
         notes=(*found.notes, *unused, *notes),
     )
+
+
+def _read_payload(host: Host, options: Options) -> PayloadFacts:
+    source = options.toolkit_source
+    sums = sums_of(source)
+    artifacts = read_artifacts(source, sums)
+    scripts = {artifact.interpreter for artifact in artifacts if artifact.interpreter is not None}
+    absent = frozenset(path for path in scripts if host.kind(path) is not Kind.FILE)
+    free_bytes = host.free_bytes(options.install_dir)
+    return PayloadFacts(artifacts, absent, ask_version(source, sums), free_bytes, machine())
 
 
 def _read_cdi(
@@ -209,7 +210,7 @@ def _read_cdi(
     )
 
 
-def probe_adoption(host: Host, options: Options) -> Facts:
+def observe_adoption(host: Host, options: Options) -> Facts:
     """Return everything that tells what NVIDIA's own installer left.
 
     Raises:
@@ -223,7 +224,7 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     return _Node(host, options, record, record, engines, contents).facts(notes=found.notes)
 
 
-def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
+def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
     """Return everything that an undo depends on: what the ledger names, and nothing else.
 
     An engine that is between two lives is waited for as long as it takes, ``awaits_s`` at most.
@@ -279,7 +280,7 @@ def _read_configs(
     return contents_of(host, {*more, *of_engines, *(row.path for row in record.configs)})
 
 
-def in_place(host: Host, layout: Layout) -> PurePosixPath | None:
+def find_version_in_place(host: Host, layout: Layout) -> PurePosixPath | None:
     """Return the directory of the version of ours that the toolkit's name leads to."""
     link = host.link_target(layout.toolkit) or ""
     return layout.install_dir / link if link.startswith(VERSIONS) else None

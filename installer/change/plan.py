@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from installer.cdi import plan as cdi
 from installer.cdi.mode import mode_of
 from installer.change import engine_plan
-from installer.change.adopted import left_theirs
-from installer.change.choice import Choice, TakesUp
-from installer.change.references import references
+from installer.change.adopted import find_taken_over
+from installer.change.gate import Choice, TakesUp
+from installer.change.references import find_references
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import without_us
 from installer.engines.texts import Ask, files_without_us, texts_alone, toolkit_runtimes
@@ -35,10 +35,10 @@ from installer.model.steps import (
     Step,
     WriteConfig,
     WriteSpecification,
-    attempted,
     describe,
-    id_of,
-    rows_of,
+    make_part,
+    name_part,
+    sum_rows,
 )
 from installer.nri import plan as nri
 from installer.payload import plan as toolkit
@@ -147,7 +147,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
             words = [*toolkit_runtimes(now or "")] or words
     low_level = options.low_level or engine_plan.low_level(words, facts, options)
     shipped = FOR_CDI if by_cdi else WHOLE
-    payload = attempted(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
+    payload = make_part(toolkit.ID, lambda: toolkit.install(facts, options, low_level, shipped))
     specification, of_gpus = (
         cdi.install_specification(facts, options),
         cdi.install_gpus(facts, options, reason),
@@ -155,7 +155,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
     plugin = nri.install(facts, options, ask)
     parts = (
         _check_install(facts, {entry.name for entry in entries}),
-        *(Part(id_of(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
+        *(Part(name_part(name), obstacles=(error,), refused=True) for name, error in facts.refused.items()),
         *refused,
         cdi.install_device_nodes(facts, options),
         payload,
@@ -171,7 +171,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 
 
 def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: tuple[Choice, ...]) -> Plan:
-    held, rows, gpus = facts.held, rows_of(parts), observed(facts.cdi).gpus
+    held, rows, gpus = facts.held, sum_rows(parts), observed(facts.cdi).gpus
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
         rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
@@ -224,13 +224,14 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
     for each in facts.engines:
         files = [without_us(path, facts) for path in each.files]
         texts = [file.digest if file else "" for file in files]
-        said: tuple[object, ...] = ()
-        # One that is signalled may have kept what a failed try told it.
+        serves: tuple[object, ...] = ()
+        # One that is signalled may have kept what a failed try made it read.
         if each.serving is not None and ENGINES[each.name].reload is not ReloadMethod.HUP:
-            tables = ((name, flat(one.table)) for name, one in each.serving.handlers.items())
-            said = (each.serving.default, sorted((name, sorted(map(repr, table))) for name, table in tables))
+            handlers = each.serving.handlers.items()
+            tables = sorted((name, sorted(map(repr, flat(one.table)))) for name, one in handlers)
+            serves = (each.serving.default, tables)
         engines.append(
-            (each.name, each.version, each.build, each.unit, each.start, each.config, said, *texts)
+            (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)
         )
     asked = replace(
         options, retry=False, drift=Drift.AUTO, metrics_textfile=None, nfd_features=None, metrics_listen=None
@@ -311,10 +312,10 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     runtime in its place, and an engine keeps the handlers it needs for them; ``in_use`` names them.
     """
     engines = [
-        attempted(id_of(row.name), partial(engine_plan.undo, row, facts, options, ask))
+        make_part(name_part(row.name), partial(engine_plan.undo, row, facts, options, ask))
         for row in facts.held.engines
     ]
-    named = attempted("references", lambda: _find_references(facts, engines, options))
+    named = make_part("references", lambda: _find_references(facts, engines, options))
     first = (*engines, named, _check_undo(facts, options))
     needed = [error for part in first for error in part.needed]
     stays = bool(facts.containers.running or needed)
@@ -326,7 +327,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
         cdi.undo_specifications(facts, stays=stays),
         cdi.undo_device_nodes(facts, stays=stays),
         toolkit.undo(facts, options, needed, engines),
-        left_theirs(facts, options),
+        find_taken_over(facts, options),
         _remove_directories(facts, options, made.rows.directories, stays=stays),
     )
     return _sum_undo(parts, facts, stays=stays)
@@ -334,7 +335,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
 
 def _find_references(facts: Facts, engines: Sequence[Part], options: Options) -> Part:
     """Return what else names the toolkit; where it does the engines are asked again, for what runs counts."""
-    needed = tuple(references(facts, engines, options))
+    needed = tuple(find_references(facts, engines, options))
     kept = {row.name for part in engines for row in part.rows.engines}
     rows = (replace(row, config=None) for row in facts.held.engines if needed and row.name not in kept)
     return Part("references", rows=Record(engines=tuple(rows)), needed=needed)
@@ -354,10 +355,10 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     in_progress, final = held, None
     if steps:
         known = tuple(reloading.knowing_texts_of(rows.values(), steps))
-        in_progress = replace(held, configs=known, directories=rows_of(parts).directories, finished=False)
+        in_progress = replace(held, configs=known, directories=sum_rows(parts).directories, finished=False)
     if stays:
         final = replace(
-            rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left
+            sum_rows(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left
         )
     engines = {each.name: each for each in facts.engines}
     return Plan(parts, in_progress, final, engines, in_use=facts.containers.running, seen=facts.digests)
@@ -402,7 +403,7 @@ def _find_silent(facts: Facts, restart_mode: RestartMode) -> Iterator[InstallerE
 
 
 def _find_defaults(facts: Facts) -> Iterator[InstallerError]:
-    """Yield why an engine that was told by its owner to start all pods with our runtime cannot lose it.
+    """Yield why an engine whose owner has it start all pods with our runtime cannot lose it.
 
     No pod would start any more, that of the next installer included.
     """

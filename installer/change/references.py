@@ -21,7 +21,7 @@ from installer.model.record import ConfigRow
 from installer.model.steps import TRY_AGAIN, Part, Reload, WriteConfig
 
 
-def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
+def find_references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterator[InstallerError]:
     """Yield what else starts a program of the toolkit, which outlives every reference to it.
 
     A file may name what it named before us.
@@ -33,10 +33,10 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
     left |= {row.path for part in parts if part.rows.engines for row in part.in_progress}
     named = (_find_new(path, texts[path], facts, layout) for path in sorted(texts.keys() - left))
     reloaded = {step.engine for step in steps if isinstance(step, Reload)}
-    others = [each for each in facts.references if goes(facts, each.program, layout)]
+    others = [each for each in facts.references if is_removed(facts, each.program, layout)]
     found = (
         *(first for each in named for first in islice(each, 1)),
-        *(each for each in _find_served(facts, reloaded) if goes(facts, each.program, layout)),
+        *(each for each in _find_served(facts, reloaded) if is_removed(facts, each.program, layout)),
         *reversed({each.how: each for each in reversed(others)}.values()),
     )
     for how, program, remedy in ((each.how, each.program, each.remedy) for each in found):
@@ -53,7 +53,7 @@ def leads_into(facts: Facts, value: str, layout: Layout) -> bool:
     return _is_below(facts, value, layout, layout.toolkit.name, layout.home.name)
 
 
-def goes(facts: Facts, value: str, layout: Layout) -> bool:
+def is_removed(facts: Facts, value: str, layout: Layout) -> bool:
     """Tell whether an undo takes the program at a path away: not that of another toolkit in our place.
 
     Nor one that comes back with the directory that stood there before ours.
@@ -72,11 +72,11 @@ def _is_below(facts: Facts, value: str, layout: Layout, *names: str) -> bool:
     )
 
 
-def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
+def remember_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
     """Yield the rows, those of a first install with what their files name of the toolkit by then."""
     for row in rows:
         held = facts.held.config(row.path)
-        programs = programs_named(facts.contents.get(row.path), row.path)
+        programs = list_programs(facts.contents.get(row.path), row.path)
         named = held.named if held else tuple(each for each in programs if leads_into(facts, each, layout))
         yield replace(row, named=named)
 
@@ -89,8 +89,8 @@ def _find_new(path: PurePosixPath, file: File | None, facts: Facts, layout: Layo
     row = facts.held.config(path)
     known = row.named if row is not None else None
     if known is None:  # a ledger of 0.1.0 tells the text alone
-        known = tuple(programs_named(facts.originals.get(path), path))
-    programs = (each for each in programs_named(file, path) if goes(facts, each, layout))
+        known = tuple(list_programs(facts.originals.get(path), path))
+    programs = (each for each in list_programs(file, path) if is_removed(facts, each, layout))
     for program in Counter(programs) - Counter(known):
         yield Reference(f"{path} names", program)
 
@@ -111,7 +111,7 @@ def _find_served(facts: Facts, reloaded: Collection[str]) -> Iterator[Reference]
                 yield Reference(f"{title} serves {name}, which starts", binary, remedy)
 
 
-def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
+def list_programs(file: File | None, path: PurePosixPath) -> Iterator[str]:
     """Yield what a file may mean a program by: any path, and a word where a runtime's program stands."""
     with suppress(InstallerError):
         tree = tree_of(file, path)

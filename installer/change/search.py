@@ -4,20 +4,20 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 
-from installer.change.references import programs_named
+from installer.change.references import list_programs
 from installer.engines import ENGINES, generating
 from installer.engines.command_line import PATH, flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
 from installer.engines.crio.effective import HOOK_DIR
+from installer.engines.links import COMMENT, find_paths, leads_to, list_places
 from installer.errors import InstallerError, Option, Remedy
-from installer.host.devices import size_of
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
 from installer.model.effective import flat
@@ -49,8 +49,6 @@ SUFFIXES: Final = SPEC_SUFFIXES | {".conf", ".toml", ".service"}
 # By which configs name more of them, in the words of Docker, containerd and CRI-O without case.
 SEARCHED_KEYS: Final = frozenset({"cdi-spec-dirs", "cdispecdirs", "hooksdir", "baseruntimespec"})
 MOST_FILES: Final = 4096  # of which the host gives up to 16 MiB each
-SCRIPT_BYTES: Final = 64 << 10
-COMMENT: Final = re.compile(r"(?m)^\s*#.*$")
 TOOLKITS: Final = re.compile(rb"""["'](/[^"'\n]*)/toolkit/nvidia-container-runtime["'.]""")
 CONFIG_SUFFIXES: Final = frozenset({".json", ".toml", ".conf"})  # where drop-ins lie; not config.toml.bak
 PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for each in LINKS))
@@ -82,7 +80,7 @@ class Search(Struct, frozen=True):
         with the toolkit that stood there before ours.
         """
         links: dict[str, PurePosixPath] = {}
-        named = dict.fromkeys((str(self.layout.install_dir), *self._list_programs(references)))
+        named = dict.fromkeys((str(self.layout.install_dir), *self._list_all_programs(references)))
         for value in named:
             for path in self._look_up(value):
                 with suppress(InstallerError):
@@ -109,15 +107,15 @@ class Search(Struct, frozen=True):
     def _search_texts(self) -> Iterator[Reference]:
         """Yield what texts name of the toolkit, and which of its device nodes."""
         nodes = (str(node.path) for node in self.record.nodes)
-        places = (*_places_of_ours(self.host, self.layout), *nodes)
+        places = (*list_places(self.host, self.layout), *nodes)
         for path in islice(self._list_texts(), MOST_FILES):
-            for named in dict.fromkeys(_find_in(text(self.host, path), places)):
+            for named in dict.fromkeys(find_paths(text(self.host, path), places)):
                 yield Reference(f"{path} names", str(named))
 
     def _list_texts(self) -> Iterator[PurePosixPath]:
         """Yield the files, each once, but those that are judged as what they will be.
 
-        A specification of ours that somebody has written anew is theirs.
+        A specification of ours that was written anew is not ours.
         """
         host, now = self.host, self.contents
         specs = {row.path: row.ours for row in self.record.configs if row.engine == OWNER}
@@ -153,7 +151,7 @@ class Search(Struct, frozen=True):
                 engine = with_places(host, engine, seen.cmdline, Places())
                 files = contents_of(host, with_readable_configs(host, row, engine).files)
                 for path in (each for each in files if each not in self.contents):
-                    for program in programs_named(files[path], path):
+                    for program in list_programs(files[path], path):
                         yield Reference(f"{runs} reads {path}, which names", program, remedy)
 
     def _is_known(self, seen: Seen, spec: EngineSpec, unit: str) -> bool:
@@ -186,9 +184,9 @@ class Search(Struct, frozen=True):
         """Return the PATHs by which engines find programs, each once."""
         return tuple(dict.fromkeys((*(path for engine in self.engines for path in engine.paths), PATH)))
 
-    def _list_programs(self, references: Iterable[Reference]) -> Iterator[str]:
+    def _list_all_programs(self, references: Iterable[Reference]) -> Iterator[str]:
         for path, file in self.contents.items():
-            yield from programs_named(file, path)
+            yield from list_programs(file, path)
         yield from (each.program for each in references)
         for engine in self.engines:
             yield from (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
@@ -204,21 +202,7 @@ class Search(Struct, frozen=True):
                 yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
 
 
-def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
-    """Return the file of ours that a path leads to by links, or that a script there names; None for another.
-
-    Raises:
-        InstallerError: somebody who is not root may have placed a link on the way.
-    """
-    home, real = host.resolve(layout.home), host.resolve(path)
-    small = host.kind(real) is Kind.FILE and size_of(host, real) <= SCRIPT_BYTES
-    said = text(host, real) if small else ""
-    named = _find_in(said, _places_of_ours(host, layout)) if said.startswith("#!") else []
-    leads = (real, *map(host.resolve, named))
-    return next((file for file in leads if file.is_relative_to(home)), None)
-
-
-def loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
+def find_loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterator[InstallerError]:
     """Yield which program of the host's is not its own but leads to our toolkit, and so to itself."""
     for artifact in artifacts if options.in_place else ():
         if leads_to(host, artifact.own_path, options.layout) is not None:
@@ -229,27 +213,13 @@ def loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterat
             )
 
 
-def _places_of_ours(host: Host, layout: Layout) -> tuple[str, ...]:
-    both = dict.fromkeys((layout, Layout(host.resolve(layout.install_dir))))
-    return tuple(str(place) for each in both for place in (each.toolkit, each.home))
-
-
-def _find_in(text: str, places: Collection[str]) -> list[PurePosixPath]:
-    """Return the words of a text, YAML, JSON or a script, that are a path below one of these places."""
-    text = text.replace("\\/", "/")
-    if not any(place in text for place in places):
-        return []
-    ours = "|".join(map(re.escape, places))  # which may hold what ends a word
-    words = rf"""(?<![^\s"'=:,;\[({{<|>])(?:{ours})[^\s\0"',:;\[\](){{}}<|>]*"""
-    return [*map(PurePosixPath, re.findall(words, COMMENT.sub("", text)))]
-
-
 def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[PurePosixPath]:
     """Yield the paths that configs name by such a key; a config that no engine could read names none."""
     for config, file in contents.items():
         with suppress(InstallerError):
-            said = (value for key, value in flat(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
-            for each in (each for value in said for each in (value if isinstance(value, list) else [value])):
+            values = (value for key, value in flat(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
+            lists = (value if isinstance(value, list) else [value] for value in values)
+            for each in chain.from_iterable(lists):
                 if isinstance(each, str) and each.startswith("/") and "\0" not in each:
                     yield PurePosixPath(each)
 
@@ -269,7 +239,7 @@ def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePo
 Named = Mapping[PurePosixPath, Mapping[PurePosixPath, str]]
 
 
-def named_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
+def find_toolkits(host: Host, places: Mapping[str, Places]) -> Named:
     """Return the install-dirs that the configs of engines name, by file and engine; no engine is asked."""
     named: dict[PurePosixPath, dict[PurePosixPath, str]] = {}
     for name, path in _list_configs(host, places):

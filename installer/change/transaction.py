@@ -83,7 +83,7 @@ def apply(context: Context, plan: Plan, check: Callable[[], None], *, undo_follo
         if undo_follows and isinstance(error, StoppedError):
             raise
         if isinstance(error, PendingError):
-            # Another restart on top of this one helps nobody, and the plan may be all right.
+            # Another restart on top of this one helps nothing, and the plan may be all right.
             raise UndoIncompleteError(
                 f"finish ({error.problem})", remedy=error.remedy, code=error.code
             ) from error
@@ -203,7 +203,7 @@ def _generate(context: Context, step: steps.WriteSpecification) -> WriteConfig:
 
 
 def _complete(host: Host, final: Record, done: list[Step]) -> Record:
-    """Return the rows with what nobody knew ahead of the steps: a generated text, the inodes of nodes."""
+    """Return the rows with what was not known ahead of the steps: a generated text, the inodes of nodes."""
     nodes = tuple(now for node in final.nodes if (now := held_node(host, node)) is not None)
     return replace(final, configs=generated(final.configs, done), nodes=nodes)
 
@@ -224,7 +224,7 @@ def _roll_back(context: Context, plan: Plan, done: list[Step], record: Record, c
             return
         problem, remedy = f"our runtime runs {names_of(back.in_use)}", "run install or uninstall again"
     except InstallerError as error:
-        with suppress(Exception):  # what was not rolled back is told in any case
+        with suppress(Exception):  # the error below counts more
             context.ledger.write(replace(context.ledger.held, failed=record.failed))
         problem, remedy = error.problem, error.remedy
     raise UndoIncompleteError(

@@ -10,8 +10,8 @@ import click
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from installer.change.ledger import ledger_lost, read_record
-from installer.change.observe import probe_install
+from installer.change.ledger import is_ledger_lost, read_record
+from installer.change.observe import observe_install
 from installer.change.plan import NODE, Plan, plan_install
 from installer.config_text.masked import masked
 from installer.engines.config_edits import syntax_of, text_of
@@ -87,7 +87,7 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     host = Host.under(options.host_root, options.mounts)
     record = read_record(host, options.layout) or Record()
     try:
-        facts = probe_install(host, options, record, options.timeout_s)
+        facts = observe_install(host, options, record, options.timeout_s)
     except InstallerError as error:
         if as_json:
             nothing = Plan((Part(NODE, obstacles=(error,)),), record, record, {})
@@ -98,7 +98,7 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
     found = installed.file_lines(host, options.layout, record, deep=False, ignores=False)
     later = (f"{each.what}: {each.state}" for each in found if each.later and each.what in plan.engines)
     plan = plan.and_part(Part("validation", notes=(*trials.unvalidated(plan.steps), *later)))
-    if ledger_lost(host, options.layout):
+    if is_ledger_lost(host, options.layout):
         gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
         plan = plan.and_part(Part("ledger", notes=(gone,)))
     unsettled = () if plan.steps or record.empty else tuple(installed.last_act(record))

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
-from installer.change.search import leads_to
 from installer.engines import ENGINES
 from installer.engines.command_line import PATH, how_started, path_of
 from installer.engines.config_edits import text_of
@@ -23,6 +22,7 @@ from installer.engines.dependencies import data_of
 from installer.engines.docker import api as dockerd
 from installer.engines.docker.api import DockerContainer
 from installer.engines.docker.config import DOCKER
+from installer.engines.links import leads_to
 from installer.engines.restart import is_held
 from installer.engines.texts import toolkit_runtimes
 from installer.errors import InstallerError

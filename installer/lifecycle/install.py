@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.cdi.generate import stale_withdrawn
 from installer.change.ledger import Ledger
 from installer.change.lost import recover
-from installer.change.observe import probe_install
+from installer.change.observe import observe_install
 from installer.change.plan import Plan, plan_install
 from installer.change.transaction import Context, apply, refuse_obstacles
 from installer.engines import ENGINES
@@ -182,7 +182,7 @@ def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0)
         InstallerError: it could not end well.
     """
     with stale_withdrawn(host, options, ledger):
-        facts = probe_install(host, options, ledger.held, patience_s)
+        facts = observe_install(host, options, ledger.held, patience_s)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
         plan = plan.and_part(Part("validation", notes=tuple(trials.unvalidated(plan.steps))))

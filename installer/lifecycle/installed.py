@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.ledger import is_lost, ledger_lost, read_record
-from installer.change.lost import elsewhere, left_behind, lost_specification
+from installer.change.ledger import is_ledger_lost, is_lost, read_record
+from installer.change.lost import find_install_dir, find_left_behind, find_lost_specification
 from installer.change.published import is_foreign
 from installer.config_text import Edit, unheld
 from installer.engines.config_edits import relocated, text_of
@@ -84,7 +84,7 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     Raises:
         InstallerError: the ledger cannot be read, or it is not plain which installation is meant.
     """
-    options = elsewhere(host, options, tell=False)
+    options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
     if (record := read_record(host, layout)) is None:
         files = lines = tuple(_without_ledger(host, options))
@@ -220,12 +220,12 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
 
 def _without_ledger(host: Host, options: Options) -> Iterator[Line]:
     """Yield what is left of an installation without its ledger, and the configs that name our toolkit."""
-    if ledger_lost(host, options.layout):
+    if is_ledger_lost(host, options.layout):
         state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
         yield Line(str(options.layout.ledger), state)
-    row = lost_specification(host, options.layout)
+    row = find_lost_specification(host, options.layout)
     state = f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
-    for path in (*left_behind(host, options), *((row.path,) if row else ())):
+    for path in (*find_left_behind(host, options), *((row.path,) if row else ())):
         yield Line(str(path), state)
 
 

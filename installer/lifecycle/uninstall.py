@@ -11,10 +11,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.change.adopted import adoption, left_alone
+from installer.change.adopted import find_leftovers, find_packages
 from installer.change.ledger import Ledger, opened
-from installer.change.lost import elsewhere, lost, recover
-from installer.change.observe import probe_adoption, probe_undo
+from installer.change.lost import find_install_dir, find_lost, recover
+from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
 from installer.change.transaction import Context, apply_undo, refuse_obstacles
 from installer.engines import ENGINES, trial_containers
@@ -64,8 +64,8 @@ def uninstall(options: Options) -> Exit:
 
 
 def _uninstall(host: Host, options: Options) -> None:
-    options = elsewhere(host, options)
-    if host.exists(options.layout.home) or lost(host, options):
+    options = find_install_dir(host, options)
+    if host.exists(options.layout.home) or find_lost(host, options):
         with open_ledger(host, options) as ledger:
             undo(host, options, ledger)
     else:
@@ -85,9 +85,9 @@ def _remove_leftovers(host: Host, layout: Layout) -> None:
 
 def _undo_adopted(host: Host, options: Options) -> None:
     """Undo what NVIDIA's own installer left, as if it were ours."""
-    facts = probe_adoption(host, options)
-    adopted = adoption(facts, options)
-    for runtime in left_alone(facts, options):
+    facts = observe_adoption(host, options)
+    adopted = find_leftovers(facts, options)
+    for runtime in find_packages(facts, options):
         log.info("left alone", runtime=runtime, reason=f"not below {options.layout.toolkit}")
     if not adopted.notes:
         log.info("nothing to adopt", install_dir=str(options.install_dir))
@@ -109,9 +109,9 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
         remove_readiness(host, options, ledger)
         metrics.withdraw(host, options, ledger)
         recover(host, options, ledger)
-        facts = probe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
+        facts = observe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
-            facts = probe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
+            facts = observe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
         if facts.containers.running and options.in_use.waits:
             facts = _await_containers(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
@@ -183,7 +183,7 @@ def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts
         running_containers(*where, restarts=restarts) or in_use(*where, restarts=restarts)[0]
     ):
         time.sleep(IN_USE_POLL_S)
-    return probe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)
+    return observe_undo(host, options, ledger.held, awaits_s=0.0 if until_s < inf else inf)
 
 
 def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:

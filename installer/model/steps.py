@@ -24,7 +24,7 @@ class MakeDirectory(Struct, frozen=True):
 
 
 class RemoveDirectory(Struct, frozen=True):
-    """Remove one directory that we made, if nobody put anything into it."""
+    """Remove one directory that we made, if it is empty."""
 
     path: PurePosixPath
 
@@ -128,7 +128,7 @@ class Reload(Struct, frozen=True):
 
 
 class RemoveToolkit(Struct, frozen=True):
-    """Remove the directory of another installer, which we were told to adopt."""
+    """Remove the directory of another installer, for --adopt."""
 
 
 class MakeDeviceNodes(Struct, frozen=True):
@@ -267,24 +267,18 @@ TRY_AGAIN: Final = "run toolkit-installer uninstall again"
 
 
 class Part(Struct, frozen=True):
-    """What one part of an install or an undo takes.
-
-    ``why`` has the reason of each step. ``rows`` is what is held of it after the steps; an undo also says
-    in ``in_progress`` what is held of its configs while they go on, and in ``needed`` why something stays.
-    ``backups`` are saved ahead of all steps; ``obstacles`` keep the whole plan from being carried out.
-    ``refused`` tells that nobody can say what the part would take.
-    """
+    """What one part of an install or an undo takes."""
 
     id: str
     steps: tuple[Step, ...] = ()
-    why: tuple[str, ...] = ()
-    rows: Record = field(default_factory=Record)
-    in_progress: tuple[ConfigRow, ...] = ()
-    backups: tuple[File, ...] = ()
+    why: tuple[str, ...] = ()  # the reason of each step
+    rows: Record = field(default_factory=Record)  # what is held of it after the steps
+    in_progress: tuple[ConfigRow, ...] = ()  # of an undo: what is held of its configs meanwhile
+    backups: tuple[File, ...] = ()  # which are saved ahead of all steps
     notes: tuple[str, ...] = ()
-    obstacles: tuple[InstallerError, ...] = ()
-    needed: tuple[InstallerError, ...] = ()
-    refused: bool = False
+    obstacles: tuple[InstallerError, ...] = ()  # which keep the whole plan from being carried out
+    needed: tuple[InstallerError, ...] = ()  # of an undo: why something stays
+    refused: bool = False  # what the part would take is not known
 
     @property
     def reasons(self) -> tuple[tuple[Step, str], ...]:
@@ -292,20 +286,20 @@ class Part(Struct, frozen=True):
         return tuple(zip(self.steps, self.why, strict=True))
 
 
-def id_of(name: str) -> str:
+def name_part(name: str) -> str:
     """Return the id of the part that is about an engine."""
     return f"engine-{name}"
 
 
-def attempted(part: str, make: Callable[[], Part]) -> Part:
-    """Return what ``make`` makes, or a part that says why nobody can: a plan tells all its obstacles."""
+def make_part(part: str, make: Callable[[], Part]) -> Part:
+    """Return what ``make`` makes, or a part with the reason why it cannot: a plan has all obstacles."""
     try:
         return make()
     except InstallerError as error:
         return Part(part, obstacles=(error,), refused=True)
 
 
-def rows_of(parts: Iterable[Part]) -> Record:
+def sum_rows(parts: Iterable[Part]) -> Record:
     """Return what is held of all parts; where two have a row for the same thing, that of the later one."""
     rows = [part.rows for part in parts]
     return Record(

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import read_record
-from installer.change.lost import elsewhere
+from installer.change.lost import find_install_dir
 from installer.engines import ENGINES, trial_containers
 from installer.engines.containers import running_containers
 from installer.engines.hints import driver_root
@@ -90,7 +90,7 @@ class Proof(Struct, frozen=True):
 def verify(options: Options, *, as_json: bool) -> Exit:
     """Print what a container on each of our runtimes proves; FAILED where one does not go all the way."""
     host = Host.under(options.host_root, options.mounts)
-    options = elsewhere(host, options, tell=False)
+    options = find_install_dir(host, options, tell=False)
     held = read_record(host, options.layout)
     if held is None or held.toolkit is None or not held.engines:
         lacks = "no runtime of ours is installed: engines take devices by CDI"

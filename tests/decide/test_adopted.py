@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.change.adopted import adoption, left_alone, left_theirs
+from installer.change.adopted import find_leftovers, find_packages, find_taken_over
 from installer.engines import ENGINES
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind
@@ -131,7 +131,7 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
 def test_what_nvidias_installer_left_is_found_and_nothing_else(
     engine: str, texts: dict[str, str | None], notes: list[str], edits: list[str]
 ) -> None:
-    part = adoption(facts(engine, texts), OPTIONS)
+    part = find_leftovers(facts(engine, texts), OPTIONS)
 
     assert list(part.notes) == notes
     told = [edit for row in part.rows.configs for edit in row.edits if edit.after != "{}"]
@@ -170,7 +170,7 @@ def test_what_nvidias_installer_left_is_found_and_nothing_else(
 def test_of_a_ledger_that_is_lost_only_keys_of_ours_go_and_our_own_import(
     engine: str, texts: dict[str, str | None], notes: list[str]
 ) -> None:
-    part = adoption(facts(engine, texts, ToolkitFacts(Kind.LINK)), OPTIONS, ours=True)
+    part = find_leftovers(facts(engine, texts, ToolkitFacts(Kind.LINK)), OPTIONS, ours=True)
 
     assert list(part.notes) == notes
     assert all(row.edits for row in part.rows.configs)
@@ -195,7 +195,7 @@ def test_of_a_ledger_that_is_lost_only_keys_of_ours_go_and_our_own_import(
 def test_a_directory_is_nvidias_where_it_has_a_config_or_a_runtime_starts_it(
     toolkit: ToolkitFacts, texts: dict[str, str | None], notes: list[str]
 ) -> None:
-    part = adoption(facts("docker", texts, toolkit), OPTIONS)
+    part = find_leftovers(facts("docker", texts, toolkit), OPTIONS)
 
     assert list(part.notes) == notes
     assert (part.rows.toolkit is not None) is bool(notes)
@@ -208,7 +208,7 @@ BOTH = (
 
 
 def test_runtimes_that_start_nvidias_packages_are_somebody_elses() -> None:
-    assert [*left_alone(facts("docker", {DAEMON: BOTH, "/etc/x.json": None}), OPTIONS)] == [
+    assert [*find_packages(facts("docker", {DAEMON: BOTH, "/etc/x.json": None}), OPTIONS)] == [
         f"packaged in {DAEMON}: it starts /usr/bin/nvidia-container-runtime"
     ]
 
@@ -216,7 +216,7 @@ def test_runtimes_that_start_nvidias_packages_are_somebody_elses() -> None:
 @pytest.mark.parametrize("theirs", [True, False])
 def test_what_is_left_to_another_installer_is_told(*, theirs: bool) -> None:
     toolkit = ToolkitFacts(theirs=theirs, defaults={PurePosixPath(DAEMON): "runc"})
-    left = left_theirs(facts("docker", {DAEMON: BOTH, "/etc/x.json": "{"}, toolkit), OPTIONS).notes
+    left = find_taken_over(facts("docker", {DAEMON: BOTH, "/etc/x.json": "{"}, toolkit), OPTIONS).notes
 
     runtimes = (
         f"left nvidia in {DAEMON}: another installer has put its toolkit in the place of ours, and they "

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.adopted import adoption
+from installer.change.adopted import find_leftovers
 from installer.change.plan import plan_install, plan_undo
 from installer.config_text import Want, apply
 from installer.engines import ENGINES
@@ -87,7 +87,7 @@ def test_an_engine_whose_configs_say_all_of_it_is_left_alone_where_the_ledger_is
     _, disk = installed(case, case.before, Record())
     facts = case.facts(disk, Record(), {})
     facts = replace(facts, toolkit=replace(facts.toolkit, kind=Kind.LINK))
-    held = adoption(facts, case.options, ours=True).rows
+    held = find_leftovers(facts, case.options, ours=True).rows
     assert held.configs
 
     facts = case.facts(disk, held, {row.path: None for row in held.configs})

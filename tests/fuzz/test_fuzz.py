@@ -19,10 +19,10 @@ from urllib.parse import quote
 import pytest
 
 from installer.cdi.specification import named_paths, specification
-from installer.change.adopted import adoption
+from installer.change.adopted import find_leftovers
 from installer.change.ledger import dumps, read_record
 from installer.change.plan import plan_install, plan_undo
-from installer.change.search import named_toolkits
+from installer.change.search import find_toolkits
 from installer.cli import nvidia as compat
 from installer.cli import nvidia_words as compat_words
 from installer.cli.app import _call as status
@@ -107,7 +107,7 @@ def _planned(name: str) -> Reader:
                 with suppress(InstallerError):
                     after.append(plan(found, case.options))
         with suppress(InstallerError):
-            after.append(adoption(facts(content, Record(), None), case.options))  # type: ignore[arg-type]
+            after.append(find_leftovers(facts(content, Record(), None), case.options))  # type: ignore[arg-type]
         text = content.decode(errors="replace")
         return after, masked(text, syntax_of(config, text))
 
@@ -390,7 +390,7 @@ def readers(directory: Path) -> dict[str, tuple[bytes, Reader]]:
         ),
         "named": (
             f'{{"runtimes": {{"nvidia": {{"path": "{OURS}"}}}}}}'.encode(),
-            _file(directory / "named", "etc/docker/daemon.json", lambda host: named_toolkits(host, {})),
+            _file(directory / "named", "etc/docker/daemon.json", lambda host: find_toolkits(host, {})),
         ),
         "proc": (b"7 (docker d) S " + b"1 " * 40 + b"\n0::/system.slice/docker.service\n", _proc(directory / "proc")),
         "locks": (b"Name:\tx\nNSpid:\t7\t1\nUid:\t0\t0\t0\t0\n1: FLOCK  ADVISORY  WRITE 7 00:2a:7 0 EOF\n", _locks(directory / "locks")),

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.cdi.generate import gpu_specification, roots, watched
-from installer.change.observe import probe_install
+from installer.change.observe import observe_install
 from installer.errors import StoppedError
 from installer.host.files import Host
 from installer.host.signals import STOP
@@ -292,7 +292,7 @@ def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_wa
     tool.write_text(TOOL.replace("#!/bin/sh\n", f"#!/bin/sh\n{somebody}"))
     node.write("etc/containerd/config.toml")
 
-    facts = probe_install(
+    facts = observe_install(
         node.host, replace(node.options(), engines=("containerd",), mode=Mode.CDI), Record()
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.observe import in_place
+from installer.change.observe import find_version_in_place
 from installer.change.search import find_moved
 from installer.engines import ENGINES
 from installer.engines.hints import (
@@ -113,7 +113,7 @@ def test_which_version_is_in_place(tmp_path: Path, link: str | None, found: str 
     if link is not None:
         (tmp_path / "usr/local/nvidia/toolkit").symlink_to(link)
 
-    there = in_place(Host.under(PurePosixPath(tmp_path)), layout)
+    there = find_version_in_place(Host.under(PurePosixPath(tmp_path)), layout)
 
     assert (str(there) if there else None) == found
 

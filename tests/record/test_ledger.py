@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.ledger import Ledger, is_lost, ledger_lost, opened, read_record, saved_copy
+from installer.change.ledger import Ledger, is_ledger_lost, is_lost, opened, read_record, read_saved
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.files import File, Meta
@@ -69,8 +69,8 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
         spoil(copy)
 
         assert is_lost(host, LAYOUT, row(THEIRS)) == lost
-        assert saved_copy(host, LAYOUT, row(THEIRS).original) == (None if lost else THEIRS)
-        assert (is_lost(host, LAYOUT, row(None)), saved_copy(host, LAYOUT, None)) == (False, None)
+        assert read_saved(host, LAYOUT, row(THEIRS).original) == (None if lost else THEIRS)
+        assert (is_lost(host, LAYOUT, row(None)), read_saved(host, LAYOUT, None)) == (False, None)
         if not copy.is_dir():
             ledger.save([THEIRS])
             assert not is_lost(host, LAYOUT, row(THEIRS))
@@ -95,7 +95,7 @@ def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Pat
         ledger.write(held)
         assert at(tmp_path, LAYOUT.ledger).stat().st_ino == first
         at(tmp_path, LAYOUT.ledger).unlink()
-        assert ledger_lost(host, LAYOUT) is False  # but for its lock nothing is there
+        assert is_ledger_lost(host, LAYOUT) is False  # but for its lock nothing is there
         ledger.write(held)
 
     assert read_record(host, LAYOUT) == held
@@ -130,7 +130,7 @@ def test_copies_of_a_lost_ledger_are_kept_until_their_configs_say_so_again(
     if stands:
         at(tmp_path, CONFIG).parent.mkdir(parents=True)
         at(tmp_path, CONFIG).write_bytes(THEIRS.content)
-    assert ledger_lost(host, LAYOUT)
+    assert is_ledger_lost(host, LAYOUT)
 
     if stands:
         with opened(lambda: Ledger.open(host, LAYOUT)):

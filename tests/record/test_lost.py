@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.cdi.mode import SPECIFICATION
-from installer.change.lost import elsewhere, lost_specification
-from installer.change.search import named_toolkits
+from installer.change.lost import find_install_dir, find_lost_specification
+from installer.change.search import find_toolkits
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.options import Options, Places
@@ -74,13 +74,13 @@ def test_which_installation_is_meant(
     options = replace(Options(), install_dir=PurePosixPath(asked))
 
     try:
-        said = str(elsewhere(host, options).install_dir)
+        said = str(find_install_dir(host, options).install_dir)
     except InstallerError as error:
         said = error.problem
 
     assert said == found
     adopting = replace(options, adopt=True)
-    assert elsewhere(host, adopting) is adopting
+    assert find_install_dir(host, adopting) is adopting
 
 
 def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_configs_name_a_toolkit_where_engines_read_them(tmp_path: Path) -> None:
     )
     (tmp_path / "etc/containerd/config.toml").mkdir()
 
-    found = named_toolkits(host, {})
-    told = named_toolkits(host, {"docker": Places(config=PurePosixPath("/srv/daemon.json"))})
+    found = find_toolkits(host, {})
+    told = find_toolkits(host, {"docker": Places(config=PurePosixPath("/srv/daemon.json"))})
 
     assert {
         str(place): {str(path): name for path, name in each.items()} for place, each in found.items()
@@ -128,7 +128,7 @@ def test_a_specification_is_ours_that_names_our_hook(
     if directory:
         (tmp_path / str(Layout().toolkit)[1:]).mkdir(parents=True)
 
-    found = lost_specification(host, Layout())
+    found = find_lost_specification(host, Layout())
 
     assert (found is not None) == ours
     assert found is None or found.path == SPECIFICATION

@@ -7,9 +7,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.references import goes
-from installer.change.search import SCRIPT_BYTES, Search, leads_to
+from installer.change.references import is_removed
+from installer.change.search import Search
 from installer.engines import ENGINES
+from installer.engines.links import SCRIPT_BYTES, leads_to
 from installer.host.files import MOST_BYTES, Host
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import EngineState, Facts, Reference, ToolkitFacts
@@ -292,7 +293,7 @@ def test_programs_that_people_start_by_a_word_lead_to_ours(tmp_path: Path, *, ke
     leads = str(LAYOUT.versions / "1/nvidia-ctk")
     started = "/usr/bin/nvidia-ctk, which is started though no config names it, leads to"
     assert [(each.how, each.program) for each in found.references] == [(started, leads)]
-    assert goes(found, leads, LAYOUT) is not kept
+    assert is_removed(found, leads, LAYOUT) is not kept
 
 
 CONFIG = f'{{"runtimes": {{"nvidia": {{"path": "{PROGRAM}"}}}}}}'
@@ -327,7 +328,7 @@ def beside(root: Path, *engines: EngineState, read: bool = False) -> list[tuple[
     return [
         (each.how.removeprefix(said), each.remedy)
         for each in found.references
-        if each.how.startswith(said) and goes(found, each.program, LAYOUT)
+        if each.how.startswith(said) and is_removed(found, each.program, LAYOUT)
     ]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.change.ledger import Ledger
-from installer.change.observe import probe_install
+from installer.change.observe import observe_install
 from installer.change.plan import plan_install
 from installer.change.transaction import Context, apply, never_stop
 from installer.errors import InstallerError, PendingError, StoppedError, UndoIncompleteError
@@ -36,7 +36,7 @@ def test_a_config_that_somebody_writes_while_we_work_is_left_to_them(options: Op
     host = Host.under(options.host_root)
     root = Path(options.host_root)
     ledger = Ledger.open(host, options.layout)
-    plan = plan_install(probe_install(host, options, ledger.held), options)
+    plan = plan_install(observe_install(host, options, ledger.held), options)
     (root / DAEMON_JSON).write_text('{"theirs": true}\n')
 
     with pytest.raises(InstallerError, match="somebody else wrote it in this very moment"):
@@ -70,7 +70,7 @@ def test_what_was_done_is_rolled_back_unless_an_undo_follows_a_stop(
 ) -> None:
     host, before = Host.under(options.host_root), tree(Path(options.host_root))
     ledger = Ledger.open(host, options.layout)
-    plan = plan_install(probe_install(host, options, ledger.held), options)
+    plan = plan_install(observe_install(host, options, ledger.held), options)
     steps = iter(range(len(plan.steps)))
 
     def check() -> None:
@@ -94,7 +94,7 @@ def test_where_a_restart_may_still_come_nothing_is_rolled_back(
 ) -> None:
     host = Host.under(options.host_root)
     ledger = Ledger.open(host, options.layout)
-    plan = plan_install(probe_install(host, options, ledger.held), options)
+    plan = plan_install(observe_install(host, options, ledger.held), options)
     checks: list[int] = []
 
     def check() -> None:
@@ -118,7 +118,7 @@ def test_where_a_restart_may_still_come_nothing_is_rolled_back(
 def test_what_stops_an_install_ahead_of_its_first_step_leaves_no_trace(options: Options) -> None:
     host, before = Host.under(options.host_root), tree(Path(options.host_root))
     ledger = Ledger.open(host, options.layout)
-    plan = plan_install(probe_install(host, options, ledger.held), options)
+    plan = plan_install(observe_install(host, options, ledger.held), options)
 
     def check() -> None:
         raise _refused()

@@ -1,4 +1,4 @@
-"""Which texts an engine is given at an install: with our entries, and all else in force as before."""
+"""The gate of an install: which texts bring ours into force and leave all else in force as before."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
@@ -122,8 +122,8 @@ def choose(
         wrong = [*_find_unserved(wish, way.decision, after), *disturbed(before, after, names)]
         if not (wrong or lived.broken or lived.undefined):
             wrong += disturbed(lived, after, ours)
-        told = bool(after.rest_digest)  # by the engine's program, which knows better than a look at the texts
-        if not wrong and (told or decision.doubt is None):
+        # The engine's program knows better than a look at the texts.
+        if not wrong and (after.rest_digest or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)
         paths = ", ".join(map(str, way.texts))
@@ -165,12 +165,12 @@ def _is_in_force(wish: _Wish, way: Way) -> bool:
     if wish.row is None or wish.row.proven in {"", digest_of(now)}:
         return True
     found = wish.ask(wish.engine, now)
-    # What would not start is told for itself: it serves until then.
+    # That it would not start is another check's; it serves until then.
     return bool(found.fatal) or not any(_find_unserved(wish, way.decision, found))
 
 
 def _is_held(wish: _Wish, way: Way) -> bool:
-    """Tell whether the same was installed in the same place, and nobody has written there since."""
+    """Tell whether the same was installed in the same place, and was not edited since."""
     row, contents = wish.row, wish.facts.contents
     default = next((entry.name for entry in wish.entries if entry.default), "")
     runtimes = tuple((entry.name, entry.binary) for entry in wish.entries)
@@ -242,8 +242,8 @@ def _make_choice(wish: _Wish, way: Way, after: EffectiveConfig | None = None) ->
         asked,
         absent,
         reloading.unwanted_defaults(engine, (*asked, *absent), writes),
-        others(engine, after, ours),
-        defaults(engine, after, ours),
+        expect_others(engine, after, ours),
+        expect_defaults(engine, after, ours),
         cdi=decision.cdi,
     )
     takes_up = TakesUp.NOW
@@ -266,7 +266,9 @@ def _expect(wish: _Wish, decision: Decision) -> tuple[RuntimeEntry, ...]:
     return tuple(replace(entry, table=decision.shown.get(entry.name)) for entry in wish.entries)
 
 
-def defaults(engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]) -> frozenset[str]:
+def expect_defaults(
+    engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
+) -> frozenset[str]:
     """Return what an engine's default may be after a reload; nothing where that is not known."""
     if engine.serving is None or (after is not None and after.broken):
         return frozenset()
@@ -276,7 +278,9 @@ def defaults(engine: EngineState, after: EffectiveConfig | None, ours: Iterable[
     return frozenset({after.default} if now in {*ours} else {now, after.default} - {""})
 
 
-def others(engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]) -> tuple[Neighbour, ...]:
+def expect_others(
+    engine: EngineState, after: EffectiveConfig | None, ours: Iterable[str]
+) -> tuple[Neighbour, ...]:
     """Return what else an engine serves, and has to serve after a reload: as now, or as its files say.
 
     Somebody may have edited these without a reload of his own; what he took away is not missed.
