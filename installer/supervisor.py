@@ -10,12 +10,13 @@ from contextlib import suppress
 from select import select
 from time import monotonic, sleep
 
-from installer.watch import Held, fingerprint
+from installer.watch import HeldLock, fingerprint
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
-OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as decide.errors.Exit
+OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as errors.Exit
 STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
+HUNG = "hung"  # how a child has ended that gave no sign of life
 SHARED = 200  # what a child inherits has these numbers
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
@@ -43,7 +44,7 @@ class Kept:
             waits, before, late = _waits(self.pid), self._waits, now - self._ask_at > ANSWER_S
             # Where this comes late both may have been held up, as by a pause of their container.
             if waits == before and not late:
-                self._ended = "hung"
+                self._ended = HUNG
                 os.kill(self.pid, signal.SIGKILL)
             self._waits, self._ask_at = ("", now + ASK_S) if before else (waits, now + ANSWER_S)
 
@@ -52,7 +53,7 @@ class Kept:
         if os.WIFSTOPPED(status):
             self._ask_at = now + STOPS_S if not self._waits else self._ask_at
             return
-        self._ended = self._ended if self._ended == "hung" else str(status)
+        self._ended = HUNG if self._ended == HUNG else str(status)
         self.ends += 1
         pause_s = 0.0 if now - self._began >= STEADY_S else 2 * self._pause_s
         self._pause_s = min(pause_s or FIRST_S, LONGEST_S)
@@ -74,8 +75,8 @@ class Supervisor:
 
     def __init__(self, words: list[str]) -> None:
         pidfile, pid_fd, lock, lock_fd, options, most, kept, left, *self._command = words
-        self._pidfile = Held(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._lock = Held(lock, int(lock_fd), os.O_RDONLY)
+        self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
         self._options = os.open(options, os.O_RDONLY)  # somebody may remove its name
         self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]

@@ -4,6 +4,7 @@ The standard library alone: ``supervisor`` compares it every other second, and a
 """
 
 import os
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from stat import S_ISLNK
 
@@ -20,7 +21,7 @@ FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
 
 
-class Held:
+class HeldLock:
     """A lock that counts as long as its file has its name."""
 
     def __init__(self, path: str, fd: int, flags: int) -> None:
@@ -32,11 +33,9 @@ class Held:
 
         None where another process has the lock that has the name now.
         """
-        try:
+        with suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
                 return False
-        except OSError:
-            pass
         try:
             fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError:  # its directory is gone, or something else stands there

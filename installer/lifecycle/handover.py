@@ -82,7 +82,7 @@ def _serves(host: Host, options: Options) -> bool:
     return any(is_held_pidfile(host.local_path(path)) for path in files)
 
 
-def handed_over(host: Host, options: Options, record: Record) -> bool:
+def hand_over(host: Host, options: Options, record: Record) -> bool:
     """Hand the undo to a unit of systemd's if we are a container of an engine that cannot restart meanwhile.
 
     Raises:
