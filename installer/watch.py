@@ -94,18 +94,18 @@ def _room(path: str, *, kept: bool) -> list[int]:
     Of one that is to be ``kept`` as it is: how it is mounted, and whether there is room in it.
     """
     try:
-        said = os.statvfs(path)
+        space = os.statvfs(path)
     except OSError:
         return []
-    return (
-        [said.f_flag, lacks_room(said)] if kept else [said.f_flag & os.ST_RDONLY, said.f_bavail.bit_length()]
-    )
+    if kept:
+        return [space.f_flag, lacks_room(space)]
+    return [space.f_flag & os.ST_RDONLY, space.f_bavail.bit_length()]
 
 
-def lacks_room(said: os.statvfs_result) -> bool:
+def lacks_room(space: os.statvfs_result) -> bool:
     """Tell whether a file system has no room for a container of root's; without a limit it has."""
-    little = said.f_blocks and said.f_bfree * said.f_frsize < LITTLE
-    return bool(little or (said.f_files and said.f_ffree < FEW))
+    little = space.f_blocks and space.f_bfree * space.f_frsize < LITTLE
+    return bool(little or (space.f_files and space.f_ffree < FEW))
 
 
 def _stat(path: str) -> list[int]:
