@@ -67,7 +67,7 @@ def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) 
             raise
     log.info("waiting for another instance", seconds=ENDS_S)
     with announce_wait(host, options.layout.home):
-        return _open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
+        return open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
 
 
 def _serves(host: Host, options: Options) -> bool:
@@ -136,19 +136,14 @@ def _not_handed_over(problem: str) -> UndoIncompleteError:
     return UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over")
 
 
-def ledger_of_predecessor(host: Host, layout: Layout) -> Ledger:
-    """Open the ledger that a container is about to release.
-
-    Raises:
-        LockedError: somebody else has it.
-    """
-    return _open_within(TAKEN_S, host, layout)
-
-
-def _open_within(
+def open_within(
     seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = lambda: False
 ) -> Ledger:
-    """Open the ledger once it is free; raise what the last try did where that takes longer, or ``unless``."""
+    """Open the ledger once it is free.
+
+    Raises:
+        LockedError: another process has it for longer, or ``unless`` holds.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -213,7 +213,7 @@ def stop(options: Options, stopped_s: float) -> int:
 def carry_on(options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
     host = Host.under(options.host_root, options.mounts)
-    opening = partial(handover.ledger_of_predecessor, host, options.layout)
+    opening = partial(handover.open_within, handover.TAKEN_S, host, options.layout)
     with undoing(), open_ledger(host, options, opening) as ledger:
         undo(host, options, ledger)
     return Exit.OK

@@ -9,7 +9,7 @@ from installer.change.ledger import Ledger, opened
 from installer.engines import ENGINES
 from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle.handover import await_successor, hand_over, ledger_of_predecessor
+from installer.lifecycle.handover import TAKEN_S, await_successor, hand_over, open_within
 from installer.model.options import Options, RestartMode
 from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record, ToolkitRow
@@ -48,7 +48,7 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
         Ledger.open(host, LAYOUT)
     threading.Timer(0.3, ends.set).start()
 
-    with opened(lambda: ledger_of_predecessor(host, LAYOUT)) as ledger:
+    with opened(lambda: open_within(TAKEN_S, host, LAYOUT)) as ledger:
         found = ledger.held
 
     thread.join(30)
