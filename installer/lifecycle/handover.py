@@ -95,12 +95,12 @@ def hand_over(host: Host, options: Options, record: Record) -> bool:
         return False
     found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
     if not found:
-        raise _not_handed_over("leave this container to undo (the node has no nsenter)")
+        raise _handover_error("leave this container to undo (the node has no nsenter)")
     words = (str(found[0]), "-t", str(pid), "-m", "--", *_command(host, options))
     try:
         units.start_transient(host, UNIT, words)
     except InstallerError as error:
-        raise _not_handed_over(f"hand over the undo ({error.problem})") from error
+        raise _handover_error(f"hand over the undo ({error.problem})") from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
     return True
 
@@ -129,10 +129,10 @@ def await_successor(options: Options) -> Exit:
             return Exit.OK
         lock.release()
         time.sleep(POLL_S)
-    raise _not_handed_over(f"hand over the undo ({UNIT} does not start)")
+    raise _handover_error(f"hand over the undo ({UNIT} does not start)")
 
 
-def _not_handed_over(problem: str) -> UndoIncompleteError:
+def _handover_error(problem: str) -> UndoIncompleteError:
     return UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over")
 
 
