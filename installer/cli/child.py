@@ -8,11 +8,11 @@ from installer.cli import log as logging
 from installer.errors import Exit, InstallerError, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors
-from installer.host.supervision import STOPPED
 from installer.lifecycle import handover, install, uninstall
 from installer.model.options import Options, Wish
 from installer.model.typed_json import loads
 from installer.nri import state as nri
+from installer.supervisor import STOPPED
 
 
 def serve_metrics(options: Options) -> int:

@@ -22,7 +22,6 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.limits import do_each
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.paths import DIRECTORY
 from installer.model.files import Copy, Meta, PayloadFile, Symlink, Text
@@ -33,7 +32,6 @@ PRIVATE: Final = 0o700
 WIDE: Final = 0o755
 WAIT_S: Final = 5.0
 WAIT_POLL_S: Final = 0.01
-COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
 def install_tree(
@@ -165,7 +163,8 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
-        do_each(lambda file: _put(top, file, label, noted), files, at_once=COPIES_AT_ONCE)
+        for file in files:
+            _put(top, file, label, noted)
         if noted and str(NOTES.parent) in below:
             write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
         for each in (*below, "."):

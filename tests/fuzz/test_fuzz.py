@@ -332,7 +332,7 @@ def _nri(content: bytes) -> object:
 def _kubernetes(content: bytes) -> object:
     """Take what a watch of pods tells, and what the API has of a node."""
     with kubernetes.report_answer("GET /x"):
-        told = list(kubernetes.events(content.splitlines(keepends=True)))
+        told = list(kubernetes.read_events(content.splitlines(keepends=True)))
     return [(uid_of(each), quote(node_made_ready(each)), without_taint(each)) for each in told]
 
 
