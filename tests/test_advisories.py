@@ -57,10 +57,7 @@ def test_the_version_is_asked_of_the_program(tmp_path: Path, says: str, found: t
     site = Site(tmp_path)
     (site.source / PROGRAM).write_text(says)
 
-    with ask_version(PurePosixPath(site.source), {}) as version:
-        answer = version()
-
-    assert answer == found
+    assert ask_version(PurePosixPath(site.source), {}) == found
 
 
 def test_plan_and_install_name_the_holes_and_install_all_the_same(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from installer.cli.app import GROUPS, UNHEEDED
-from installer.cli.flags import FLAGS, options_from
+from installer.cli.app import UNHEEDED
+from installer.cli.flags import FLAGS, GROUPS, options_from
 from installer.model.options import Options, Places
 from tests.support.stand_in import CONFIGS, stand_in_payload
 
@@ -73,20 +73,6 @@ def test_a_verb_shows_what_it_heeds_in_groups(verb: str) -> None:
     assert shown - {"--json", "--show-secrets"} == heeded
     titles = {title for title, fields in GROUPS.items() if not UNHEEDED[verb].issuperset(fields)}
     assert {title for title in GROUPS if f"\n{title}:\n" in said} == titles
-
-
-def test_every_flag_is_in_one_group() -> None:
-    grouped = [field for fields in GROUPS.values() for field in fields]
-
-    assert len(grouped) == len(set(grouped))
-    assert {flag.field for flag in FLAGS} == {*grouped} - {
-        "ready",
-        "alive",
-        "deep",
-        "as_json",
-        "show_secrets",
-        "help",
-    }
 
 
 def test_one_environment_serves_every_verb(host: dict[str, str]) -> None:

@@ -9,49 +9,41 @@ import click
 from click.core import ParameterSource
 
 from installer.cli import log as logging
-from installer.cli.flags import FLAGS, SHOW_SECRETS, Flag, options_from, unknown_variables
+from installer.cli.flags import (
+    DEFAULTS,
+    FLAGS,
+    GROUPS,
+    NRI,
+    OUTPUT,
+    SHOW_SECRETS,
+    WHAT,
+    Flag,
+    options_from,
+    unknown_variables,
+)
 from installer.errors import Exit, InstallerError
 from installer.host.events import internal_errors, log
 from installer.host.limits import refuse_few_files
 from installer.model.options import Options, Wish
 
-DEFAULTS: Final = {flag.field: flag.default for flag in FLAGS}
-WHAT: Final = (
-    *("runtime", "mode", "toolkit_source", "driver_root", "runtime_name", "set_as_default", "crio_hook"),
-    "accept_nvidia_visible_devices_envvar_when_unprivileged",
-    "accept_nvidia_visible_devices_as_volume_mounts",
-)
-PLACES: Final = ("install_dir", "host_root", "mount", "config", "drop_in_config", "socket", "pid_file")
-HOW: Final = ("restart_mode", "timeout", "on_exit", "in_use", "drift", "retry", "adopt")
-TOLD: Final = ("metrics_textfile", "nfd_features", "metrics_listen")
-NRI: Final = ("nri", "nri_socket", "nri_allow", "nri_name", "nri_index")
-OUTPUT: Final = ("ready", "alive", "deep", "as_json", "show_secrets", "log_format")
-GROUPS: Final = {
-    "What to install": WHAT,
-    "Where things are": PLACES,
-    "How it is done": HOW,
-    "What monitoring is told": TOLD,
-    "The NRI plugin": NRI,
-    "Output": OUTPUT,
-}
-LOOKING: Final = frozenset(
+INSPECTING: Final = frozenset(
     {"install_dir", "host_root", "mount", "driver_root", "config", "socket", "timeout", "log_format"}
 )
 # Which flags a verb has; all others have all of them, so that one environment can serve them.
 SOME: Final = {
     "status": frozenset({"install_dir", "host_root", "mount", "pid_file", "nri_socket"}),
-    "doctor": LOOKING | {"nri_socket"},
-    "verify": LOOKING,
+    "doctor": INSPECTING | {"nri_socket"},
+    "verify": INSPECTING,
     "reconcile": frozenset({"host_root", "mount", "pid_file", "log_format"}),
-    "nri": frozenset({*NRI, "host_root", "mount", "log_format"} - {"nri"}),
+    "nri": (GROUPS[NRI] - {"nri"}) | {"host_root", "mount", "log_format"},
     "untaint": frozenset({"log_format"}),
 }
 # What a verb takes and does not heed: its help leaves it out.
 UNHEEDED: Final = {
     "run": frozenset({"adopt"}),
-    "install": frozenset({*NRI, "on_exit", "in_use", "drift", "adopt", "metrics_listen"}),
+    "install": GROUPS[NRI] | {"on_exit", "in_use", "drift", "adopt", "metrics_listen"},
     "plan": frozenset({"on_exit", "in_use", "drift", "adopt", "pid_file"}),
-    "uninstall": frozenset({*WHAT, *NRI, "on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
+    "uninstall": (GROUPS[WHAT] | GROUPS[NRI] | {"on_exit", "drift", "retry", "metrics_listen"}) - {"runtime"},
 }
 OF_A_POD: Final = frozenset({"run", "install", "uninstall", "nri", "untaint"})
 
@@ -60,10 +52,12 @@ class Verb(click.Command):
     """A verb whose help has its flags in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group that has a flag to show."""
-        parameters = {parameter.name: parameter for parameter in self.get_params(ctx)}
+        """Write a section for each group that has a flag to show; what is no row of the table is output."""
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        own = [each for each in options if each.name not in DEFAULTS]
         for title, fields in GROUPS.items():
-            found = (parameters[field].get_help_record(ctx) for field in fields if field in parameters)
+            listed = [*(own if title == OUTPUT else ()), *(each for each in options if each.name in fields)]
+            found = (each.get_help_record(ctx) for each in listed)
             if records := [record for record in found if record]:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -83,18 +77,18 @@ class _Choices(click.Choice[str]):
 
 
 def _option(flag: Flag, *, hidden: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    extra: dict[str, Any] = {"multiple": isinstance(flag.default, tuple)}
-    name = flag.name
+    name, extra = flag.name, dict[str, Any]()
     if isinstance(flag.default, bool):
-        name, extra = f"{name}/--no-{name.removeprefix('--')}", {}
+        name = f"{name}/--no-{name.removeprefix('--')}"
     elif flag.choices:
-        extra["type"] = _Choices(flag.choices)
+        extra = {"type": _Choices(flag.choices)}
     else:
-        extra |= {"type": float if isinstance(flag.default, float) else _Words(), "metavar": flag.metavar}
+        extra = {"type": float if isinstance(flag.default, float) else _Words(), "metavar": flag.metavar}
     return click.option(
         name,
         flag.field,
         default=flag.default,
+        multiple=isinstance(flag.default, tuple),
         envvar=flag.variable,
         help=flag.help,
         show_default=bool(flag.default),
@@ -195,8 +189,8 @@ def plan(options: Options, *, as_json: bool, show_secrets: bool) -> Exit:
     "--ready", is_flag=True, help="Only tell, by exit code 0 or 1, whether run is ready, and why not."
 )
 @click.option("--alive", is_flag=True, help="Only tell, by exit code 0 or 1, whether run holds its pidfile.")
-@_json
 @click.option("--deep", is_flag=True, help="Read the installed programs, and compare their digests.")
+@_json
 def status(options: Options, *, ready: bool, alive: bool, as_json: bool, deep: bool) -> Exit:
     """Tell what is installed, drifted or pending."""
     from installer.report.status import alive as lives
@@ -268,7 +262,7 @@ def main(argv: Sequence[str]) -> int:
     logging.configure(logging.LogFormat.AUTO)
     try:
         with internal_errors():
-            return _called(argv)
+            return _call(argv)
     except InstallerError as error:
         logging.say_failed(error)
         return error.exit
@@ -277,12 +271,11 @@ def main(argv: Sequence[str]) -> int:
             logging.leave_outcome()
 
 
-def _called(argv: Sequence[str]) -> int:
+def _call(argv: Sequence[str]) -> int:
     try:
         return int(program.main([*argv], prog_name="toolkit-installer", standalone_mode=False) or Exit.OK)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
-        return Exit.USAGE
     except click.ClickException as error:
         error.show()
-        return Exit.USAGE
+    return Exit.USAGE

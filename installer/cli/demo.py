@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -32,21 +32,13 @@ CONTAINERD_TOML: Final = """\
 version = 2
 root = '/var/lib/containerd'   # on the fast disk
 
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "registry.example.com/pause:3.9"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "runc"
 
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    default_runtime_name = "runc"
-    snapshotter = "overlayfs"
-
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        SystemdCgroup = true  # kubelet uses the systemd driver
-
-  [plugins."io.containerd.grpc.v1.cri".registry]
-    config_path = "/etc/containerd/certs.d"
-# end of file
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = true  # kubelet uses the systemd driver
 """
 
 CRIO_CONF: Final = """\
@@ -54,16 +46,21 @@ CRIO_CONF: Final = """\
 [crio.runtime]
 default_runtime = "crun"
 # pids_limit = 0
-conmon_cgroup = "pod"
 
 [crio.runtime.runtimes.crun]
 runtime_path = "/usr/bin/crun"
-monitor_path = "/usr/libexec/crio/conmon"
-allowed_annotations = [
-  "io.containers.trace-syscall",  # debugging
-]
 """
 
+# How the lines of a plan are shown, by what they begin with: the first that fits counts.
+STYLES: Final[dict[str, dict[str, Any]]] = {
+    "---": {"bold": True},
+    "+++": {"bold": True},
+    "@@": {"fg": "cyan"},
+    "+": {"fg": "green"},
+    "-": {"fg": "red"},
+    "*": {"dim": True},
+    "!": {"dim": True},
+}
 CONFIGS: Final = {
     "etc/docker/daemon.json": DAEMON_JSON,
     "etc/containerd/config.toml": CONTAINERD_TOML,
@@ -85,7 +82,8 @@ def demo() -> Exit:
             (root / name).write_text(text)
         stand_in_payload(source)
         before = _hashes(root)
-        arguments = _arguments(root, source)
+        arguments = ["--host-root", str(root), "--toolkit-source", str(source), "--restart-mode", "none"]
+        arguments += [word for name in ("docker", "containerd", "crio") for word in ("--runtime", name)]
         _title("A node with three container engines, each with a config that somebody cares about")
         _tree(root)
         _title("toolkit-installer plan: what would change, and nothing is touched")
@@ -95,7 +93,7 @@ def demo() -> Exit:
                 "plan without changing anything", remedy="report this as a bug", code="demo-failed"
             )
         _title("toolkit-installer run: installs, configures, then waits")
-        with _running(arguments) as child:
+        with _run(arguments) as child:
             _tree(root)
             _call("status", arguments[:2])
             _title("SIGTERM: everything is undone")
@@ -120,70 +118,53 @@ def stand_in_payload(source: Path) -> None:
             path.write_bytes(head + name.encode())
 
 
-def _arguments(root: Path, source: Path) -> list[str]:
-    paths = ["--host-root", str(root), "--toolkit-source", str(source)]
-    engines = ["--runtime", "docker", "--runtime", "containerd", "--runtime", "crio"]
-    return [*paths, *engines, "--restart-mode", "none"]
-
-
-def _command(verb: str, arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "installer", verb, *arguments]
-
-
-def _environment() -> dict[str, str]:
-    ours = {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONDONTWRITEBYTECODE": "1"}
-    return {name: value for name, value in os.environ.items() if "TOOLKIT_INSTALLER" not in name} | ours
+def _start(verb: str, arguments: list[str]) -> "subprocess.Popen[str]":
+    kept = {name: value for name, value in os.environ.items() if "TOOLKIT_INSTALLER" not in name}
+    return subprocess.Popen(
+        [sys.executable, "-m", "installer", verb, *arguments],
+        env=kept | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _call(verb: str, arguments: list[str]) -> None:
-    done = subprocess.run(
-        _command(verb, arguments),
-        check=False,
-        timeout=WAIT_S,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-    )
-    for line in done.stdout.splitlines():
-        click.echo(f"  {_coloured(line)}")
+    with _start(verb, arguments) as child:
+        for line in child.communicate(timeout=WAIT_S)[0].splitlines():
+            click.echo(f"  {_colour(line)}")
 
 
-def _coloured(line: str) -> str:
-    for prefix, colour in (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red")):
+def _colour(line: str) -> str:
+    for prefix, style in STYLES.items():
         if line.startswith(prefix):
-            return click.style(line, bold=True) if colour == "bold" else click.style(line, fg=colour)
-    return click.style(line, dim=True) if line.startswith(("*", "!")) else line
+            return click.style(line, **style)
+    return line
 
 
 @contextmanager
-def _running(arguments: list[str]) -> Iterator["subprocess.Popen[str]"]:
+def _run(arguments: list[str]) -> Iterator["subprocess.Popen[str]"]:
     """Run the real program as a child, from the moment it waits until the block is left."""
-    command = _command("run", [*arguments, "--log-format", "text"])
-    with (
-        signals.unblocked(),
-        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=_environment()) as child,
-    ):
+    with signals.unblocked(), _start("run", [*arguments, "--log-format", "text"]) as child:
         try:
-            if not any(_shown(line, until="waiting for a signal") for line in _lines(child)):
+            if not _echo(child, until="waiting for a signal"):
                 raise InstallerError(
                     f"run the demo (exit code {child.wait(WAIT_S)})",
                     remedy="report this as a bug",
                     code="demo-failed",
                 )
             yield child
-            for line in _lines(child):
-                _shown(line)
+            _echo(child)
         finally:
             child.kill()
 
 
-def _lines(child: "subprocess.Popen[str]") -> Iterator[str]:
-    return iter(child.stderr or ())
-
-
-def _shown(line: str, until: str = "") -> bool:
-    click.echo(f"  {line.rstrip()}")
-    return bool(until) and until in line
+def _echo(child: "subprocess.Popen[str]", until: str = "\0") -> bool:
+    for line in child.stderr or ():
+        click.echo(f"  {line.rstrip()}")
+        if until in line:
+            return True
+    return False
 
 
 def _title(text: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -30,45 +29,23 @@ OUTCOMES: Final = {
 }
 
 
-class _Stderr:
-    """Writes whole lines; a reader that has gone away, or reads no more, is no reason to stop or to wait.
-
-    A pipe of 64 KB that nobody empties would hold us for ever, with a stop pending. What finds no room within
-    ``PATIENCE_S`` is lost, and from then on nothing is waited for until there is room again.
-    """
-
-    def __init__(self) -> None:
-        self._lost = 0
-
-    def msg(self, message: str) -> None:
-        lost = f"({self._lost} lines were lost here)\n" if self._lost else ""
-        goes_on = (lambda: False) if self._lost else patient()
-        if write(STDERR, f"{lost}{message}\n".encode(errors="backslashreplace"), goes_on):
-            self._lost = 0
-        else:
-            self._lost += 1
-
-    debug = info = warning = error = critical = log = msg
-
-
 class _Speech:
-    """How this process speaks, and the sentence by which it ends; a process has one stderr."""
+    """How this process speaks, which has one stderr, and the sentence by which it ends."""
 
-    def __init__(self) -> None:
-        self.readable = True
-        self.spelling: Spelling = str
-        self.outcome = ""
+    readable = True
+    spelling: Spelling = str
+    outcome = ""
+    lost_lines = 0
 
 
-_stderr = _Stderr()
 _speech = _Speech()
 
 
 def say_failed(error: InstallerError) -> None:
     """Say in one line what could not be done and what to do about it, as a sentence or as an event."""
-    _speech.outcome = f"cannot {error.problem}; {error.remedy_spelt(_speech.spelling)}"
+    _speech.outcome = _spell(error)
     if _speech.readable:
-        _stderr.msg(f"toolkit-installer: {_speech.outcome}")
+        _write_line(f"toolkit-installer: {_speech.outcome}")
     else:
         log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)
 
@@ -77,26 +54,6 @@ def leave_outcome() -> None:
     """Leave the last sentence where Kubernetes looks for it, if we are in a container of its."""
     if _speech.outcome:
         leave(_speech.outcome)
-
-
-def _note_outcome(event: str, fields: Mapping[str, Any]) -> None:
-    if event in OUTCOMES:
-        words = {
-            name: ", ".join(value) if isinstance(value, list) else value for name, value in fields.items()
-        }
-        _speech.outcome = OUTCOMES[event].format_map(words)
-
-
-def _spelt(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn errors, which bring their code, and remedies into text, with options as the entry point spells."""
-    event = {**fields}
-    for name, value in fields.items():
-        if isinstance(value, InstallerError):
-            event["code"] = value.code
-            event[name] = f"cannot {value.problem}; {value.remedy_spelt(_speech.spelling)}"
-        elif isinstance(value, Remedy):
-            event[name] = value.spelt(_speech.spelling)
-    return event
 
 
 def chosen() -> LogFormat:
@@ -109,25 +66,50 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
     _speech.spelling = spelling
     terminal = sys.stderr.isatty()
     _speech.readable = wanted is LogFormat.TEXT or (wanted is LogFormat.AUTO and terminal)
-    write = _in_words if _speech.readable else _in_json
+    write = _write_words if _speech.readable else _write_json
     words = spoken or {}
 
-    def told(level: str, event: str, fields: Mapping[str, Any]) -> None:
-        _note_outcome(event, fields)
-        write(level, words.get(event, event), _spelt(fields))
+    def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
+        if event in OUTCOMES:
+            told = {
+                name: ", ".join(each) if isinstance(each, list) else each for name, each in fields.items()
+            }
+            _speech.outcome = OUTCOMES[event].format_map(told)
+        spelt = {name: _spell(value) for name, value in fields.items()}
+        for error in fields.values():
+            if isinstance(error, InstallerError):
+                spelt["code"] = error.code
+        write(level, words.get(event, event), spelt)
 
-    log.write = told
+    log.write = write_event
 
 
-def _in_json(level: str, event: str, fields: dict[str, Any]) -> None:
-    seconds, ns = divmod(time.time_ns(), 10**9)
-    now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
-    _stderr.msg(line(fields | {"event": event, "level": level, "timestamp": now}))
+def _spell(value: Any) -> Any:
+    """Return an error, or a remedy, as text, with options as the entry point spells them."""
+    if isinstance(value, InstallerError):
+        return f"cannot {value.problem}; {value.remedy_spelt(_speech.spelling)}"
+    return value.spelt(_speech.spelling) if isinstance(value, Remedy) else value
 
 
-def _in_words(level: str, event: str, fields: dict[str, Any]) -> None:
+def _write_json(level: str, event: str, fields: dict[str, Any]) -> None:
+    _write_line(line(level, event, fields))
+
+
+def _write_words(level: str, event: str, fields: dict[str, Any]) -> None:
     import structlog  # which loads as much as all of ours; nobody waits for a terminal
 
     colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     render = structlog.dev.ConsoleRenderer(colors=colors)
-    _stderr.msg(str(render(None, level, fields | {"event": event, "level": level})))
+    _write_line(str(render(None, level, fields | {"event": event, "level": level})))
+
+
+def _write_line(message: str) -> None:
+    """Write a line whole; a reader that has gone away, or reads no more, is no reason to stop or to wait.
+
+    A pipe of 64 KB that nobody empties would hold us for ever, with a stop pending. What finds no room within
+    ``PATIENCE_S`` is lost, and from then on nothing is waited for until there is room again.
+    """
+    lost = f"({_speech.lost_lines} lines were lost here)\n" if _speech.lost_lines else ""
+    goes_on = (lambda: False) if lost else patient()
+    written = write(STDERR, f"{lost}{message}\n".encode(errors="backslashreplace"), goes_on)
+    _speech.lost_lines = 0 if written else _speech.lost_lines + 1

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
@@ -13,24 +13,21 @@ from msgspec import Struct
 from installer.cli import log as logging
 from installer.cli.nvidia_words import Asked, read, rows, spelt
 from installer.engines import ENGINES, generating
+from installer.engines.hints import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
 from installer.host import signals
 from installer.host.events import internal_errors, log, open_standard_streams
+from installer.host.files import Host
+from installer.host.inodes import is_mount_point
 from installer.host.limits import refuse_few_files, refuse_little_memory
-from installer.host.mounts import (
-    brought_by_root,
-    followed,
-    host_path,
-    is_mount_point,
-    local_root,
-    package_kind,
-    resolved,
-)
-from installer.model.engine_spec import DropIns, EngineSpec, Extras, ReloadMethod
+from installer.host.mounts import find_host_path, is_empty, is_same, resolve_local
+from installer.host.paths import ROOT
+from installer.model.engine_spec import DropInKind, EngineSpec, Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
 
-ROOT: Final = PurePosixPath("/")
+DEB_LIKE: Final = frozenset({"debian", "ubuntu"})
+RPM_LIKE: Final = frozenset({"rhel", "fedora", "centos", "suse", "opensuse", "sles", "amzn", "azurelinux"})
 OPERATORS: Final = PurePosixPath("/runtime")  # where the GPU Operator mounts what belongs to an engine
 ARTIFACTS: Final = PurePosixPath("/artifacts")
 PID_NAME: Final = "toolkit.pid"
@@ -57,7 +54,7 @@ def options_from(asked: Asked) -> Options:
     places, cdi, nri = _places(asked, view), _cdi(asked, view), _nri(asked, view)
     return Options(
         engines=() if files_only else tuple(places),
-        toolkit_source=_source(asked, view.root),
+        toolkit_source=_source(asked, view.host),
         install_dir=install_dir,
         host_root=view.root,
         mounts=tuple(view.mounts.items()),
@@ -87,49 +84,53 @@ class _View(Struct, frozen=True):
     """The paths of this container as the host's; ``mounts`` collects where the host's are found."""
 
     root: PurePosixPath
+    host: Host
     mounts: dict[PurePosixPath, PurePosixPath]
 
     @classmethod
     def of(cls, asked: Asked) -> "_View":
-        view = cls(local_root(followed(_absolute(asked["host-root"] or "/"))), {})
+        root = resolve_local(_absolute(asked["host-root"] or "/"))
+        if is_empty(root):
+            root = ROOT
+        view = cls(root, Host.under(root), {})
         for each in ("driver-root", "dev-root"):
             # A directory of the host may be found somewhere else, if its root does not bring it anyway.
             path = PurePosixPath(asked[each] or asked["driver-root"] or "/")
-            if ROOT not in {view.root, path}:
+            if ROOT not in {root, path}:
                 here = asked[f"{each}-ctr-path"] or asked["driver-root-ctr-path"] or "/"
-                local = followed(_absolute(here), view.root)
-                if not local.is_relative_to(view.root) and path != local:
-                    view.mounts[resolved(path, view.root)] = local
+                local = resolve_local(_absolute(here), root)
+                if not local.is_relative_to(root) and path != local:
+                    view.mounts[view.host.resolve(path)] = local
         return view
 
     def file(self, here: str, *guesses: PurePosixPath) -> PurePosixPath:
         """Return the host's path of a file: it is mounted by itself, or its directory is."""
         path = _absolute(here)
-        if self.root != ROOT and is_mount_point(path):
-            found = host_path(path, self.root, guesses) or path
+        if self.root != ROOT and is_mount_point(Path(resolve_local(path))):
+            found = find_host_path(path, self.host, self.root, guesses) or path
             # A file that is mounted by itself cannot be replaced: only through its directory.
-            return found if brought_by_root(path, found, self.root) else self._mapped(path, guesses)
-        return self._mapped(path.parent, [guess.parent for guess in guesses]) / path.name
+            return found if is_same(path, self.host, found) else self._map(path, guesses)
+        return self._map(path.parent, [guess.parent for guess in guesses]) / path.name
 
     def directory(self, here: str) -> PurePosixPath:
         """Return the host's path of a directory."""
-        return self._mapped(_absolute(here), ())
+        return self._map(_absolute(here), ())
 
-    def _mapped(self, here: PurePosixPath, guesses: Sequence[PurePosixPath]) -> PurePosixPath:
+    def _map(self, here: PurePosixPath, guesses: Sequence[PurePosixPath]) -> PurePosixPath:
         """Return the host's path of ``here``; what no mount has brought is the host's path already."""
-        real = followed(here, self.root) if self.root != ROOT else followed(here)
+        real = resolve_local(here, *({self.root} - {ROOT}))
         if self.root == ROOT:
             # Without the host's root nothing can be compared: the operator's mounts are known by their place.
             found = guesses[0] if guesses and real.is_relative_to(OPERATORS) else here
         elif real.is_relative_to(self.root):
             return ROOT / real.relative_to(self.root)
         else:
-            mounted = host_path(here, self.root, guesses)
+            mounted = find_host_path(here, self.host, self.root, guesses)
             if mounted is None:
                 return here
             found = mounted
         if found != here or self.root != ROOT:
-            self.mounts[resolved(found, self.root)] = real
+            self.mounts[self.host.resolve(found)] = real
         return found
 
 
@@ -182,11 +183,21 @@ def _nri(asked: Asked, view: _View) -> Nri:
     )
 
 
-def _source(asked: Asked, root: PurePosixPath) -> PurePosixPath:
+def _source(asked: Asked, host: Host) -> PurePosixPath:
     if asked["toolkit-source-root"]:
         return PurePosixPath(asked["toolkit-source-root"])
     kind = asked["toolkit-package-type"]
-    return ARTIFACTS / (package_kind(root) if kind in {"", "auto"} else kind)
+    return ARTIFACTS / (_package_kind(host) if kind in {"", "auto"} else kind)
+
+
+def _package_kind(host: Host) -> str:
+    """Return the packages that suit the host: deb or rpm, by its os-release, else by which tool it has."""
+    release = read_os_release(host)
+    families = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
+    if families & DEB_LIKE:
+        return "deb"
+    rpm, dpkg = (host.exists(PurePosixPath("/usr/bin", name)) for name in ("rpm", "dpkg"))
+    return "rpm" if families & RPM_LIKE or (rpm and not dpkg) else "deb"
 
 
 def _toolkit(asked: Asked) -> ToolkitConfig:
@@ -250,14 +261,14 @@ def _places(asked: Asked, view: _View) -> dict[str, Places]:
     if names := generating(row.process, config, PurePosixPath(asked["socket"])):
         usual = ENGINES[names[0]].socket
         here = asked["socket"] if asked.given("socket") and asked["socket"] else str(usual)
-        drop_in = config if config.parent == ENGINES[names[0]].drop_in_dir else None
+        drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
     socket = view.file(asked["socket"] or str(row.socket), row.socket)
     return {engine: Places(config, _drop_in(asked, engine, view), socket)}
 
 
 def _drop_in(asked: Asked, name: str, view: _View) -> PurePosixPath | None:
-    if ENGINES[name].drop_ins is DropIns.NONE or not asked["drop-in-config"]:
+    if ENGINES[name].drop_ins.kind is DropInKind.NONE or not asked["drop-in-config"]:
         return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(name)
     guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
@@ -323,11 +334,11 @@ def _warnings(asked: Asked, options: Options) -> Iterator[str]:
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if asked["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
-    if asked["use-legacy-config"] and ENGINES[engine].drop_ins is DropIns.IMPORTED:
+    if asked["use-legacy-config"] and ENGINES[engine].drop_ins.kind is DropInKind.IMPORTED:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
     if asked.given(RESTART):
         yield from _other_way(asked[RESTART].lower(), ENGINES[engine])
-    if ENGINES[engine].drop_ins is DropIns.NONE and asked["drop-in-config"]:
+    if ENGINES[engine].drop_ins.kind is DropInKind.NONE and asked["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
     if asked["config-mode"] == "hook" and ENGINES[engine].hook_dir:
         yield "--config-mode hook is deprecated"

@@ -1,9 +1,8 @@
 """A plan as people read it: unified diffs, then what else would be done; and as programs do."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import unified_diff
-from itertools import islice
+from io import StringIO
 from pathlib import PurePosixPath
 from typing import Annotated, Final, TypeAlias
 
@@ -15,14 +14,11 @@ from installer.change.ledger import ledger_lost, read_record
 from installer.change.observe import probe_install
 from installer.change.plan import NODE, Plan, plan_install
 from installer.config_text.masked import masked
-from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
-from installer.host.events import log
 from installer.host.files import Host
 from installer.lifecycle import installed
-from installer.model.engine_spec import Api
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.record import Record
@@ -30,7 +26,6 @@ from installer.model.steps import Part, WriteConfig, describe
 from installer.model.typed_json import dumps
 
 Diffs: TypeAlias = Sequence[tuple[PurePosixPath, list[str]]]
-HUNK: Final = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
 COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
 OfPart: TypeAlias = Annotated[
     str, Meta(description="The part of the plan, such as engine-containerd, toolkit, cdi or device-nodes.")
@@ -165,63 +160,11 @@ def diff(
     """Return the unified diff of one config, its secrets masked unless ``show_secrets``."""
     texts = [text_of(file, path) for file in (before, after)]
     shown = texts if show_secrets else [masked(text, syntax_of(path, text)) for text in texts]
-    names = [f"{side}{path}" if file else "/dev/null" for side, file in (("a", before), ("b", after))]
+    one, other = f"a{path}" if before else "/dev/null", f"b{path}" if after else "/dev/null"
     lines: list[str] = []
-    for line in _unified(*map(_lines, texts), *map(_lines, shown)):
+    old, new = (list(StringIO(text, newline="\n")) for text in shown)
+    for line in unified_diff(old, new, one, other):
         lines.append(click.style(line.rstrip("\r\n"), fg=COLOURS.get(line[0])))
         if line[0] in "+- " and not line.endswith("\n"):
             lines.append("\\ No newline at end of file")
-    heads = (f"--- {names[0]}", f"+++ {names[1]}")
-    return [*(click.style(head, fg=COLOURS[head[0]]) for head in heads), *lines] if lines else []
-
-
-def _unified(old: list[str], new: list[str], shown_old: list[str], shown_new: list[str]) -> Iterator[str]:
-    """Yield the hunks of a unified diff of ``old`` and ``new`` in other words for the same lines."""
-    old_at = new_at = 0
-    for line in islice(unified_diff(old, new), 2, None):
-        if head := HUNK.match(line):
-            # A side without lines is counted from the line before it.
-            old_at, new_at = int(head[1]) - (head[2] != ",0"), int(head[3]) - (head[4] != ",0")
-            yield line.rstrip()
-        elif line[0] == "+":
-            yield f"+{shown_new[new_at]}"
-            new_at += 1
-        else:
-            yield f"{line[0]}{shown_old[old_at]}"
-            old_at, new_at = old_at + 1, new_at + (line[0] == " ")
-
-
-def _lines(text: str) -> list[str]:
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def tell_found(plan: Plan) -> None:
-    """Tell what was found, before anything is done about it."""
-    for engine in plan.engines.values():
-        version = ".".join(map(str, engine.version or ())) or "unknown"
-        log.info(
-            "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
-        )
-    for note in plan.notes:
-        log.info("install note", note=note)
-
-
-def tell_done(plan: Plan) -> None:
-    """Tell what was done, and what is still to come."""
-    if not plan.steps:
-        log.info("nothing changed", engines=sorted(plan.engines))
-    else:
-        log.info("installed", engines=sorted(plan.engines), steps=len(plan.steps))
-    for name, reason in plan.pending.items():
-        log.warning("restart pending", engine=name, problem=reason.problem, remedy=reason.remedy)
-    if unasked := [name for name in plan.unproven if name not in plan.pending]:
-        log.warning("not proven", engines=unasked, reason="they have not said that they serve our runtimes")
-
-
-def tell_next_step(options: Options, record: Record) -> None:
-    """Tell the command that shows that it works."""
-    command = "toolkit-installer status"
-    if any(ENGINES[engine.name].api is Api.DOCKER for engine in record.engines):
-        name = options.runtime_name
-        command = f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
-    log.info("next step", command=command)
+    return lines

@@ -6,7 +6,7 @@ from typing import Final
 
 from installer.engines import ENGINES
 from installer.errors import InstallerError
-from installer.host.files import Host
+from installer.host.files import Host, text
 from installer.model.options import AUTO, Options
 from installer.model.paths import DEFAULT_DRIVER_ROOT, DRIVER_LIBRARY_DIRS
 
@@ -21,32 +21,32 @@ IMAGES: Final = {
         "start this node from that image",
     ),
 }
-OS_RELEASE: Final = PurePosixPath("/etc/os-release")
+OS_RELEASES: Final = (PurePosixPath("/etc/os-release"), PurePosixPath("/usr/lib/os-release"))
 
 
 def is_suse(host: Host) -> bool:
     """Tell whether the host is of the SUSE family."""
-    return "suse" in _os_release(host).get("ID_LIKE", "")
+    return "suse" in read_os_release(host).get("ID_LIKE", "")
 
 
 def without_cri(host: Host, beside: Collection[str]) -> str:
     """Return why a containerd without CRI is left alone; ``beside`` are the engines that run, too."""
     served = next((each for each in beside if ENGINES[each].uses), "")
     usual = f", it serves {ENGINES[served].title}" if served else ""
-    image = IMAGES.get(_os_release(host).get("ID", ""))
+    image = IMAGES.get(read_os_release(host).get("ID", ""))
     return f"its CRI is switched off{f': {image[0]}' if image else usual}"
 
 
 def served_by_image(host: Host) -> Iterator[InstallerError]:
     """Yield why nothing is installed on a system that brings the toolkit in its own way."""
-    image = IMAGES.get(_os_release(host).get("ID", ""))
+    image = IMAGES.get(read_os_release(host).get("ID", ""))
     if image is not None:
         yield InstallerError(f"install on this node ({image[0]})", remedy=image[1], code="not-supported")
 
 
-def _os_release(host: Host) -> dict[str, str]:
-    file = host.read(OS_RELEASE)
-    lines = file.content.decode(errors="replace").splitlines() if file else []
+def read_os_release(host: Host) -> dict[str, str]:
+    """Return what os-release(5) says of the host, of its two places the first that can be read."""
+    lines = next(filter(None, (text(host, path) for path in OS_RELEASES)), "").splitlines()
     return {name: value.strip("\"'") for name, _, value in (line.partition("=") for line in lines)}
 
 

@@ -6,12 +6,12 @@ import stat
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.errors import InstallerError
 from installer.host.files import READ_ONLY, Host
-from installer.host.inodes import opened
+from installer.host.inodes import LABEL, label_of, opened
 from installer.watch import lacks_room
 
 KMSG: Final = PurePosixPath("/dev/kmsg")
@@ -36,15 +36,13 @@ def character_devices(
         except OSError:
             continue
         if stat.S_ISCHR(status.st_mode):
-            yield name, os.major(status.st_rdev), os.minor(status.st_rdev), _label(local / name)
-
-
-def _label(here: Path) -> str:
-    try:
-        label = os.getxattr(here, "security.selinux", follow_symlinks=False)
-    except OSError:
-        return ""
-    return label.rstrip(b"\0").decode(errors="backslashreplace")
+            label = dict(label_of(local / name)).get(LABEL, b"").rstrip(b"\0")
+            yield (
+                name,
+                os.major(status.st_rdev),
+                os.minor(status.st_rdev),
+                label.decode(errors="backslashreplace"),
+            )
 
 
 def kernel_log(host: Host, words: Collection[str]) -> tuple[str, ...]:
@@ -105,11 +103,15 @@ def is_read_only(host: Host, path: PurePosixPath) -> bool:
 
 def is_full(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a container has no room for its state at ``path``; False where there is nothing."""
+    status = _file_system(host, path)
+    return status is not None and lacks_room(status)
+
+
+def _file_system(host: Host, path: PurePosixPath) -> os.statvfs_result | None:
     try:
-        status = os.statvfs(host.local_path(path))
+        return os.statvfs(host.local_path(path))
     except OSError:
-        return False
-    return lacks_room(status)
+        return None
 
 
 def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
@@ -117,9 +119,8 @@ def used(host: Host, path: PurePosixPath) -> tuple[int, int] | None:
 
     As df(1) counts: what only root may still use is not free.
     """
-    try:
-        status = os.statvfs(host.local_path(path))
-    except OSError:
+    status = _file_system(host, path)
+    if status is None:
         return None
     blocks = status.f_blocks - status.f_bfree
     files = status.f_files - status.f_ffree

@@ -14,24 +14,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, Self, TypeVar
 
-from installer.errors import InstallerError
+from installer.errors import InstallerError, Option, Remedy
 from installer.host.inodes import (
     exchange_names,
-    find_name,
     is_mount_point,
     kind_of,
     labelled_as_neighbours,
     meta_of,
     opened,
     refuse,
-    refuse_missing_root,
     remove_name,
     staged_name,
     translated,
     write_synced,
 )
 from installer.host.kernel import trusted_uids
-from installer.host.paths import DIRECTORY, Place, Places
+from installer.host.paths import DIRECTORY, ROOT, Place, Places
 from installer.model.files import Entry, File, Kind
 from installer.model.typed_json import loads
 
@@ -48,8 +46,17 @@ class Host(Places):
     @classmethod
     def under(cls, root: PurePosixPath, pairs: Sequence[tuple[PurePosixPath, PurePosixPath]] = ()) -> Self:
         """Return the host whose root is ``root`` here, and whose directories ``pairs`` (host, here) tell."""
-        refuse_missing_root(root)
-        host = cls({PurePosixPath("/"): Path(root)})
+        with translated("look at", root):
+            there = Path(root).is_dir()
+        if not there:
+            raise InstallerError(
+                f"find the host's root {root} (there is no such directory)",
+                remedy=Remedy(
+                    "name the directory where the host's root is mounted with ", Option("host-root")
+                ),
+                code="path-unusable",
+            )
+        host = cls({ROOT: Path(root)})
         for directory, local in sorted(pairs, key=lambda pair: len(pair[0].parts)):
             host.mount(host.resolve(directory), Path(local))  # a path is looked up without its links
         return host
@@ -94,18 +101,17 @@ class Host(Places):
         Raises:
             InstallerError: the file is hard-linked, or mounted as a single file.
         """
-        try:
-            local = self.local_path(path)
-            status = local.lstat()
-        except OSError:
+        local = self.local_path(path)
+        status = _lstat(local)
+        if status is None or not stat.S_ISREG(status.st_mode):
             return
-        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        if status.st_nlink > 1:
             raise InstallerError(
                 f"replace {path} (it has {status.st_nlink} hard links, the others would keep the old text)",
                 remedy="break the link: copy the file and move the copy over it",
                 code="file-not-replaceable",
             )
-        if stat.S_ISREG(status.st_mode) and is_mount_point(local):
+        if is_mount_point(local):
             raise InstallerError(
                 f"replace {path} (it is mounted as a single file)",
                 remedy=f"mount {path.parent} into the container instead",
@@ -133,14 +139,14 @@ class Host(Places):
 
     def remove(self, path: PurePosixPath) -> None:
         """Remove a file or a link; nothing there is fine."""
-        with translated("remove", path):
-            try:
-                with self.place(path, last=False).opened() as (directory, name):
-                    find_name(name, directory)
-                    os.unlink(name, dir_fd=directory)
-                    os.fsync(directory)
-            except (FileNotFoundError, NotADirectoryError):
-                return
+        with (
+            translated("remove", path),
+            suppress(FileNotFoundError, NotADirectoryError),
+            self.place(path, last=False).opened() as (directory, name),
+        ):
+            _find_name(name, directory)
+            os.unlink(name, dir_fd=directory)
+            os.fsync(directory)
 
     def make_directory(self, path: PurePosixPath, mode: int = 0o755) -> None:
         """Make one directory; one that is there already is fine."""
@@ -158,7 +164,7 @@ class Host(Places):
         """Remove an empty directory, and a link that leads to it with it; tell whether it is gone."""
         try:
             with self.place(path).opened() as (directory, name):
-                find_name(name, directory)
+                _find_name(name, directory)
                 os.rmdir(name, dir_fd=directory)
                 os.fsync(directory)
         except FileNotFoundError:
@@ -199,25 +205,25 @@ class Host(Places):
 
     def rename(self, path: PurePosixPath, target: PurePosixPath) -> None:
         """Give what stands at ``path`` the name ``target``, which is free."""
-        with translated("rename", path), self._both(path, target) as ((source, one), (beside, other)):
-            os.rename(one, other, src_dir_fd=source, dst_dir_fd=beside)
+        with (
+            translated("rename", path),
+            self.place(path, last=False).opened() as (source, name),
+            self.place(target, last=False).opened() as (beside, other),
+        ):
+            os.rename(name, other, src_dir_fd=source, dst_dir_fd=beside)
             os.fsync(beside)
             os.fsync(source)
 
     def exchange(self, one: PurePosixPath, other: PurePosixPath) -> None:
         """Let two names change places at once, whatever they are (renameat2)."""
-        with translated("exchange", one), self._both(one, other) as ((first, name), (second, named)):
+        with (
+            translated("exchange", one),
+            self.place(one, last=False).opened() as (first, name),
+            self.place(other, last=False).opened() as (second, named),
+        ):
             exchange_names(first, name, second, named)
             os.fsync(first)
             os.fsync(second)
-
-    @contextmanager
-    def _both(
-        self, one: PurePosixPath, other: PurePosixPath
-    ) -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
-        first, second = self.place(one, last=False), self.place(other, last=False)
-        with first.opened() as source, second.opened() as target:
-            yield source, target
 
     def build_of(self, path: PurePosixPath) -> str:
         """Return what tells one build of a program from another without reading it; "" where it is gone."""
@@ -229,10 +235,8 @@ class Host(Places):
 
     def inode(self, path: PurePosixPath) -> int | None:
         """Return the number of the inode at ``path``; None where there is nothing."""
-        try:
-            return self.local_path(path, last=False).lstat().st_ino
-        except OSError:
-            return None
+        status = _lstat(self.local_path(path, last=False))
+        return status.st_ino if status else None
 
     def free_bytes(self, path: PurePosixPath) -> int:
         """Return the space left, in bytes, where ``path`` is or would be."""
@@ -273,6 +277,18 @@ def _no_file(path: PurePosixPath, found: str) -> InstallerError:
         remedy="put a file in its place, or move it away",
         code="file-not-replaceable",
     )
+
+
+def _find_name(name: str, directory: int) -> None:
+    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
+    os.stat(name, dir_fd=directory, follow_symlinks=False)
+
+
+def _lstat(local: Path) -> os.stat_result | None:
+    try:
+        return local.lstat()
+    except OSError:
+        return None
 
 
 def _beside(place: Place) -> Place:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
-from installer.errors import InstallerError, Option, Remedy
+from installer.errors import InstallerError
 from installer.host.kernel import mounts
 from installer.model.files import Kind, Meta
 
@@ -53,18 +53,6 @@ def translated(verb: str, path: PurePosixPath) -> Iterator[None]:
         refuse(verb, path, error)
 
 
-def refuse_missing_root(root: PurePosixPath) -> None:
-    """Raise InstallerError where there is no directory at ``root``, where the host's root should be."""
-    with translated("look at", root):
-        there = Path(root).is_dir()
-    if not there:
-        raise InstallerError(
-            f"find the host's root {root} (there is no such directory)",
-            remedy=Remedy("name the directory where the host's root is mounted with ", Option("host-root")),
-            code="path-unusable",
-        )
-
-
 @contextmanager
 def opened(where: str | Path, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> Iterator[int]:
     """Yield a descriptor for the block; it is closed for programs that are started."""
@@ -83,11 +71,6 @@ def exchange_names(one_fd: int, one: str, other_fd: int, other: str) -> None:
     if libc.renameat2(one_fd, os.fsencode(one), other_fd, os.fsencode(other), RENAME_EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-
-
-def find_name(name: str, directory: int) -> None:
-    """Raise FileNotFoundError for what is absent: a read-only file system would refuse to remove it."""
-    os.stat(name, dir_fd=directory, follow_symlinks=False)
 
 
 def remove_name(name: str, dir_fd: int) -> None:
@@ -173,21 +156,14 @@ def staged_name(local: Path) -> Path:
     It is fixed, so that the next run sweeps it, and stays out of every ``*.d``:
     CRI-O parses each file below crio.conf.d whatever its name (engine-facts.md#crio-drop-ins).
     """
-    directory = local.parent
     name = f".{local.name}{STAGED}"
-    while directory.name.endswith(".d"):
-        name = f".{directory.name}{name}"
-        outside = directory.parent
-        if not _same_mount(directory, outside):
+    for directory in local.parents:
+        if not directory.name.endswith(".d"):
+            return directory / name
+        if is_mount_point(directory) or directory.stat().st_dev != directory.parent.stat().st_dev:
             break
-        directory = outside
-    else:
-        return directory / name
-    return directory / f".{local.name}{STAGED}"
-
-
-def _same_mount(one: Path, other: Path) -> bool:
-    return not is_mount_point(one) and one.stat().st_dev == other.stat().st_dev
+        name = f".{directory.name}{name}"
+    return local.with_name(f".{local.name}{STAGED}")
 
 
 def is_mount_point(local: Path) -> bool:

@@ -7,10 +7,10 @@ opened without following one: what was looked at is what is used, or an error.
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -44,32 +44,50 @@ class Place(Struct, frozen=True):
         fd = os.open(self.base, DIRECTORY)  # what the operator named may be a link
         try:
             for part in self.below.parts[:-1]:
-                fd = _next(fd, part, STEP)
-            fd = _next(fd, ".", DIRECTORY)  # a directory that is only a step cannot be synced
+                fd = _step(fd, part, STEP)
+            fd = _step(fd, ".", DIRECTORY)  # a directory that is only a step cannot be synced
             yield fd, self.below.name
         finally:
             os.close(fd)
 
 
-def _next(fd: int, part: str, flags: int) -> int:
+def _step(fd: int, part: str, flags: int) -> int:
     """Return the descriptor of ``part`` in the directory ``fd``, in the place of that."""
     following = os.open(part, flags, dir_fd=fd)
     os.close(fd)
     return following
 
 
-def _refuse_impossible(path: PurePosixPath) -> None:
-    """Raise for a name that a text can hold and a file cannot have."""
-    try:
-        possible = b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise InstallerError(
-            f"look at {str(path)!a:.200} (no file can have such a name)",
-            remedy="correct what names it",
-            code="path-unusable",
-        )
+LinkTarget: TypeAlias = Callable[[PurePosixPath], PurePosixPath | None]
+
+
+def follow(path: PurePosixPath, link_target: LinkTarget, *, last: bool = True) -> PurePosixPath:
+    """Return ``path`` without ``..`` and links; ``link_target`` tells where one leads, None for what is none.
+
+    With ``last`` false a link in the last place is kept.
+
+    Raises:
+        InstallerError: the links go round in a circle.
+    """
+    rest, done, followed = list(reversed(path.parts[1:])), ROOT, 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done.parent
+            continue
+        above, done = done, done / part
+        target = link_target(done) if rest or last else None
+        if target is not None:
+            followed += 1
+            if followed > MAX_LINKS:
+                raise InstallerError(
+                    f"follow {path} (its links go round in a circle)",
+                    remedy="correct the links",
+                    code="path-unusable",
+                )
+            rest.extend(reversed([part for part in target.parts if part != target.anchor]))
+            done = ROOT if target.is_absolute() else above
+    return done
 
 
 class Places:
@@ -84,9 +102,9 @@ class Places:
 
     def place(self, path: PurePosixPath, *, last: bool = True) -> Place:
         """Return where ``path`` is; with ``last`` false a link in the last place is kept."""
-        return self._mapped(self.resolve(path, last=last))
+        return self._map(self.resolve(path, last=last))
 
-    def _mapped(self, path: PurePosixPath) -> Place:
+    def _map(self, path: PurePosixPath) -> Place:
         for prefix in (ROOT,) if self._mounts.keys() == {ROOT} else (path, *path.parents):
             if prefix in self._mounts:
                 base, below = self._mounts[prefix], PurePosixPath(*path.parts[len(prefix.parts) :])
@@ -114,27 +132,17 @@ class Places:
             InstallerError: the links go round in a circle, a stranger could have placed one, or no file can
                 have such a name.
         """
-        _refuse_impossible(path)
-        rest = list(reversed(path.parts[1:]))
-        done, followed = ROOT, 0
-        while rest:
-            part = rest.pop()
-            if part == "..":
-                done = done.parent
-                continue
-            above, done = done, done / part
-            target = None if not rest and not last else self._link_target(done)
-            if target is not None:
-                followed += 1
-                if followed > MAX_LINKS:
-                    raise InstallerError(
-                        f"follow {path} (its links go round in a circle)",
-                        remedy="correct the links",
-                        code="path-unusable",
-                    )
-                rest.extend(reversed([part for part in target.parts if part != target.anchor]))
-                done = ROOT if target.is_absolute() else above
-        return done
+        try:
+            possible = b"\0" not in os.fsencode(path)
+        except UnicodeEncodeError:
+            possible = False
+        if not possible:
+            raise InstallerError(
+                f"look at {str(path)!a:.200} (no file can have such a name)",
+                remedy="correct what names it",
+                code="path-unusable",
+            )
+        return follow(path, self._link_target, last=last)
 
     def open_to_strangers(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return the uppermost directory where somebody who is not root can exchange what leads to ``path``.
@@ -143,28 +151,25 @@ class Places:
         """
         ways = {self.resolve(each, last=last) for each in path.parents for last in (False, True)}
         ways.add(self.resolve(path, last=False))
-        steps = {step for way in ways for step in (way, *way.parents)} - {ROOT}
-        return next((each.parent for each in sorted(steps) if not self._is_roots_step(each)), None)
+        for step in sorted({step for way in ways for step in (way, *way.parents)} - {ROOT}):
+            directory = self._status(step.parent)
+            if directory is not None and not _placed_by_root(directory, self._status(step)):
+                return step.parent
+        return None
 
-    def _is_roots_step(self, path: PurePosixPath) -> bool:
+    def _status(self, path: PurePosixPath) -> os.stat_result | None:
         try:
-            directory = os.lstat(self._mapped(path.parent).local_path)
+            return os.lstat(self._map(path).local_path)
         except OSError:
-            return True
-        try:
-            return _placed_by_root(directory, os.lstat(self._mapped(path).local_path))
-        except OSError:
-            return _placed_by_root(directory, None)
+            return None
 
     def _link_target(self, path: PurePosixPath) -> PurePosixPath | None:
         """Return where a link leads to; None for what is none."""
-        if path in self._mounts:
+        status = None if path in self._mounts else self._status(path)
+        if status is None or not stat.S_ISLNK(status.st_mode):
             return None
-        local = self._mapped(path).local_path
+        local = self._map(path).local_path
         try:
-            status = os.lstat(local)
-            if not stat.S_ISLNK(status.st_mode):
-                return None
             directory, target = os.lstat(local.parent), local.readlink()
         except OSError:
             return None

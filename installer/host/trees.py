@@ -8,12 +8,10 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
 from installer.errors import InstallerError, LockedError
-from installer.host.events import log
 from installer.host.files import Host
 from installer.host.inodes import (
     STAGED,
@@ -24,8 +22,7 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.limits import beside
-from installer.host.limits import each as do_each
+from installer.host.limits import do_each
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.paths import DIRECTORY
 from installer.model.files import Copy, Meta, PayloadFile, Symlink, Text
@@ -36,7 +33,6 @@ PRIVATE: Final = 0o700
 WIDE: Final = 0o755
 WAIT_S: Final = 5.0
 WAIT_POLL_S: Final = 0.01
-TELL_S: Final = 2.0  # on a disk as usual all of it takes a tenth of that
 COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
@@ -169,8 +165,7 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
-        put = Progress(files).of(lambda file: _put(top, file, label, noted))
-        do_each(put, files, at_once=COPIES_AT_ONCE)
+        do_each(lambda file: _put(top, file, label, noted), files, at_once=COPIES_AT_ONCE)
         if noted and str(NOTES.parent) in below:
             write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
         for each in (*below, "."):
@@ -265,36 +260,6 @@ def _kept_from_others(name: str, directory: int) -> Iterator[None]:
         yield
 
 
-class Progress:
-    """Counts the bytes of files that are there, and tells them every two seconds."""
-
-    def __init__(self, files: Sequence[PayloadFile]) -> None:
-        from threading import Lock
-
-        self._total = sum(map(_size, files))
-        self._done = 0
-        self._told = time.monotonic()
-        self._lock = Lock()
-
-    def of(self, put: Callable[[PayloadFile], None]) -> Callable[[PayloadFile], None]:
-        """Return ``put``, whose files are counted; it may be called by several threads."""
-
-        def counted(shipped: PayloadFile) -> None:
-            put(shipped)
-            with self._lock:
-                self._done += _size(shipped)
-                now = time.monotonic()
-                if self._done < self._total and now - self._told >= TELL_S:
-                    self._told = now
-                    log.info("toolkit partly copied", mb=self._done >> 20, of_mb=self._total >> 20)
-
-        return counted
-
-
-def _size(shipped: PayloadFile) -> int:
-    return shipped.size_bytes if isinstance(shipped, Copy) else 0
-
-
 LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up
 NOTES: Final = PurePosixPath(".config/digests")  # in a version of the toolkit: what was noted at its copy
 SUMS: Final = "SHA256SUMS"
@@ -326,30 +291,16 @@ def mark_of(path: str, directory: int | None = None) -> str:
     return ""
 
 
-@contextmanager
-def digests_below(
-    host: Host, path: PurePosixPath | None, noted: Mapping[str, str]
-) -> Iterator[Callable[[], dict[PurePosixPath, str]]]:
-    """Hash the regular files below ``path``, if one is given, while the block goes on.
+def digests_below(host: Host, path: PurePosixPath, noted: Mapping[str, str]) -> dict[PurePosixPath, str]:
+    """Return the sha256 in hex of each regular file below ``path``, "" for one that cannot be read.
 
-    What is yielded returns their sha256 in hex, "" for one that cannot be read. What has a mark that was
-    ``noted`` is not read.
+    A file with a mark that was ``noted`` is not read.
     """
-    if path is None:
-        yield dict
-        return
     local = str(host.local_path(path))
     files = [os.path.join(place, name) for place, _, names in os.walk(local) for name in names]  # noqa: PTH118
-    with beside() as begun:
-        hashed = {
-            PurePosixPath(file[len(local) + 1 :]): (
-                partial(noted.__getitem__, mark)
-                if (mark := mark_of(file)) in noted
-                else begun(partial(digest_of, file), long=bool(mark))
-            )
-            for file in files
-        }
-        yield lambda: {name: done() for name, done in hashed.items()}
+    return {
+        PurePosixPath(file[len(local) + 1 :]): noted.get(mark_of(file)) or digest_of(file) for file in files
+    }
 
 
 def digest_of(path: str, directory: int | None = None) -> str:

@@ -15,7 +15,7 @@ from installer.engines.dependencies import state_of, writes_to
 from installer.errors import InstallerError
 from installer.host import signals, units
 from installer.host.files import Host
-from installer.host.mounts import is_mount_point
+from installer.host.inodes import is_mount_point
 from installer.host.sockets import has_closed
 from installer.lifecycle.readiness import LastCheck, read_check
 from installer.model.engine_spec import Api
@@ -52,10 +52,10 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
     found: list[str] = []
     for path, whole in _of_rows(options.layout, record):
         for last in (False, True):
-            local = str(host.local_path(path, last=last))
+            local = host.local_path(path, last=last)
             # What is held open of a file system that somebody has mounted over ours keeps it from going.
-            covered = path.is_relative_to(options.layout.home) and is_mount_point(PurePosixPath(local))
-            found.append(f"{local}/" + "*" * covered if whole else local)
+            covered = path.is_relative_to(options.layout.home) and is_mount_point(local)
+            found.append(f"{local}/" + "*" * covered if whole else str(local))
     found += gpus.watched(host, options, record)
     if record.nri is not None:  # it tells of itself there: registered or not, and what it has missed
         found.append(str(host.local_path(options.nri.at(record.nri).state)))
@@ -66,12 +66,6 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
     found += [f"{KEPT}{host.local_path(path)}" for path in kept]
     below = (host.local_path(PurePosixPath(each.containerd)) for each in seen.engines if each.containerd)
     return tuple(dict.fromkeys((*found, *signs(host, options, record), *map(str, below))))
-
-
-def moment(host: Host, options: Options, record: Record) -> str:
-    """Return what is another one as soon as a device has come or gone, also one that is as before by now."""
-    patterns = (place for place in gpus.watched(host, options, record) if place.endswith("*"))
-    return signature(tuple(dict.fromkeys(place.rpartition("/")[0] for place in patterns)))
 
 
 def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
@@ -86,11 +80,6 @@ def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     )
     found = (next(each for each in path.parents if host.exists(each)) for path in paths)
     return tuple(dict.fromkeys(f"{ROOM}{host.local_path(each)}" for each in found))
-
-
-def engine_places(host: Host, options: Options, record: Record, seen: LastCheck) -> tuple[str, ...]:
-    """Return what is not the same any more once an engine was restarted."""
-    return (*signs(host, options, record), *processes(seen))
 
 
 def processes(seen: LastCheck) -> tuple[str, ...]:
@@ -126,7 +115,7 @@ def process_of(host: Host, engine: EngineState) -> str:
     if engine.pid:
         return f"/proc/{engine.pid}"
     with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
-        if pid := units.state(host, engine.unit).main_pid:
+        if pid := units.read(host, engine.unit).main_pid:
             return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
     return ""
 
@@ -165,5 +154,5 @@ def _of_rows(layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, bo
 def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
     engine = ENGINES[name]
     own = config or engine.config
-    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
+    directories = (own.parent, own.parent / "conf.d", engine.drop_ins.directory)
     return dict.fromkeys(each for each in directories if each is not None)

@@ -143,10 +143,10 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
         )
 
 
-def noted_digests(host: Host, path: PurePosixPath | None) -> dict[str, str]:
+def noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
     """Return the digests noted at a version's copy, by marks; none that others than root may have written."""
     with suppress(InstallerError, ValueError):
-        file = host.read(path / NOTES) if path else None
+        file = host.read(path / NOTES)
         if file is not None and file.meta.uid in trusted_uids() and not file.meta.mode & OTHERS_WRITE:
             return dict(line.split(" ") for line in file.content.decode("ascii").splitlines())
     return {}
@@ -156,9 +156,8 @@ def damaged(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> I
     """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
     if toolkit.files:
         version = layout.version(toolkit.version)
-        with digests_below(host, version if deep else None, {}) as digests:
-            found = entries(host, version)
-            yield from damage(dict(toolkit.files), found, digests() if deep else None)
+        digests = digests_below(host, version, {}) if deep else None
+        yield from damage(dict(toolkit.files), entries(host, version), digests)
 
 
 def lines(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:

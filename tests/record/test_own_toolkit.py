@@ -74,11 +74,9 @@ def test_a_noted_program_is_not_read_until_it_changes(site: Site) -> None:
     program = site.root / TOOLKIT / f"{PROGRAM}.real"
     noted = dict.fromkeys(noted_digests(host, version), "as noted")
 
-    with digests_below(host, version, noted) as digests:
-        assert digests()[PurePosixPath(f"{PROGRAM}.real")] == "as noted"
+    assert digests_below(host, version, noted)[PurePosixPath(f"{PROGRAM}.real")] == "as noted"
     tampered(program)
-    with digests_below(host, version, noted) as digests:
-        assert len(digests()[PurePosixPath(f"{PROGRAM}.real")]) == 64
+    assert len(digests_below(host, version, noted)[PurePosixPath(f"{PROGRAM}.real")]) == 64
 
 
 def test_a_source_is_believed_by_its_sums_and_read_without_them(site: Site) -> None:

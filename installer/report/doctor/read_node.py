@@ -229,12 +229,12 @@ def _read_system(host: Host, processes: Sequence[Seen]) -> System:
 def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
     """Yield the units of engines with the file in their directory that they do not start with."""
     for engine in ENGINES.values():
-        if engine.drop_in_dir is None or engine.generated is None:
+        if engine.drop_ins.directory is None or engine.generated is None:
             continue
-        for name in _list_names(host, engine.drop_in_dir):
-            path = engine.drop_in_dir / name
+        for name in _list_names(host, engine.drop_ins.directory):
+            path = engine.drop_ins.directory / name
             with suppress(InstallerError):
-                tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_in_names) else {}
+                tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_ins.pattern) else {}
                 if reason := engine.generated.refuses(tree):
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 

@@ -207,7 +207,7 @@ def _ask_program(
 def read_unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
     try:
-        state = units.state(host, unit) if unit else None
+        state = units.read(host, unit) if unit else None
     except InstallerError:
         return ""
     return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
