@@ -293,7 +293,7 @@ class Options(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """What ``run`` was asked for, and how it speaks: read once, and told its children."""
+    """What ``run`` was asked for, and how it speaks: read once, and handed to its children."""
 
     options: Options
     nvidia: bool
