@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import Final, TypeGuard, assert_never
+from typing import Final, TypeGuard
 
 from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import Facts, names_of
-from installer.model.files import Copy, Entry, Kind, PayloadFile, Symlink, Text
+from installer.model.files import Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
 from installer.model.paths import VERSIONS
 from installer.model.record import NAME, Record, ToolkitRow
@@ -52,8 +52,16 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     not as it was installed.
     """
     shipped = replace(shipped, in_place=options.in_place)
-    if unfit := _unfit(facts, options, shipped):
-        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
+    try:
+        check_artifacts(
+            facts.artifacts,
+            source_root=options.toolkit_source,
+            machine=facts.machine,
+            absent=facts.absent_interpreters,
+            shipped=shipped,
+        )
+    except InstallerError as error:
+        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = _rendered(facts, options, low_level) if shipped.config else ""
     files = payload(
         facts.artifacts,
@@ -74,23 +82,22 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     if now != f"{VERSIONS}{version}":
         steps += _superseded(facts)
         steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
+    used = (
+        f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
+        for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files)))
+    )
     return Part(
         ID,
         tuple(steps),
         tuple(reason if isinstance(step, InstallVersion) else _elsewhere(facts) for step in steps),
         Record(toolkit=_row(facts, version, rendered, files)),
-        notes=(*_used_in_place(files), *notes, *damaged),
+        notes=(*used, *notes, *damaged),
         obstacles=no_room(facts, options, files) if steps else (),
     )
 
 
 def _is_config(shipped: PayloadFile) -> TypeGuard[Text]:
     return isinstance(shipped, Text) and shipped.path == CONFIG
-
-
-def _used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
-    for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files))):
-        yield f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
 
 
 def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
@@ -103,21 +110,6 @@ def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str
         suse=facts.suse,
     )
     return render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
-
-
-def _unfit(facts: Facts, options: Options, shipped: Shipped) -> tuple[InstallerError, ...]:
-    """Return why nothing can be installed of what lies in the image."""
-    try:
-        check_artifacts(
-            facts.artifacts,
-            source_root=options.toolkit_source,
-            machine=facts.machine,
-            absent=facts.absent_interpreters,
-            shipped=shipped,
-        )
-    except InstallerError as error:
-        return (error,)
-    return ()
 
 
 def _current(now: str | None) -> str | None:
@@ -144,7 +136,10 @@ def _flaws(
         return (), "it is not in place"
     found = tuple(damage(manifest(files), there, facts.toolkit.digests))
     notes = (f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found)
-    if found or not all(_is_as_planned(file, there.get(file.path)) for file in files):
+    # A source is believed by its SHA256SUMS as long as its sizes are those of the copies.
+    sizes = {path: entry.size_bytes for path, entry in there.items()}
+    whole = all(sizes.get(file.path) == file.size_bytes for file in files if isinstance(file, Copy))
+    if found or not whole or not all(file.path in there for file in files):
         return tuple(notes), "its files are not as they were installed" if found else "it is not complete"
     return (), ""
 
@@ -266,22 +261,6 @@ def standing(facts: Facts) -> str | None:
     if facts.toolkit.kind is Kind.ABSENT:
         return ""
     return facts.toolkit.link if facts.toolkit.kind is Kind.LINK else None
-
-
-def _is_as_planned(shipped: PayloadFile, entry: Entry | None) -> bool:
-    match shipped:
-        case _ if entry is None:
-            return False
-        case Copy(_, _, size_bytes, _, mode):
-            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
-        case Text(path, content, mode):
-            # An administrator may edit config.toml; the wrappers are ours alone.
-            size_bytes = entry.size_bytes if path == CONFIG else len(content.encode())
-            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
-        case Symlink(_, target):
-            return entry.link == target
-        case _:
-            assert_never(shipped)
 
 
 def no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
