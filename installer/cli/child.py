@@ -59,9 +59,9 @@ def _options(here: Path) -> Options:
     wish = loads(here.read_bytes(), Wish)
     if wish.nvidia:
         from installer.cli.nvidia import SPOKEN
-        from installer.cli.nvidia_words import spelt
+        from installer.cli.nvidia_flags import spell_option
 
-        logging.configure(logging.LogFormat(wish.log_format), spoken=SPOKEN, spelling=spelt)
+        logging.configure(logging.LogFormat(wish.log_format), spoken=SPOKEN, spelling=spell_option)
     else:
         logging.configure(logging.LogFormat(wish.log_format))
     return wish.options

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from installer.cli.nvidia_words import Row, rows
+from installer.cli.nvidia_flags import Row, rows
 from tests.conftest import defects, differences, named_tests
 from tests.support.golden import golden
 

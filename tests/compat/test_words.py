@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.cli.nvidia_words import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Asked, Row, read, rows
+from installer.cli.nvidia_flags import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, CommandLine, Row, read, rows
 from installer.errors import InstallerError, UsageError
 
 ENGINES = ("docker", "containerd", "crio")
@@ -63,7 +63,7 @@ def test_every_name_is_taken_with_one_dash_or_two_and_beats_every_variable(row: 
         asked = read(words, environment)
 
         assert asked[row.name] == value
-        assert asked.said[row.name].by == flag
+        assert asked.settings[row.name].by == flag
 
 
 @pytest.mark.parametrize("row", [row for row in PLAIN if row.env], ids=lambda row: str(row.name))
@@ -77,7 +77,7 @@ def test_the_first_variable_that_is_set_counts(row: Row) -> None:
         asked = read([], {"RUNTIME": engine, **later, variable: text})
 
         assert asked[row.name] == value, variable
-        assert asked.said[row.name].by == variable
+        assert asked.settings[row.name].by == variable
 
 
 @pytest.mark.parametrize("row", [row for row in PLAIN if row.env], ids=lambda row: str(row.name))
@@ -240,6 +240,6 @@ def test_whatever_is_said_is_read_or_refused_in_one_sentence(
     arguments: list[str], environment: dict[str, str]
 ) -> None:
     try:
-        assert isinstance(read(arguments, environment), Asked)
+        assert isinstance(read(arguments, environment), CommandLine)
     except InstallerError as error:
         assert str(error).startswith("cannot ")
