@@ -42,10 +42,10 @@ from installer.model.record import ConfigRow, DeviceNode, Record
 from installer.payload.installed import (
     former_defaults,
     install_dir_obstacles,
-    is_theirs,
-    noted_digests,
-    still_ours,
+    is_foreign_toolkit,
+    read_noted_digests,
     unusable,
+    without_foreign,
 )
 from installer.payload.source import ask_version, read_artifacts
 
@@ -82,7 +82,7 @@ def probe_install(host: Host, options: Options, record: Record, patience_s: floa
         version=ask_version(options.toolkit_source, sums),
         toolkit=replace(
             facts.toolkit,
-            digests=digests_below(host, version, noted_digests(host, version)) if version else {},
+            digests=digests_below(host, version, read_noted_digests(host, version)) if version else {},
         ),
     )
 
@@ -204,7 +204,7 @@ def _with_taken_over(facts: Facts, told: Record) -> Facts:
 
 def _by_now(host: Host, options: Options, told: Record) -> Record:
     """Return the rows that are ours by now, and those of copies, and of places that links led to."""
-    held = still_ours(host, options.layout, told)
+    held = without_foreign(host, options.layout, told)
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
         led = {row.target} - {None, host.resolve(row.path)}
@@ -251,7 +251,7 @@ def _facts(
             versions={name: entries(host, layout.version(name)) for name in versions},
             config=text_of(config, layout.config) if config else None,
             replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
-            theirs=record.toolkit is None and is_theirs(host, layout),
+            theirs=record.toolkit is None and is_foreign_toolkit(host, layout),
         ),
         held=record,
         held_nodes=tuple(now for node in record.nodes if (now := held_node(host, node)) is not None),
