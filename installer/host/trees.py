@@ -204,7 +204,9 @@ def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> N
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with source.open("rb") as reader, os.fdopen(os.open(target, flags, 0o600, dir_fd=top), "wb") as writer:
         done = 0
-        while step := os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done):
+        while done < size_bytes and (
+            step := os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
+        ):
             done += step
         apply_metadata(writer.fileno(), meta)
         os.fsync(writer.fileno())
