@@ -5,25 +5,18 @@ NRI plugin and metrics server run during the wait. Its words are those of ``supe
 """
 
 import os
+import signal
+from contextlib import suppress
 from select import select
 from time import monotonic, sleep
 
 from installer.watch import Held, fingerprint
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
-else:  # signal and contextlib load enum and functools: a megabyte for as long as run waits
-    import _signal as signal
-
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
 OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as decide.errors.Exit
-STOPPED, HANDED_OVER, SHARED = (
-    64,
-    65,
-    200,
-)  # of a child alone: it has stopped between two steps; a unit undoes
+STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
+SHARED = 200  # what a child inherits has these numbers
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
@@ -86,8 +79,11 @@ class Supervisor:
         self._options = os.open(options, os.O_RDONLY)  # somebody may remove its name
         self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
+        # When a stop came, whether a check was asked for, whom to keep; who acts, and how the last one ended.
         self._stop_at, self._asked, self._serves, self._acting, self._status = 0.0, False, "metrics", 0, 0
+        # When a check is due, until when none is, since when something differs, and when it last changed.
         self._due, self._rest, self._first, self._changed_at = 0.0, 0.0, 0.0, 0.0
+        # The fingerprint to compare with, the last one, what a check has answered, and what is watched.
         self._before, self._last, self._answer, self._places = "", "", b"", list[str]()
 
     def run(self) -> int:
@@ -105,9 +101,9 @@ class Supervisor:
         self._learn()
         while not self._stop_at:
             self._turn(min(QUIET_S if self._first else COMPARE_S, self._due - monotonic()))
-            if self._pidfile.renewed():
+            if self._pidfile.renew():
                 os.write(self._pidfile.fd, b"%d\n" % os.getpid())
-            self._lock.renewed()
+            self._lock.renew()
             if self._stop_at or not (self._asked or self._is_due(monotonic())):
                 continue
             verb, self._asked = "asked" if self._asked else "check", False
@@ -135,15 +131,14 @@ class Supervisor:
             self._lock.fd = -1
             code = self._act("handover")
         if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
-            try:
+            with suppress(OSError):  # nobody reads the log any more
                 os.write(2, b"toolkit-installer: %b\n" % (SAID % code))
-            except OSError:  # nobody reads the log any more
-                pass
         return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:
-        for each in (each for each in self._kept if each.verb in verbs):
-            each.end()
+        for each in self._kept:
+            if each.verb in verbs:
+                each.end()
 
     def _learn(self) -> None:
         """Take what the last check has answered: what to compare with what, and when the next one is due."""
@@ -197,35 +192,32 @@ class Supervisor:
 
     def _turn(self, seconds: float) -> None:
         """Wait for a signal, or some ``seconds``, and take up whoever has ended: as pid 1 all are ours."""
-        for each in (each for each in self._kept if each.verb in self._serves):
-            each.keep(monotonic())
-            seconds = min(seconds, COMPARE_S if each.pid else each.due - monotonic())
+        for each in self._kept:
+            if each.verb in self._serves:
+                each.keep(monotonic())
+                seconds = min(seconds, COMPARE_S if each.pid else each.due - monotonic())
         told = signal.sigtimedwait(HANDLED, max(0.0, seconds))
         if told and told.si_signo in STOP:
             self._stop_at = self._stop_at or monotonic()
         self._asked |= bool(told and told.si_signo == signal.SIGHUP)
-        pid = 1
-        while pid:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-            except ChildProcessError:
-                pid, status = 0, 0
-            for each in self._kept:
-                if pid and each.pid == pid:
-                    each.note(status, monotonic())
-                    self._due *= each.verb != "nri" or os.WIFSTOPPED(
-                        status
-                    )  # without it the node is not ready
-            if pid and pid == self._acting and not os.WIFSTOPPED(status):
-                self._acting, self._status = 0, status
+        with suppress(ChildProcessError):
+            while any(ended := os.waitpid(-1, os.WNOHANG | os.WUNTRACED)):
+                self._note(*ended)
+
+    def _note(self, pid: int, status: int) -> None:
+        """Take that a child has ended, or was stopped."""
+        for each in (each for each in self._kept if each.pid == pid):
+            each.note(status, monotonic())
+            if each.verb == "nri" and not os.WIFSTOPPED(status):
+                self._due = 0.0  # without it the node is not ready
+        if pid == self._acting and not os.WIFSTOPPED(status):
+            self._acting, self._status = 0, status
 
 
 def _remove(*paths: str) -> None:
     for path in paths:
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
 
 
 def _waits(pid: int) -> str:

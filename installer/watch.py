@@ -27,7 +27,7 @@ class Held:
         self.path, self.fd, self._flags = path, fd, flags
         os.set_inheritable(fd, False)
 
-    def renewed(self) -> bool | None:
+    def renew(self) -> bool | None:
         """Take it anew where its name was lost, or leads to another file; tell whether that was done.
 
         None where another process has the lock that has the name now.
@@ -61,39 +61,32 @@ def fingerprint(places: "Sequence[str]") -> str:
     one that is to be there, whatever it is, behind ``ROOM`` a file system that may get writable or space, and
     behind ``KEPT`` one that may lose either.
     """
-    found: list[int] = []
-    for place in places:
-        if place[0] in {ROOM, KEPT}:
-            found += _room(place[1:], kept=place[0] == KEPT)
-            continue
-        if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
-            found += [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
-            continue
-        if place[-1] == "*":
-            found += _named(place[:-1])
-            continue
-        if place[-1] != "/":
-            found += _stat(place)
-            continue
-        try:
-            # What begins with a dot is a text that somebody, perhaps we, is about to rename.
-            names = sorted(name for name in os.listdir(place) if name[0] != ".")
-        except OSError:
-            names = []
-        found += _stat(place[:-1])[:3] if len(names) <= MANY else _stat(place[:-1])
-        for name in names[:MANY]:
-            found += _stat(place + name)
-    return str(hash(tuple(found)))  # of numbers alone: the same in each process
+    # Of numbers alone: the same in each process.
+    return str(hash(tuple(number for place in places for number in _look_at(place))))
 
 
-def _named(beginning: str) -> list[int]:
-    """Return what is said of all names that begin so; a device's times are those of its use."""
-    directory, _, start = beginning.rpartition("/")
+def _look_at(place: str) -> list[int]:
+    if place[0] in {ROOM, KEPT}:
+        return _room(place[1:], kept=place[0] == KEPT)
+    if PROC in place or place[0] == THERE:  # of the host, perhaps mounted; its times are those of a look
+        return [] if _stat(place.removeprefix(THERE)) else [-1]  # one that runs is as expected
+    directory, _, start = place.rstrip("*").rpartition("/")
+    if place[-1] == "*":  # a device's times are those of its use
+        names = [name for name in _names(directory or "/") if name.startswith(start)]
+        return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
+    if place[-1] != "/":
+        return _stat(place)
+    # What begins with a dot is a text that somebody, perhaps we, is about to rename.
+    names = [name for name in _names(place) if name[0] != "."]
+    found = _stat(directory)[:3] if len(names) <= MANY else _stat(directory)
+    return found + [number for name in names[:MANY] for number in _stat(place + name)]
+
+
+def _names(directory: str) -> list[str]:
     try:
-        names = sorted(name for name in os.listdir(directory or "/") if name.startswith(start))
+        return sorted(os.listdir(directory))
     except OSError:
         return []
-    return [number for name in names[:MANY] for number in _stat(f"{directory}/{name}")[:3]]
 
 
 def _room(path: str, *, kept: bool) -> list[int]:
@@ -105,9 +98,9 @@ def _room(path: str, *, kept: bool) -> list[int]:
         said = os.statvfs(path)
     except OSError:
         return []
-    if kept:
-        return [said.f_flag, int(lacks_room(said))]
-    return [said.f_flag & os.ST_RDONLY, said.f_bavail.bit_length()]
+    return (
+        [said.f_flag, lacks_room(said)] if kept else [said.f_flag & os.ST_RDONLY, said.f_bavail.bit_length()]
+    )
 
 
 def lacks_room(said: os.statvfs_result) -> bool:
@@ -123,8 +116,5 @@ def _stat(path: str) -> list[int]:
             found.append(os.stat(path))
     except (OSError, ValueError):
         return []
-    return [
-        number
-        for at in found
-        for number in (at.st_dev, at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
-    ]
+    fields = ((at.st_dev, at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for at in found)
+    return [number for each in fields for number in each]

@@ -77,7 +77,7 @@ def _asks_for_a_report(said: str, at: str) -> None:
     ("verb", "file", "function", "code"),
     [
         pytest.param("install", "change/plan.py", "_digest", 1, id="planning an install"),
-        pytest.param("install", "change/observe.py", "moved", 1, id="looking at the host"),
+        pytest.param("install", "change/observe.py", "find_moved", 1, id="looking at the host"),
         pytest.param("plan", "change/plan.py", "_digest", 1, id="a plan that is only shown"),
         pytest.param("uninstall", "change/ledger.py", "read_record", 4, id="reading the ledger for an undo"),
         pytest.param("uninstall", "change/engine_plan.py", "_way_back", 4, id="planning an undo"),
@@ -166,12 +166,12 @@ def test_a_hangup_that_meets_a_mistake_changes_nothing_and_the_wait_goes_on(site
 
 def test_a_run_that_goes_wrong_behind_its_install_says_that_all_is_in_place(site: Site) -> None:
     before = site.tree()
-    _break(site, "lifecycle/install.py", "_publish")
+    _break(site, "lifecycle/readiness.py", "publish_check")
 
     done = _call(site, "run")
 
     assert done.returncode == 4, done.stderr
-    _asks_for_a_report(done.stderr, "lifecycle/install.py")
+    _asks_for_a_report(done.stderr, "lifecycle/readiness.py")
     assert (site.root / LEDGER).exists()
     assert not (site.root / PIDFILE).exists()
     assert site.call("uninstall").returncode == 0

@@ -13,7 +13,9 @@ from installer.lifecycle import uninstall
 from installer.model.paths import Layout
 
 LAYOUT = Layout()
-MADE = ("docker", "/no.sock", "docker.service", f"{MARK}-1a2b3c4d5e6f7a8b")
+NAME = f"{MARK}-1a2b3c4d5e6f7a8b"
+MADE = uninstall.Made("docker", PurePosixPath("/no.sock"), "docker.service", NAME)
+ROW = ["docker", "/no.sock", "docker.service", NAME]
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def test_it_is_written_down_for_root_alone_ahead_of_being_made_and_no_longer_tha
     with uninstall.written_down(host, LAYOUT, MADE):
         during = written(host), stat.S_IMODE(host.local_path(LAYOUT.made).stat().st_mode)
 
-    assert during == ([[*MADE]], 0o600)
+    assert during == ([ROW], 0o600)
     assert written(host) == []
 
 
@@ -46,15 +48,15 @@ def test_what_could_not_be_removed_stays_written_down(host: Host) -> None:
         raise InstallerError("remove it", remedy="none")
 
     assert not uninstall.remove_made(host, LAYOUT)
-    assert written(host) == [[*MADE]]
+    assert written(host) == [ROW]
 
 
 @pytest.mark.parametrize(
     "made",
     [
         pytest.param([["docker", "/no.sock", "docker.service", "training"]], id="another name"),
-        pytest.param([["podman", "/no.sock", "podman.service", MADE[3]]], id="another engine"),
-        pytest.param([[MADE]], id="another shape"),
+        pytest.param([["podman", "/no.sock", "podman.service", NAME]], id="another engine"),
+        pytest.param([[ROW]], id="another shape"),
         pytest.param([[[], {}, 1, None]], id="other types"),
         pytest.param("made", id="a text"),
     ],

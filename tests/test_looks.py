@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.cdi.plan import GPUS, STALE
+from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.errors import InstallerError, NotIdleError
 from installer.host.files import Host
@@ -17,17 +18,20 @@ from installer.lifecycle import readiness as seen
 from installer.lifecycle import watching
 from installer.lifecycle.drift import LOOKS, REST_S, UNMADE_S
 from installer.lifecycle.readiness import EngineCheck, LastCheck
+from installer.lifecycle.watching import Watch
+from installer.metrics import snapshot as metrics
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import RuntimeEntry
 from installer.model.facts import EngineState
 from installer.model.options import Drift, Options, Places
-from installer.model.record import CdiRow, EngineRow, Record, ToolkitRow
+from installer.model.record import CdiRow, DeviceNode, EngineRow, Record, ToolkitRow
 from installer.model.steps import Part, Reload, WriteConfig
 from installer.watch import ROOM
 from installer.watch import fingerprint as signature
 
 SOCKET = PurePosixPath("/var/run/docker.sock")
 UNIT = "docker.service"
+TEXTFILE = PurePosixPath("/prom/toolkit.prom")
 
 
 @pytest.mark.parametrize(
@@ -78,41 +82,43 @@ STEP = WriteConfig("docker", PurePosixPath("/etc/docker/daemon.json"), None, Non
 DIFFERS = Plan((Part("docker", (STEP,), ("somebody has changed it",)),), Record(), Record(), {})
 
 
-class Node:
-    """A node below a directory whose plan is given, and which remembers what was done to it."""
+SOMETHING = Record(nodes=(DeviceNode(PurePosixPath("/dev/nvidiactl"), "1"),))
 
-    def __init__(self, root: Path, plan: Plan, *, stops: bool = False, held: Record | None = None) -> None:
-        self.host, self.plan, self.stops, self.held = (
-            Host.under(PurePosixPath(root)),
-            plan,
-            stops,
-            held or Record(),
+
+class Node:
+    """A node below a directory whose plan is given, and which remembers what was carried out."""
+
+    def __init__(self, root: Path, plan: Plan, *, record: Record | None = None) -> None:
+        self.host, self.plan, self.done = Host.under(PurePosixPath(root)), plan, list[str]()
+        self.options = Options(
+            host_root=PurePosixPath(root), driver_root="/driver", metrics_textfile=TEXTFILE
         )
-        self.done: list[str] = []
-        self.told: list[str] = []
-        self.path = root / "run/nvidia/toolkit/toolkit.pid.state"
-        self.path.parent.mkdir(parents=True)
+        for name in ("driver", "run/nvidia/toolkit", "prom"):
+            (root / name).mkdir(parents=True)
+        self.ledger = Ledger.open(self.host, self.options.layout)
+        self.ledger.write(replace(record or SOMETHING, published=(TEXTFILE,), finished=True))
+        self.ready, self.path = (
+            root / str(self.options.ready_file)[1:],
+            root / str(self.options.state_file)[1:],
+        )
 
     def work(self, drift: Drift = Drift.AUTO) -> looks.Work:
-        return looks.Work(
-            self.host,
-            Options(drift=drift, host_root=PurePosixPath("/nowhere")),
-            held=lambda: self.held,
-            plan=lambda: self.plan,
-            carry_out=self._carry_out,
-            publish=lambda _: self.done.append("published"),
-            withdraw=lambda: self.done.append("withdrawn"),
-            withdraw_stale=lambda: self.done.append("stale withdrawn"),
-            looked=lambda plan, _: self.told.append(f"looked, {len(plan.steps)} steps"),
-            failed=lambda error: self.told.append(error.code),
-            node_stops=lambda: self.stops,
-        )
+        options = replace(self.options, drift=drift)
+        return looks.Work(self.host, options, self.ledger, lambda: self.plan, self._carry_out)
+
+    def check(self, drift: Drift = Drift.AUTO, *, asked: bool = False, **work: Any) -> Watch:
+        return looks.check_node(replace(self.work(drift), **work), asked=asked)
 
     def _carry_out(self, plan: Plan) -> None:
         said = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.done.append(
             f"did {len(plan.steps)}, known before: {[*said.get('repairs', ())]} {said.get('doing')}"
         )
+
+    @property
+    def counts(self) -> tuple[int, Any]:
+        counts = metrics.read_counts(self.host, self.options.layout)
+        return counts.repairs, counts.failures
 
     @property
     def said(self) -> Any:
@@ -122,67 +128,45 @@ class Node:
 def test_monitoring_is_told_each_look_and_once_what_is_not_repaired(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    looks.check_node(node.work(Drift.REPORT), asked=False)
-    looks.check_node(node.work(Drift.REPORT), asked=False)
-    looks.check_node(node.work(), asked=True)
+    node.check(Drift.REPORT)
+    node.check(Drift.REPORT)
+    assert node.counts == (0, {"drifted": 1})
+    node.check(asked=True)
 
-    assert node.told == ["drifted", f"looked, {len(DIFFERS.steps)} steps"]
+    assert node.counts == (1, {"drifted": 1})
 
 
 def test_a_repair_is_on_the_disk_before_its_first_step_for_a_kill_counts_too(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    looks.check_node(node.work(), asked=False)
+    node.check()
 
     assert node.done == [
-        "did 1, known before: ['/etc/docker/daemon.json'] ['create /etc/docker/daemon.json']",
-        "published",
+        "did 1, known before: ['/etc/docker/daemon.json'] ['create /etc/docker/daemon.json']"
     ]
+    assert node.ready.exists()
 
 
 def test_a_node_that_goes_down_is_left_as_it_is(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, stops=True)
+    node = Node(tmp_path, DIFFERS)
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/1/comm").write_text("systemd-shutdow\n")
 
-    looks.check_node(node.work(), asked=False)
+    node.check()
 
-    assert node.done == ["withdrawn"]
+    assert (node.done, node.ready.exists()) == ([], False)
     assert "it is going down" in node.said["problem"]
 
 
 def test_a_repair_that_fails_is_told_counted_and_tried_again_later(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
-    failing = replace(node.work(), carry_out=_refuse)
 
-    watch = looks.check_node(failing, asked=False)
+    watch = node.check(carry_out=_refuse)
 
     assert (node.said["problem"], node.said["code"]) == ("write it", "no-space")
     assert list(node.said["repairs"]) == ["/etc/docker/daemon.json"]
-    assert node.done == ["withdrawn"]
+    assert not node.ready.exists()
     assert 0 < watch.due_s <= 2
-
-
-@pytest.mark.parametrize("flaps", [False, True], ids=["devices stay", "one comes and goes again"])
-def test_a_device_that_was_there_only_while_the_plan_was_made_has_all_looked_at_again(
-    tmp_path: Path, *, flaps: bool
-) -> None:
-    held = Record(cdi=CdiRow(("containerd",)))
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=held)
-    device = tmp_path / "dev/nvidia1"
-    device.parent.mkdir()
-
-    def plan() -> Plan:
-        if flaps:
-            device.touch()
-            device.unlink()
-        return node.plan
-
-    work = replace(node.work(), plan=plan)
-    work = replace(work, options=replace(work.options, driver_root="/driver"))
-    (tmp_path / "driver").mkdir()
-
-    watch = looks.check_node(work, asked=False)
-
-    assert (watch.before == looks.CHECK_AGAIN) is flaps
 
 
 def _plan_with_a_reload(serving: EffectiveConfig) -> Plan:
@@ -209,13 +193,13 @@ NOT_SERVING = EffectiveConfig({"runc": Runtime("runc")}, "runc")
 def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_more(tmp_path: Path) -> None:
     node = Node(tmp_path, _plan_with_a_reload(SERVING))
 
-    watch = looks.check_node(node.work(Drift.IGNORE), asked=False)
+    watch = node.check(Drift.IGNORE)
 
-    assert (node.done, node.told, node.said["problem"]) == (["published"], ["looked, 0 steps"], "")
+    assert (node.ready.exists(), node.counts, node.said["problem"]) == (True, (0, {}), "")
     assert 0 < watch.due_s <= looks.IGNORED_S, "what it serves it gives up with its next reload, in no file"
-    node.plan, node.done = _plan_with_a_reload(NOT_SERVING), []
-    looks.check_node(node.work(Drift.IGNORE), asked=False)
-    assert (node.done, node.told[1:]) == (["withdrawn"], ["drifted"])
+    node.plan = _plan_with_a_reload(NOT_SERVING)
+    node.check(Drift.IGNORE)
+    assert (node.ready.exists(), node.counts) == (False, (0, {"drifted": 1}))
     assert "--drift ignore repairs nothing" in node.said["problem"]
     assert "toolkit-installer reconcile" in node.said["remedy"]
 
@@ -223,7 +207,7 @@ def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_mo
 def test_an_engine_that_has_to_read_a_change_of_its_owners_serves_all_the_same(tmp_path: Path) -> None:
     node = Node(tmp_path, _plan_with_a_reload(SERVING))
 
-    looks.check_node(node.work(), asked=False)
+    node.check()
 
     assert "Docker would have to be reloaded" in node.said["problem"]
     assert [(each["serves"], each["differs"]) for each in node.said["engines"]] == [(True, "")]
@@ -235,9 +219,9 @@ def _refuse(_: Plan) -> None:
 
 def test_where_no_engine_runs_at_all_the_one_of_ours_is_named_and_no_socket_of_others(tmp_path: Path) -> None:
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
 
-    looks.check_node(replace(node.work(), plan=_no_engine), asked=False)
+    node.check(plan=_no_engine)
 
     assert node.said["problem"].startswith("prove that containerd serves our runtimes (it does not run")
 
@@ -249,11 +233,11 @@ def _no_engine() -> Plan:
 @pytest.mark.parametrize("drift", [Drift.AUTO, Drift.IGNORE])
 def test_an_engine_of_ours_that_does_not_run_is_no_reason_to_be_ready(tmp_path: Path, drift: Drift) -> None:
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
 
-    watch = looks.check_node(node.work(drift), asked=False)
+    watch = node.check(drift)
 
-    assert "published" not in node.done
+    assert not node.ready.exists()
     assert node.said["problem"] == (
         "prove that containerd serves our runtimes (it does not run: nobody listens on its socket)"
     )
@@ -275,14 +259,11 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
     )
     node = Node(tmp_path, plan)
 
-    first, again = (
-        looks.conclude_install(node.work(), plan),
-        looks.check_node(node.work(Drift.REPORT), asked=False),
-    )
+    first, again = looks.conclude_install(node.work(), plan), node.check(Drift.REPORT)
 
     assert (node.said["problem"], node.said["code"]) == (NOT_IDLE.problem, "restart-pending")
-    assert node.told == ["looked, 0 steps"], "and no failure"
-    assert "published" not in node.done
+    assert node.counts == (0, {}), "and no failure"
+    assert not node.ready.exists()
     assert [0 < watch.due_s <= looks.PENDING_S for watch in (first, again)] == [True, True]
     assert (node.said["failures"], node.said["repairs"]) == (0, {})
 
@@ -290,11 +271,10 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
 def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    watch = looks.check_node(replace(node.work(), carry_out=_is_not_idle), asked=False)
+    watch = node.check(carry_out=_is_not_idle)
 
     assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
-    assert node.told == []
-    assert node.done == ["withdrawn"]
+    assert (node.counts, node.ready.exists()) == ((0, {}), False)
     assert 0 < watch.due_s <= looks.PENDING_S
 
 
@@ -304,9 +284,9 @@ def _is_not_idle(_: Plan) -> None:
 
 def test_what_the_ledger_names_is_watched(tmp_path: Path) -> None:
     row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(engines=(row,), finished=True))
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
 
-    watch = looks.check_node(node.work(), asked=False)
+    watch = node.check()
 
     below = {place.removeprefix(str(tmp_path)) for place in watch.places}
     assert below >= {"/etc/containerd/", "/run/containerd/containerd.sock", "/usr/local/nvidia/toolkit"}
@@ -315,7 +295,7 @@ def test_what_the_ledger_names_is_watched(tmp_path: Path) -> None:
 def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
 
-    looks.check_node(replace(node.work(), plan=_mistaken), asked=True)
+    node.check(plan=_mistaken, asked=True)
 
     assert node.said["code"] == "internal-error"
 
@@ -338,11 +318,10 @@ def _stopped_docker() -> Plan:
 def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
     tmp_path: Path, places: dict[str, Places]
 ) -> None:
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), held=Record(cdi=CdiRow(("docker",))))
-    work = replace(node.work(), plan=_stopped_docker)
-    work = replace(work, options=replace(work.options, driver_root="/driver", places=places))
+    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(cdi=CdiRow(("docker",))))
+    node.options = replace(node.options, places=places)
 
-    watch = looks.check_node(work, asked=False)
+    watch = node.check(plan=_stopped_docker)
     socket = tmp_path / ("run/mine.sock" if places else "var/run/docker.sock")
     socket.parent.mkdir(parents=True, exist_ok=True)
     before = signature(watch.places)
@@ -354,10 +333,9 @@ def test_an_engine_that_takes_devices_by_cdi_is_seen_when_it_comes_back(
 
 def test_who_asks_in_vain_again_and_again_puts_no_later_look_off(tmp_path: Path) -> None:
     node = Node(tmp_path, DIFFERS)
-    failing = replace(node.work(), plan=_stopped_docker)
 
-    due = [looks.check_node(failing, asked=True).due_s for _ in range(5)]
-    later = [looks.check_node(failing, asked=False).due_s for _ in range(3)]
+    due = [node.check(plan=_stopped_docker, asked=True).due_s for _ in range(5)]
+    later = [node.check(plan=_stopped_docker).due_s for _ in range(3)]
 
     assert all(0 < each <= 2 for each in due), due
     assert [round(each, -1) for each in later] == [10, 60, 60], "only what nobody asks for does"
@@ -367,27 +345,26 @@ def test_what_somebody_mounts_over_the_toolkit_can_be_unmounted_while_run_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toolkit = ToolkitRow("1" * 16, None, "")
-    node = Node(tmp_path, DIFFERS, held=Record(toolkit=toolkit))
+    node = Node(tmp_path, DIFFERS, record=Record(toolkit=toolkit))
     version = f"{tmp_path}{Options().layout.version(toolkit.version)}"
     monkeypatch.setattr(watching, "is_mount_point", lambda local: str(local) == version)
 
-    watch = looks.check_node(replace(node.work(), plan=_stopped_docker), asked=False)
+    watch = node.check(plan=_stopped_docker)
 
     assert f"{version}/*" in watch.places
 
 
 def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_long(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, held=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
-    failing = replace(node.work(), plan=_stopped_docker)
+    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
     for _ in range(3):
-        watch = looks.check_node(failing, asked=False)
+        watch = node.check(plan=_stopped_docker)
     rested = watch.due_s
 
     pidfile.write_text("7")  # systemd holds its socket, which stays as it was
     changed = signature(watch.places) != watch.before
-    watch = looks.check_node(failing, asked=False)
+    watch = node.check(plan=_stopped_docker)
 
     assert round(rested) == 60
     assert changed
@@ -395,15 +372,14 @@ def test_an_engine_that_comes_back_is_looked_at_soon_also_where_looks_fail_for_l
 
 
 def test_an_engine_that_starts_again_and_again_is_not_looked_at_each_time(tmp_path: Path) -> None:
-    node = Node(tmp_path, DIFFERS, held=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
-    failing = replace(node.work(), plan=_stopped_docker)
+    node = Node(tmp_path, DIFFERS, record=Record(engines=(EngineRow("docker", SOCKET, UNIT, ()),)))
     pidfile = tmp_path / "var/run/docker.pid"
     pidfile.parent.mkdir(parents=True)
 
     rests = []
     for start in range(LOOKS + 1):
         pidfile.write_text("1" * start)
-        rests.append(looks.check_node(failing, asked=False).rest_s)
+        rests.append(node.check(plan=_stopped_docker).rest_s)
 
     assert rests == [0] * LOOKS + [REST_S]
 
@@ -415,11 +391,10 @@ def test_a_look_that_has_failed_waits_for_room_and_for_nothing_that_it_has_writt
     ledger = tmp_path / "usr/local/nvidia/.toolkit-installer/ledger"
 
     def rolled_back(_: Plan) -> None:
-        ledger.parent.mkdir(parents=True)
-        ledger.touch()
+        ledger.write_text("{}")
         raise InstallerError("write it", remedy="make room", code="no-space")
 
-    watch = looks.check_node(replace(node.work(), carry_out=rolled_back), asked=False)
+    watch = node.check(carry_out=rolled_back)
 
     assert watch.before == signature(watch.places)
     assert f"{ROOM}{tmp_path / 'usr/local/nvidia'}" in watch.places
@@ -431,7 +406,7 @@ def test_nvidia_ctk_is_asked_again_where_it_has_failed_with_a_loaded_driver(
 ) -> None:
     node = Node(tmp_path, Plan((), Record(), Record(), {}, unmade=unmade))
 
-    watch = looks.check_node(node.work(), asked=False)
+    watch = node.check()
 
     assert watch.due_s == (UNMADE_S if unmade else 0.0)
 
@@ -443,7 +418,7 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
     drifted = replace(DIFFERS.parts[0], steps=(STEP, Reload("docker", ())), why=("changed", "changed"))
     node = Node(tmp_path, replace(DIFFERS, parts=(drifted, stale)))
 
-    watch = looks.check_node(node.work(drift), asked=False)
+    watch = node.check(drift)
 
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
     assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")

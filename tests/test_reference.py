@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from installer.cli.app import program
-from installer.cli.flags import FLAGS, Flag, options_from
+from installer.cli.flags import FLAGS, options_from
 from installer.engines import ENGINES
 from installer.errors import UsageError
 
@@ -23,13 +23,13 @@ GATE = (
 DEFAULTS = {flag.field: flag.default for flag in FLAGS}
 
 
-@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
-def test_a_flag_its_variable_and_its_meaning_are_in_the_reference(flag: Flag) -> None:
-    row = next(line for line in REFERENCE.splitlines() if line.startswith(f"| `{flag.name}"))
+def test_a_flag_its_variable_and_its_meaning_are_in_the_reference() -> None:
+    for flag in FLAGS:
+        row = next(line for line in REFERENCE.splitlines() if line.startswith(f"| `{flag.name}"))
 
-    assert f"`{flag.variable}`" in row
-    assert flag.help in row
-    assert f"One of {', '.join(flag.choices)}." in row or not flag.choices
+        assert f"`{flag.variable}`" in row
+        assert flag.help in row
+        assert f"One of {', '.join(flag.choices)}." in row or not flag.choices
 
 
 def test_each_verb_is_in_the_reference() -> None:

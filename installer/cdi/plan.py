@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from installer.cdi.mode import against_cdi, without_effect
 from installer.engines.config_edits import withdrawn, without_us
-from installer.model.facts import Facts, GpuSpecification
+from installer.model.facts import Facts, GpuSpecification, observed
 from installer.model.files import File, Meta
 from installer.model.options import GPU_KIND, Mode, Options
 from installer.model.record import OWNER, CdiRow, ConfigRow, Record, Saved
@@ -36,14 +36,14 @@ FOLLOWS: Final = frozenset({NEW, CHANGED, STALE, GIVES_WAY})
 
 def install_device_nodes(facts: Facts, options: Options) -> Part:
     """Return how the control device nodes that are absent are made."""
-    wanted, absent = options.cdi, facts.absent_nodes
-    if wanted is None or not absent:
-        return Part(DEVICE_NODES, rows=Record(nodes=facts.held_nodes))
+    wanted, cdi = options.cdi, observed(facts.cdi)
+    if wanted is None or not cdi.absent_nodes:
+        return Part(DEVICE_NODES, rows=Record(nodes=cdi.held_nodes))
     return Part(
         DEVICE_NODES,
-        (MakeDeviceNodes(absent, wanted, options.toolkit_source),),
+        (MakeDeviceNodes(cdi.absent_nodes, wanted, options.toolkit_source),),
         ("they are not there, and the CDI specification is to name them",),
-        Record(nodes=(*facts.held_nodes, *absent)),
+        Record(nodes=(*cdi.held_nodes, *cdi.absent_nodes)),
     )
 
 
@@ -63,9 +63,9 @@ def undo_device_nodes(facts: Facts, *, stays: bool) -> Part:
 
 def install_specification(facts: Facts, options: Options) -> Part:
     """Return how management's specification comes to its place, and one that is not wanted any more goes."""
-    wanted = options.cdi
+    wanted, cdi = options.cdi, observed(facts.cdi)
     held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
-    others = {facts.gpus.path} if facts.gpus else set()  # planned in a part of its own
+    others = {cdi.gpus.path} if cdi.gpus else set()  # planned in a part of its own
     going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
     steps: list[Step] = [step for row in going if (step := withdrawn(row, facts).step)]
     why = ["no CDI specification is asked for there any more"] * len(steps)
@@ -74,11 +74,11 @@ def install_specification(facts: Facts, options: Options) -> Part:
     path = wanted.path
     now, original = facts.contents[path], without_us(path, facts)
     ours: tuple[str, ...] = held[path].ours if path in held else ()
-    if facts.cdi_spec is None:
+    if cdi.management is None:
         steps.append(WriteSpecification(wanted, options.toolkit_source, now))
         why.append("it is to name device nodes that are not there yet")
     else:
-        after = File(facts.cdi_spec.encode(), now.meta if now else Meta())
+        after = File(cdi.management.encode(), now.meta if now else Meta())
         if path in held and now is not None and now.content == after.content:
             return Part(OWNER, tuple(steps), tuple(why), Record(configs=(held[path],)))
         steps.append(WriteConfig(OWNER, path, now, after))
@@ -128,7 +128,7 @@ def install_gpus(facts: Facts, options: Options, reason: str) -> Part:
     ``reason`` is that of the mode, where somebody wants to know it. Engines drop both of two devices of
     one name in one directory, and hide one in another: so each has one owner.
     """
-    spec = facts.gpus
+    spec = observed(facts.cdi).gpus
     if spec is None:
         return Part(GPUS, notes=(f"mode {Mode.RUNTIME}: {reason}",) if reason else ())
     pairs, row, lacking = _specification(facts, spec)

@@ -7,7 +7,6 @@ none of its devices is there.
 
 import json
 import re
-from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import PurePosixPath
@@ -20,11 +19,12 @@ from installer.errors import InstallerError
 from installer.model.nri import DEVICE
 
 if TYPE_CHECKING:
-    from yaml.events import Event, ScalarEvent
+    from yaml.events import Event
 
 Version: TypeAlias = tuple[int, ...]
 Moves: TypeAlias = Sequence[tuple[PurePosixPath, PurePosixPath]]
 GROUPS: Final = "additionalGids"
+RDT: Final = "intelRdt"
 ALL_GPUS: Final = "all"  # a device of each that nvidia-ctk generates
 # Since which version of the format an edit may have these (CDI specification, "Released versions").
 EDITS: Final[Mapping[str, Version]] = {
@@ -32,7 +32,7 @@ EDITS: Final[Mapping[str, Version]] = {
     "deviceNodes": (0, 3, 0),
     "mounts": (0, 3, 0),
     "hooks": (0, 3, 0),
-    "intelRdt": (0, 7, 0),
+    RDT: (0, 7, 0),
     GROUPS: (0, 7, 0),
 }
 LOWEST: Final = (0, 3, 0)
@@ -136,7 +136,10 @@ def lowest_version(document: Mapping[str, Any]) -> Version | None:
     edits = list(_edits(document))
     if any(key not in EDITS for each in edits for key in each):
         return None
-    versions = [LOWEST, *(EDITS[key] for each in edits for key, value in each.items() if value)]
+    keys = (
+        key for each in edits for key, value in each.items() if value or (key == RDT and value is not None)
+    )
+    versions = [LOWEST, *(EDITS[key] for key in keys)]
     versions += [HOST_PATHS for node in _all(edits, "deviceNodes") if node.get("hostPath")]
     versions += [MOUNT_TYPES for mount in _all(edits, "mounts") if mount.get("type")]
     versions += [HOST_PATHS for device in document["devices"] if str(device["name"])[:1].isdigit()]
@@ -193,23 +196,20 @@ _HOOK: Final = {"args": _TEXTS, "env": _VARIABLES, "timeout": Signed}
 _STAGE: Final = Literal[
     "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"
 ]
-_RDT: Final = "intelRdt"
 _OF_RDT: Final = {
     **dict.fromkeys(("l3CacheSchema", "memBwSchema"), str),
-    **dict.fromkeys(("enableCMT", "enableMBM", "enableMonitoring"), Flag),
+    **dict.fromkeys(("enableCMT", "enableMBM"), Flag),
     "closID": Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[^/\n]*\Z", max_length=4095)],  # a file's name
-    "schemata": _TEXTS,
 }
 _EDITS: Final = _table(
     {
         "env": _VARIABLES,
         "deviceNodes": GenericAlias(list, _table(_NODE, path=_FILLED)),
-        "netDevices": GenericAlias(list, _table(dict.fromkeys(("hostInterfaceName", "name"), str))),
         "hooks": GenericAlias(list, _table(_HOOK, hookName=_STAGE, path=_FILLED)),
         "mounts": GenericAlias(
             list, _table({"options": _TEXTS, "type": str}, hostPath=_FILLED, containerPath=_FILLED)
         ),
-        _RDT: _table(_OF_RDT),
+        RDT: _table(_OF_RDT),
         GROUPS: list[Unsigned | None],
     }
 )
@@ -217,14 +217,9 @@ _DEVICES: Final = GenericAlias(list, _table(_LABELS, name=str, containerEdits=_E
 _SPECIFICATION: Final = _table(
     _LABELS | {"containerEdits": _EDITS}, cdiVersion=str, kind=str, devices=_DEVICES
 )
-# Later ones may have keys that are not here.
-_KNOWN: Final = frozenset(
-    {(0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0), (0, 8, 0), (1, 0, 0), (1, 1, 0)}
-)
+# Later ones have keys that are not here.
+_KNOWN: Final = frozenset({(0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0), (0, 8, 0), (1, 0, 0)})
 _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,4}){2})")
-_NEWEST: Final = (1, 1, 0)  # that has these:
-_NEW: Final = {"netDevices"}
-_NEW_OF_RDT: Final = {"schemata", "enableMonitoring"}
 
 
 def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[str]:
@@ -266,17 +261,13 @@ def _is_whole(document: Mapping[str, Any], version: Version) -> bool:
     """Tell whether all of it is right, and of no later version than it says; MISTAKEN where it is not."""
     convert(document, _SPECIFICATION, dec_hook=_of_plain)
     names = [device["name"] for device in document["devices"]]
-    needed = lowest_version(document)
+    edits = [device["containerEdits"] for device in document["devices"]]
     return (
         bool(names)
         and len({*names}) == len(names)
         and all(DEVICE.fullmatch(f"a.b/c={name}") for name in names)
-        and all(
-            any(edits.values()) or edits.get(_RDT) is not None
-            for edits in (device["containerEdits"] for device in document["devices"])
-        )
-        and all(_is_known(edits, version) for edits in _edits(document))
-        and (needed is None or needed <= version)
+        and all(any(each.values()) or each.get(RDT) is not None for each in edits)
+        and (lowest_version(document) or LOWEST) <= version
     )
 
 
@@ -287,30 +278,14 @@ def _of_plain(kind: type, word: Any) -> Any:
     return kind() if kind is Flag else kind(integer(word, signed=kind is Signed))
 
 
-def _is_known(edits: Mapping[str, Any], version: Version) -> bool:
-    """Tell whether a version has all keys; as ``lowest_version`` does of other keys that are filled."""
-    rdt = edits.get(_RDT)
-    return version >= _NEWEST or (
-        not _NEW & edits.keys() and (rdt is None or (version >= EDITS[_RDT] and not _NEW_OF_RDT & rdt.keys()))
-    )
-
-
-# The specification of a node with 128 devices has 130,000 characters and 7 levels.
-SIZE: Final = 4 << 20  # characters, and those of all words with what each alias stands for
+SIZE: Final = 1 << 20  # characters; the specification of a node with 128 devices has 130,000, and 7 levels
 DEPTH: Final = 32
-VALUES: Final = 1 << 18  # with what each alias stands for
-# PyYAML takes these, and engines refuse them.
-_DIRECTIVE: Final = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*%(?!YAML[ \t]|TAG[ \t])")
-_ESCAPED_SLASH: Final = re.compile(r"(?<!\\)(?:\\\\)*\\/")
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 FLAGS: Final = frozenset(
     form
     for word in ("y", "yes", "on", "true", "n", "no", "off", "false")
     for form in (word, word.upper(), word.capitalize())
 )
-# As Go takes them of YAML: `017` is of base 8, and 08, which is none, a fraction of no digits.
-_INTEGER: Final = re.compile(r"([-+]?)(0[xX][\da-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9]\d*)", re.ASCII)
-_FRACTION: Final = re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 class Plain(str):
@@ -324,139 +299,78 @@ def read_yaml(text: str) -> Any:
 
     Raises:
         ValueError: no engine reads it.
-        InstallerError: it is out of bounds.
+        InstallerError: it is out of bounds, or has what is read by engines and not here.
     """
     import yaml  # most nodes have no such file
+    from yaml.events import DocumentStartEvent
 
     if len(text) > SIZE:
-        raise _too_much(f"it has more than {SIZE >> 20} MiB")
-    text = text.removeprefix("\ufeff")
+        raise _unread(f"it has more than {SIZE >> 20} MiB")
+    if "\\/" in text:
+        raise _unread("it has a slash that is escaped")
     # U+FFFD stands for what is no UTF-8: with one such byte, in a comment too, engines read nothing of it.
-    if "\ufffd" in text or _DIRECTIVE.match(text):
+    if "\ufffd" in text:
         raise ValueError("no text that engines read")
+    events = yaml.parse(text.removeprefix("\ufeff"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     try:
-        return _Document(text, yaml.parse(text, getattr(yaml, "CBaseLoader", yaml.BaseLoader))).read()
+        for event in events:
+            if isinstance(event, DocumentStartEvent):
+                if event.version or event.tags:
+                    raise _unread("it has directives")
+                value = _value(next(events), events, 0)
+                next(events)  # what stands behind it on its line is refused here
+                return value
     except yaml.YAMLError as error:
         raise ValueError("no YAML") from error
+    return None
 
 
-def _too_much(reason: str) -> InstallerError:
-    remedy = "remove it, or ask for a smaller one from whoever made it"
-    return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")
+def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
+    from yaml.events import AliasEvent, CollectionEndEvent, ScalarEvent, SequenceStartEvent
 
-
-class _Document:
-    """The first document, made of the events of a parser; what each alias stands for is counted."""
-
-    def __init__(self, text: str, events: "Iterator[Event]") -> None:
-        self._text, self._events = text, events
-        self._anchors: dict[str, tuple[Any, int, int]] = {}
-        self._values = self._size = 0
-
-    def read(self) -> Any:
-        from yaml.events import DocumentStartEvent
-
-        for event in self._events:
-            if isinstance(event, DocumentStartEvent):
-                if event.version not in {None, (1, 1)}:
-                    raise ValueError("another version of YAML")
-                value = self._node(next(self._events), 0)
-                next(self._events)  # what stands behind it on its line is refused here
-                return value
-        return None
-
-    def _node(self, event: "Event", depth: int) -> Any:
-        from yaml.events import AliasEvent, CollectionEndEvent, NodeEvent, ScalarEvent, SequenceStartEvent
-
-        anchor = event.anchor if isinstance(event, NodeEvent) else None
-        if isinstance(event, AliasEvent):
-            if anchor not in self._anchors:
-                raise ValueError("an alias of nothing")
-            value, values, size = self._anchors[anchor]
-            self._count(values, size)
-            return value
-        if depth == DEPTH:
-            raise _too_much(f"it has more than {DEPTH} levels")
-        self._anchors.pop(anchor or "", None)  # no value holds itself
-        values, size = self._values, self._size
-        if isinstance(event, ScalarEvent):
-            self._count(1, len(event.value))
-            value = self._word(event)
-        else:
-            self._count(1, 0)
-            inner = takewhile(lambda each: not isinstance(each, CollectionEndEvent), self._events)
-            items = [self._node(each, depth + 1) for each in inner]
-            value = items if isinstance(event, SequenceStartEvent) else _merged(items)
-        if anchor:
-            self._anchors[anchor] = value, self._values - values, self._size - size
-        return value
-
-    def _count(self, values: int, size: int) -> None:
-        self._values, self._size = self._values + values, self._size + size
-        if self._values > VALUES or self._size > SIZE:
-            most = f"{VALUES} values" if self._values > VALUES else f"{SIZE >> 20} MiB"
-            raise _too_much(f"with what its aliases stand for it has more than {most}")
-
-    def _word(self, event: "ScalarEvent") -> Any:
-        """Return a word as its tag has it: also in quotes it may be a number, or yes or no."""
-        begin, end = event.start_mark, event.end_mark
-        if event.style == '"' and begin and end and _ESCAPED_SLASH.search(self._text, begin.index, end.index):
-            raise ValueError("a slash that is escaped")
-        word = event.value
-        word.encode()  # half a character is refused
-        if event.tag is None:
-            return word if event.style else None if word in _NULL else Plain(word)
-        match event.tag.removeprefix("tag:yaml.org,2002:"):
-            case "binary":
-                return b64decode(word).decode()
-            case "int" if not _INTEGER.fullmatch(word.replace("_", "")):
-                raise ValueError("a word as a number")
-            case "bool" if word not in FLAGS:
-                raise ValueError("a word as yes or no")
-            case "int" | "bool" | "float":
-                return Plain(word)
-            case _:
-                return word
-
-
-def _merged(items: list[Any]) -> dict[str, Any]:
-    """Return the table of keys and values in turn, with what is to be merged into it."""
-    table = dict[str, Any]()
-    merges = False
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if not isinstance(key, str) or key in table:
-            raise ValueError("a key that is no text, or that is there already")
-        merges = merges or (key == "<<" and isinstance(key, Plain))
-        table[key] = value
-    if merges:
-        sources = table.pop("<<")
-        sources = sources if isinstance(sources, list) else [sources]
-        if not all(isinstance(source, dict) for source in sources):
-            raise ValueError("no table to be merged")
-        for key, value in (pair for source in sources for pair in source.items()):
-            table.setdefault(key, value)
+    if depth == DEPTH:
+        raise _unread(f"it has more than {DEPTH} levels")
+    if isinstance(event, AliasEvent) or getattr(event, "tag", None):
+        raise _unread("it has an alias or a tag")
+    if isinstance(event, ScalarEvent):
+        event.value.encode()  # half a character is refused
+        return event.value if event.style else None if event.value in _NULL else Plain(event.value)
+    inner = takewhile(lambda each: not isinstance(each, CollectionEndEvent), events)
+    items = [_value(each, events, depth + 1) for each in inner]
+    if isinstance(event, SequenceStartEvent):
+        return items
+    table = dict(zip(items[::2], items[1::2], strict=True))
+    if len(table) < len(items) / 2 or not all(isinstance(key, str) for key in table):
+        raise ValueError("a key that is no text, or that is there already")
+    if any(key == "<<" and isinstance(key, Plain) for key in table):
+        raise _unread("it has tables that are merged into others")
     return table
 
 
+def _unread(reason: str) -> InstallerError:
+    remedy = "remove it, or ask for another one from whoever made it"
+    return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")
+
+
 def integer(word: str, *, signed: bool) -> int:
-    """Return the integer that a plain word stands for, of 64 bits with a sign or 32 without.
+    """Return the integer that a plain word stands for in Go, of 64 bits with a sign or 32 without.
 
     Raises:
         ValueError: engines take it for none, or it is too large for them.
     """
     plain = word.replace("_", "")
+    digits = plain.lstrip("+-")
     least, end = (-(1 << 63), 1 << 63) if signed else (0, 1 << 32)
-    if word.startswith("_"):
+    if word[:1] == "_" or not word.isascii():
         raise ValueError("no number")
-    if found := _INTEGER.fullmatch(plain):
-        octal = found[2].isdigit() and found[2].startswith("0")
-        number = int(found[1] + found[2], 8 if octal else 0)
-    elif _FRACTION.fullmatch(plain) and (value := float(plain)).is_integer():
-        number = int(value)
+    try:
+        number = int(plain, 8 if digits[:1] == "0" and digits.isdigit() else 0)
+    except ValueError:  # `08`, which is of no base, is a fraction of no digits
+        if not float(plain).is_integer():
+            raise
+        number = int(float(plain))
         # Engines pass its shortest text on, which may be too large by its last zeros, or "-0".
         least = 1 - end if signed else 0 if plain[0] != "-" else 1
-    else:
-        raise ValueError("no integer")
     if not least <= number < end:
         raise ValueError("too large, or less than nothing")
     return number

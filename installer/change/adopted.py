@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of, value_at
 from installer.engines.containerd.tables import own_import
 from installer.errors import InstallerError
-from installer.model.engine_spec import OUR_BINARIES, DropIns, is_ours, leaves
+from installer.model.engine_spec import OUR_BINARIES, DropInKind, is_ours, leaves
 from installer.model.facts import EngineState, Facts
 from installer.model.files import Kind
 from installer.model.options import Options
@@ -93,7 +93,8 @@ def without_nvidias(facts: Facts, options: Options) -> Facts:
         theirs = {
             path
             for path in _drop_ins(engine, facts, toolkit)
-            if path != (ENGINES[engine.name].drop_in or path) or _holds_more(engine, facts, path, toolkit)
+            if path != (ENGINES[engine.name].drop_ins.usual or path)
+            or _holds_more(engine, facts, path, toolkit)
         }
         engines.append(replace(engine, files=tuple(path for path in engine.files if path not in theirs)))
     return replace(facts, engines=tuple(engines))
@@ -206,7 +207,7 @@ def _imports(
 ) -> Iterator[Edit]:
     """Yield the imports that are ``own``, or that take nothing but ``wholes``."""
     imports = tree.get("imports")
-    if ENGINES[engine.name].drop_ins is not DropIns.IMPORTED or not isinstance(imports, list):
+    if ENGINES[engine.name].drop_ins.kind is not DropInKind.IMPORTED or not isinstance(imports, list):
         return
     for pattern in (each for each in imports if isinstance(each, str)):
         path = PurePosixPath(pattern)

@@ -110,7 +110,7 @@ def choose(
     wish, spec = _Wish(engine, entries, facts, options, ask), ENGINES[engine.name]
     texts = files_without_us(engine, facts)
     files = config_files(engine, texts)
-    plain = _find_way(wish, next(iter(spec.edits(files, entries, options.extras))))
+    plain = _find_way(wish, next(iter(spec.draft(files, entries, options.extras))))
     choice = _make_choice(wish, plain)
     if spec.finds or (not choice.steps and _is_in_force(wish, plain)):
         return choice  # nothing is written
@@ -121,7 +121,7 @@ def choose(
     lived = in_force(engine, facts, now, ask) if now != texts else before
     names = wish.names | (lived.handlers.keys() - before.handlers.keys())
     found, refusals = ask(engine, now), []
-    for decision in spec.edits(replace(files, before=before), entries, options.extras):
+    for decision in spec.draft(replace(files, before=before), entries, options.extras):
         way = _find_way(wish, decision)
         if way.adds and found.rest_digest and not found.fatal:
             wrong = [*_find_unserved(wish, decision, found), *disturbed(before, found, names)]
@@ -198,7 +198,7 @@ def _is_held(wish: _Wish, way: _Way) -> bool:
 def _as_it_stands(way: _Way, facts: Facts) -> _Way:
     """Return a way without its writes: the engine has what is wanted in force."""
     rows = ((change, change.step and facts.held.config(change.step.path)) for change in way.changes)
-    kept = (ConfigChange(None, row, each.original, saved=False) if row else each for each, row in rows)
+    kept = (ConfigChange(None, row, None) if row else each for each, row in rows)
     return replace(way, changes=tuple(kept))
 
 

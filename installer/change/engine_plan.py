@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.choice import Choice, choose, defaults, others
-from installer.change.references import with_named
+from installer.change.references import leads_into, with_named
 from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import (
     DEFAULT,
@@ -152,7 +152,7 @@ def _refuse_options(engine: EngineState, options: Options) -> Iterator[Installer
 
 def low_level(words: Iterable[str], facts: Facts, options: Options) -> tuple[str, ...]:
     """Return which of ``words`` ours may wrap, paths before words; not ours, whatever its name."""
-    words = [word for word in dict.fromkeys(words) if not facts.leads_into(word, options.layout)]
+    words = [word for word in dict.fromkeys(words) if not leads_into(facts, word, options.layout)]
     return tuple(sorted(words, key=lambda word: not word.startswith("/"))) or ("runc", "crun")
 
 
@@ -202,7 +202,7 @@ def undo(row: EngineRow, facts: Facts, options: Options, ask: Ask) -> Part:
     row, spec = _add_earlier(row, facts), ENGINES[row.name]
     engine = next(each for each in facts.engines if each.name == row.name)
     known = _Known(row, engine, facts, options, _ask_of_files(row, ask))
-    used = any(each.engine == row.name for each in facts.running)
+    used = any(each.engine == row.name for each in facts.containers.running)
     stays = used and (not options.in_use.forces or spec.needs_handler(engine.version))
     way, needed = _choose_way_back(known, stays=stays)
     steps: tuple[Step, ...] = tuple(each for each in way.writes if each.before != each.after)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from installer.change import published
 from installer.engines import ENGINES
 from installer.engines.write_config import missing_above
 from installer.errors import InstallerError, LockedError, StoppedError, UndoIncompleteError
@@ -16,7 +17,6 @@ from installer.host.events import internal_errors
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_directory
 from installer.host.trees import create_tree, remove_staged, remove_tree
-from installer.metrics import publish as published
 from installer.model.files import File, Kind, Meta, Text
 from installer.model.paths import Layout
 from installer.model.record import OWNER, ConfigRow, Record, Saved

@@ -49,8 +49,8 @@ def _configs(host: Host, places: Mapping[str, Places]) -> Iterator[tuple[str, Pu
         if engine.finds:
             continue
         place = places.get(engine.name, Places())
-        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_in
-        directories = {config.parent, config.parent / "conf.d", engine.drop_in_dir}
+        config, drop_in = place.config or engine.config, place.drop_in or engine.drop_ins.usual
+        directories = {config.parent, config.parent / "conf.d", engine.drop_ins.directory}
         for path in dict.fromkeys((config, *([drop_in] if drop_in else ()), *copies_of(host, engine))):
             yield engine.name, path
         for directory in sorted(each for each in directories if each is not None):

@@ -1,9 +1,11 @@
 """The host as it is: reads only."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 from pathlib import PurePosixPath
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.cdi.device_nodes import absent_nodes, held_node
@@ -11,7 +13,7 @@ from installer.cdi.generate import gpu_specification, management_specification
 from installer.cdi.mode import SPECIFICATION, mode_of
 from installer.change.ledger import is_lost, original_of
 from installer.change.lost import TOOLKITS
-from installer.change.search import links_named, loops, with_references
+from installer.change.search import Search, loops
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import holds_ours, text_of
@@ -34,11 +36,19 @@ from installer.host.files import Host, entries
 from installer.host.kernel import machine
 from installer.host.trees import digests_below, sums_of
 from installer.model.engine_spec import ReloadMethod
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import (
+    CdiFacts,
+    ContainerFacts,
+    DriverFacts,
+    EngineState,
+    Facts,
+    PayloadFacts,
+    ToolkitFacts,
+)
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.paths import VERSIONS, Layout
-from installer.model.record import ConfigRow, DeviceNode, Record
+from installer.model.record import ConfigRow, Record
 from installer.payload.installed import (
     former_defaults,
     install_dir_obstacles,
@@ -50,106 +60,153 @@ from installer.payload.installed import (
 from installer.payload.source import ask_version, read_artifacts
 
 
+class _Node(Struct, frozen=True):
+    """What was read of the node; ``former`` is the ledger of a node that may be another installer's now."""
+
+    host: Host
+    options: Options
+    former: Record
+    record: Record
+    engines: tuple[EngineState, ...]
+    contents: Mapping[PurePosixPath, File | None]
+
+    def facts(
+        self,
+        *,
+        writes: Collection[PurePosixPath] = (),
+        digests: Mapping[PurePosixPath, str] | None = None,
+        seeks_references: bool = False,
+        **of_verb: Any,
+    ) -> Facts:
+        """Return the facts: what every verb depends on, and what is ``of_verb`` alone."""
+        host, layout, rows = self.host, self.options.layout, self.record.configs
+        relinked = linked_since(host, rows)
+        search = Search(host, layout, self.engines, self.contents, self.record)
+        references = tuple(search.find_references()) if seeks_references else ()
+        links = search.find_links(references)
+        return Facts(
+            # Such a link goes with our file.
+            tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in self.engines),
+            self.contents,
+            {row.path: original_of(host, layout, row) for row in rows},
+            frozenset(missing_above(host, writes or {row.path for row in rows})),
+            self._read_toolkit(digests or {}),
+            self.record,
+            lost=frozenset(row.path for row in rows if is_lost(host, layout, row)),
+            relinked=relinked,
+            links=links,
+            references=references,
+            returning=search.find_returning(references, links),
+            **of_verb,
+        )
+
+    def _read_toolkit(self, digests: Mapping[PurePosixPath, str]) -> ToolkitFacts:
+        host, layout, former = self.host, self.options.layout, self.former
+        config = host.read(layout.config)
+        replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
+        theirs = self.record.toolkit is None and is_foreign_toolkit(host, layout)
+        versions = (name for name in host.names(layout.versions) if not name.startswith("."))
+        return ToolkitFacts(
+            host.kind(layout.toolkit, last=False),
+            host.link_target(layout.toolkit) or "",
+            {name: entries(host, layout.version(name)) for name in versions},
+            text_of(config, layout.config) if config else None,
+            replaced,
+            theirs,
+            superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
+            defaults=former_defaults(former) if theirs else {},
+            digests=digests,
+        )
+
+    def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:
+        """Yield what stands against any install on this node."""
+        host, options = self.host, self.options
+        if self.engines:
+            yield from served_by_image(host)
+        yield from unusable(host, options.install_dir)
+        yield from install_dir_obstacles(host, options.install_dir)
+        if not by_cdi:
+            yield from unit_obstacles(host, options, self.engines)
+        yield from find_moved(host, options, self.contents.values())
+        for path in sorted(targets):
+            try:
+                host.refuse_unreplaceable(path)
+            except InstallerError as error:
+                yield error
+
+
 def probe_install(host: Host, options: Options, record: Record, patience_s: float = 0.0) -> Facts:
     """Return everything that an install depends on; an engine that has crashed is waited for ``patience_s``.
 
     Raises:
         InstallerError: no engine runs here, or a config cannot be read or replaced.
     """
-    told, record = record, _by_now(host, options, record)
+    layout, source, former = options.layout, options.toolkit_source, record
+    record = _list_held(host, options, former)
+    sums, version_in_place = sums_of(source), in_place(host, layout)
     found = running_engines(host, options, record, patience_s)
-    engines, left = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
+    engines, unused = without_unused(host, record, found.engines) if options.auto else (found.engines, ())
     if options.restart_mode is RestartMode.WHEN_IDLE:
         engines = with_creating(host, engines)
-    facts = _with_taken_over(_facts(host, options, record, engines), told)
-    facts = _with_specifications(host, options, facts)
-    targets = _targets(options, facts)
-    facts = _with_node(host, options, facts, targets)
-    overruled = found.overruled if facts.gpus is None else ()
-    obstacles = (*_obstacles(host, options, facts, targets), *overruled)
-    running = in_use(host, options.layout, record, engines)[0]
-    sums, version = sums_of(options.toolkit_source), in_place(host, options.layout)
-    payload = read_artifacts(options.toolkit_source, sums)
-    scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
-    return replace(
-        facts,
-        artifacts=payload,
-        absent_interpreters=frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
-        obstacles=(*obstacles, *loops(host, options, payload)),
-        refused=found.refused,
-        notes=(*found.notes, *left, *facts.notes),
-        running=running,
-        version=ask_version(options.toolkit_source, sums),
-        toolkit=replace(
-            facts.toolkit,
-            digests=digests_below(host, version, read_noted_digests(host, version)) if version else {},
-        ),
-    )
-
-
-def _with_node(host: Host, options: Options, facts: Facts, targets: Collection[PurePosixPath]) -> Facts:
-    """Return the facts with what the node is, and where the configs are that may be written."""
-    driver, notes = driver_root(host, options)
-    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
-    return replace(
-        facts,
-        missing=frozenset(missing_above(host, {*targets, *linked})),
-        unwritable=unwritable(host, targets),
-        targets=led_elsewhere(host, {*targets, *(path for engine in facts.engines for path in engine.files)}),
-        machine=machine(),
-        driver_root=driver,
-        ldconfig_real=host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE,
-        suse=is_suse(host),
-        free_bytes=host.free_bytes(options.install_dir),
-        notes=notes,
-    )
-
-
-def _obstacles(
-    host: Host, options: Options, facts: Facts, targets: Iterable[PurePosixPath]
-) -> Iterator[InstallerError]:
-    """Yield what stands against any install on this node."""
-    if facts.engines:
-        yield from served_by_image(host)
-    yield from unusable(host, options.install_dir)
-    yield from install_dir_obstacles(host, options.install_dir)
-    if facts.gpus is None:
-        yield from unit_obstacles(host, options, facts.engines)
-    yield from moved(host, options, facts.contents.values())
-    yield from _unreplaceable(host, targets)
-
-
-def _targets(options: Options, facts: Facts) -> set[PurePosixPath]:
-    """Return the files that may be written."""
-    changed = facts.engines if facts.gpus is None else ()
-    targets = {path for engine in changed for path in targets_of(engine)}
+    # Read once: whose it is and what is replaced are the same text, also where it is written meanwhile.
+    by_cdi = mode_of(engines, record, options)[0].by_cdi
+    gpu_file = {SPECIFICATION: host.read(SPECIFICATION)} if by_cdi else {}
+    cdi = _read_cdi(host, options, engines, record, gpu_file)
+    changed = () if by_cdi else engines
+    targets = {path for engine in changed for path in targets_of(engine)} | gpu_file.keys()
     targets |= {options.cdi.path} if options.cdi is not None else set()
-    return targets | ({facts.gpus.path} if facts.gpus is not None else set())
+    linked = {host.resolve(path) for path in targets if host.link_target(path) is not None}
+    driver, notes = driver_root(host, options)
+    paths = {options.cdi.path} if options.cdi is not None else set()
+    contents = _read_configs(host, record, engines, paths) | gpu_file
+    node = _Node(host, options, former, record, engines, contents)
+    obstacles = (*node.find_obstacles(targets, by_cdi=by_cdi),)
+    running = in_use(host, layout, record, engines)[0]
+    payload = read_artifacts(source, sums)
+    scripts = {artifact.interpreter for artifact in payload if artifact.interpreter is not None}
+    return node.facts(
+        writes={*targets, *linked},
+        digests=digests_below(host, version_in_place, read_noted_digests(host, version_in_place))
+        if version_in_place
+        else {},
+        payload=PayloadFacts(
+            payload,
+            frozenset(path for path in scripts if host.kind(path) is not Kind.FILE),
+            ask_version(source, sums),
+            host.free_bytes(options.install_dir),
+            machine(),
+        ),
+        driver=DriverFacts(
+            driver, host.kind(PurePosixPath(driver, "sbin/ldconfig.real")) is Kind.FILE, is_suse(host)
+        ),
+        cdi=cdi,
+        containers=ContainerFacts(running),
+        targets=led_elsewhere(host, {*targets, *(path for engine in engines for path in engine.files)}),
+        refused=found.refused,
+        unwritable=unwritable(host, targets),
+        obstacles=(*obstacles, *(() if by_cdi else found.overruled), *loops(host, options, payload)),
+        notes=(*found.notes, *unused, *notes),
+    )
 
 
-def _unreplaceable(host: Host, targets: Iterable[PurePosixPath]) -> Iterator[InstallerError]:
-    """Yield why a config that may be written could not be replaced."""
-    for path in sorted(targets):
-        try:
-            host.refuse_unreplaceable(path)
-        except InstallerError as error:
-            yield error
-
-
-def _with_specifications(host: Host, options: Options, facts: Facts) -> Facts:
-    """Return the facts with all that the CDI specifications depend on which are asked for."""
-    contents, cdi = dict(facts.contents), options.cdi
-    absent: tuple[DeviceNode, ...] = ()
-    text, gpus = None, None
-    if cdi is not None:  # it names the device nodes that are there
-        absent = absent_nodes(host, cdi)
-        contents[cdi.path] = host.read(cdi.path)
-        text = None if absent else management_specification(options.toolkit_source, options.layout, cdi)
-    if mode_of(facts.engines, facts.held, options)[0].by_cdi:
-        # Read once: whose it is and what is replaced are the same text, also where somebody writes meanwhile.
-        contents[SPECIFICATION] = now = host.read(SPECIFICATION)
-        gpus = gpu_specification(host, options, facts.engines, facts.held, now)
-    return replace(facts, contents=contents, cdi_spec=text, absent_nodes=absent, gpus=gpus)
+def _read_cdi(
+    host: Host,
+    options: Options,
+    engines: tuple[EngineState, ...],
+    record: Record,
+    gpu_file: Mapping[PurePosixPath, File | None],
+) -> CdiFacts:
+    wanted = options.cdi
+    absent = absent_nodes(host, wanted) if wanted is not None else ()
+    return CdiFacts(
+        # It names the device nodes that are there.
+        management_specification(options.toolkit_source, options.layout, wanted)
+        if wanted is not None and not absent
+        else None,
+        absent,
+        tuple(now for node in record.nodes if (now := held_node(host, node)) is not None),
+        gpu_specification(host, options, engines, record, gpu_file[SPECIFICATION]) if gpu_file else None,
+    )
 
 
 def probe_adoption(host: Host, options: Options) -> Facts:
@@ -158,11 +215,12 @@ def probe_adoption(host: Host, options: Options) -> Facts:
     Raises:
         InstallerError: no engine runs here, or a config cannot be read.
     """
-    found = running_engines(host, options, Record())
+    found, record = running_engines(host, options, Record()), Record()
     for error in found.refused.values():
         raise error
     engines = tuple(replace(engine, hooks=tuple(hook_files(host, engine))) for engine in found.engines)
-    return replace(_facts(host, options, Record(), engines), notes=found.notes)
+    contents = _read_configs(host, record, engines)
+    return _Node(host, options, record, record, engines, contents).facts(notes=found.notes)
 
 
 def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float = inf) -> Facts:
@@ -173,7 +231,7 @@ def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float 
     Raises:
         InstallerError: a config or a saved copy cannot be read.
     """
-    told, record = record, _by_now(host, options, record)
+    former, record = record, _list_held(host, options, record)
     engines = []
     for row in record.engines:
         if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
@@ -181,86 +239,47 @@ def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float 
             units.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
         engines.append(engine_of_row(host, row, paths, options, awaits_s=awaits_s))
-    named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
-    named |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
-    named |= {
+    more = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}
+    more |= {path for places in options.places.values() for path in (places.config, places.drop_in) if path}
+    more |= {
         path for each in engines if (path := path_of(each.next_words, ENGINES[each.name].cmdline.config))
     }
-    facts = _with_taken_over(_facts(host, options, record, tuple(engines), named), told)
-    facts = with_references(host, facts, options.layout)
-    restarts = options.restart_mode is not RestartMode.NONE
-    used, idle = in_use(host, options.layout, record, engines, restarts=restarts)
-    return replace(
-        facts, running=used, idle=idle, low_level=low_level_runtime(host, record) if used else None
+    contents = _read_configs(host, record, engines, more)
+    running, idle = in_use(
+        host, options.layout, record, engines, restarts=options.restart_mode is not RestartMode.NONE
     )
+    low_level = low_level_runtime(host, record) if running else None
+    node = _Node(host, options, former, record, tuple(engines), contents)
+    return node.facts(seeks_references=True, containers=ContainerFacts(running, idle, low_level))
 
 
-def _with_taken_over(facts: Facts, told: Record) -> Facts:
-    """Return the facts with what the ledger ``told`` of a node that is another installer's by now."""
-    aside = facts.toolkit.replaced and told.toolkit is not None and told.toolkit.replaced
-    taken = replace(facts.toolkit, superseded=aside, defaults=former_defaults(told))
-    return replace(facts, toolkit=taken) if facts.toolkit.theirs else facts
-
-
-def _by_now(host: Host, options: Options, told: Record) -> Record:
-    """Return the rows that are ours by now, and those of copies, and of places that links led to."""
-    held = without_foreign(host, options.layout, told)
+def _list_held(host: Host, options: Options, former: Record) -> Record:
+    """Return the rows that are ours still, and those of copies, and of places that links led to."""
+    held = without_foreign(host, options.layout, former)
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
         led = {row.target} - {None, host.resolve(row.path)}
-        others = sorted({*filter(None, led), *_copies(host, row)} - known)
+        others = sorted({*filter(None, led), *_find_copies(host, row)} - known)
         configs += [row, *(replace(row, path=path, target=None) for path in others)]
     return replace(held, configs=tuple(configs))
 
 
-def _copies(host: Host, row: ConfigRow) -> Iterator[PurePosixPath]:
+def _find_copies(host: Host, row: ConfigRow) -> Iterator[PurePosixPath]:
     engine = ENGINES.get(row.engine)
     if engine is not None and row.path == engine.config and row.written:
         copies = contents_of(host, copies_of(host, engine))
         yield from (path for path, now in copies.items() if now is not None and holds_ours(row, now))
 
 
-def _facts(
-    host: Host,
-    options: Options,
-    record: Record,
-    engines: tuple[EngineState, ...],
-    more: Collection[PurePosixPath] = (),
-) -> Facts:
-    paths = {
-        *more,
-        *(path for engine in engines for path in (*engine.files, *engine.hooks, *targets_of(engine))),
-    }
-    paths |= {row.path for row in record.configs}
-    layout = options.layout
-    relinked = linked_since(host, record.configs)
-    link = host.link_target(layout.toolkit)
-    config = host.read(layout.config)
-    versions = (name for name in host.names(layout.versions) if not name.startswith("."))
-    facts = Facts(
-        # Such a link goes with our file.
-        engines=tuple(replace(each, unreadable=each.unreadable - relinked.keys()) for each in engines),
-        contents=contents_of(host, paths),
-        originals={row.path: original_of(host, layout, row) for row in record.configs},
-        lost=frozenset(row.path for row in record.configs if is_lost(host, layout, row)),
-        missing=frozenset(missing_above(host, {row.path for row in record.configs})),
-        artifacts=(),
-        toolkit=ToolkitFacts(
-            kind=host.kind(layout.toolkit, last=False),
-            link=link or "",
-            versions={name: entries(host, layout.version(name)) for name in versions},
-            config=text_of(config, layout.config) if config else None,
-            replaced=host.kind(layout.replaced, last=False) is Kind.DIRECTORY,
-            theirs=record.toolkit is None and is_foreign_toolkit(host, layout),
-        ),
-        held=record,
-        held_nodes=tuple(now for node in record.nodes if (now := held_node(host, node)) is not None),
-        relinked=relinked,
-    )
-    return replace(facts, links=links_named(host, facts, layout))
+def _read_configs(
+    host: Host, record: Record, engines: Iterable[EngineState], more: Iterable[PurePosixPath] = ()
+) -> dict[PurePosixPath, File | None]:
+    """Return all configs that engines read or that are held, and those that may be written."""
+    of_engines = (path for each in engines for path in (*each.files, *each.hooks, *targets_of(each)))
+    return contents_of(host, {*more, *of_engines, *(row.path for row in record.configs)})
 
 
-def moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
+def find_moved(host: Host, options: Options, contents: Iterable[File | None]) -> Iterator[InstallerError]:
     """Yield why an install-dir cannot move: an engine still names the toolkit in another one of ours."""
     files = [file for file in contents if file is not None]
     found = {place for file in files for place in TOOLKITS.findall(file.content)}

@@ -22,7 +22,7 @@ from installer.engines.texts import Ask, files_without_us, texts_alone, toolkit_
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
 from installer.model.effective import flat
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
-from installer.model.facts import Container, EngineState, Facts, names_of
+from installer.model.facts import Container, EngineState, Facts, names_of, observed
 from installer.model.files import File
 from installer.model.options import Drift, Options, RestartMode
 from installer.model.record import OWNER, Record, ToolkitRow
@@ -176,7 +176,7 @@ def plan_install(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan
 
 
 def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen: tuple[Choice, ...]) -> Plan:
-    held, rows = facts.held, rows_of(parts)
+    held, rows, gpus = facts.held, rows_of(parts), observed(facts.cdi).gpus
     configs = sorted(rows.configs, key=lambda row: row.engine == OWNER)  # the specification comes last
     final = replace(
         rows, configs=tuple(configs), pid_file=held.pid_file, published=held.published, finished=True
@@ -198,11 +198,11 @@ def _sum_install(parts: tuple[Part, ...], facts: Facts, options: Options, chosen
             or (options.restart_mode is RestartMode.NONE and not each.engine.serves(each.reload))
         ),
         seen=facts.digests,
-        release=facts.version,
+        release=observed(facts.payload).version,
         pending=pending,
         due=frozenset(row.name for row in held.engines if row.restart_due),
         earlier=tuple(write for each in chosen for write in _find_earlier(each, facts)),
-        unmade=facts.gpus.unmade if facts.gpus else None,
+        unmade=gpus.unmade if gpus else None,
     )
     return plan.and_part(Part("failed-before", obstacles=_refuse_failed(plan, held, options)))
 
@@ -271,7 +271,7 @@ def _check_install(facts: Facts, names: set[str]) -> Part:
     return Part(
         NODE,
         rows=Record(directories=held.directories, engines=held.engines, configs=others),
-        notes=(*facts.notes, *advice(facts.version)),
+        notes=(*facts.notes, *advice(observed(facts.payload).version)),
         obstacles=(*facts.obstacles, *_find_renamed(facts, names)),
     )
 
@@ -284,7 +284,9 @@ def _find_renamed(facts: Facts, names: set[str]) -> Iterator[InstallerError]:
     renamed = Remedy("stop them first, or keep ", Option("runtime-name"), " as it was")
     for row in facts.held.engines:
         for name, binary in row.runtimes:
-            used = [each for each in facts.running if (each.engine, each.binary) == (row.name, binary)]
+            used = [
+                each for each in facts.containers.running if (each.engine, each.binary) == (row.name, binary)
+            ]
             if name not in names and used:
                 yield InstallerError(
                     f"take the runtime {name} away from {row.title} (it runs {names_of(used)})",
@@ -323,7 +325,7 @@ def plan_undo(facts: Facts, options: Options, ask: Ask = texts_alone) -> Plan:
     named = attempted("references", lambda: _find_references(facts, engines, options))
     first = (*engines, named, _check_undo(facts, options))
     needed = [error for part in first for error in part.needed]
-    stays = bool(facts.running or needed)
+    stays = bool(facts.containers.running or needed)
     made = _make_directories(facts, engines)  # dockerd gives up what it has by way of another text
     parts = (
         made,
@@ -352,7 +354,11 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
     steps = [step for part in parts for step in part.steps]
     rows = {row.path: row for part in parts for row in part.in_progress}
     needed = [error.problem for part in parts for error in part.needed]
-    left = f"our runtime runs {names_of(facts.running)}" if facts.running else next(iter(needed), "")
+    left = (
+        f"our runtime runs {names_of(facts.containers.running)}"
+        if facts.containers.running
+        else next(iter(needed), "")
+    )
     in_progress, final = held, None
     if steps:
         known = tuple(reloading.knowing_texts_of(rows.values(), steps))
@@ -362,15 +368,15 @@ def _sum_undo(parts: tuple[Part, ...], facts: Facts, *, stays: bool) -> Plan:
             rows_of(parts), pid_file=held.pid_file, published=held.published, finished=True, left=left
         )
     engines = {each.name: each for each in facts.engines}
-    return Plan(parts, in_progress, final, engines, in_use=facts.running, seen=facts.digests)
+    return Plan(parts, in_progress, final, engines, in_use=facts.containers.running, seen=facts.digests)
 
 
 def _check_undo(facts: Facts, options: Options) -> Part:
     """Return what stands against an undo, and what cannot be restored."""
-    idle = f"stopped containers that need our runtime to start again: {', '.join(facts.idle)}"
+    idle = f"stopped containers that need our runtime to start again: {', '.join(facts.containers.idle)}"
     return Part(
         NODE,
-        notes=(*facts.notes, *([idle] if facts.idle else [])),
+        notes=(*facts.notes, *([idle] if facts.containers.idle else [])),
         obstacles=(*_find_silent(facts, options.restart_mode), *_find_defaults(facts)),
         needed=tuple(_find_lost(facts, options)),
     )

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
+from posixpath import normpath
 
 from msgspec.structs import replace
 
@@ -37,7 +38,7 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
                 problem, remedy=f"correct that file, then {TRY_AGAIN}", code="toolkit-needed"
             )
     yield from _find_served(facts, {step.engine for step in steps if isinstance(step, Reload)}, layout)
-    others = [each for each in facts.references if facts.goes(each.program, layout)]
+    others = [each for each in facts.references if goes(facts, each.program, layout)]
     for how, each in reversed({each.how: each for each in reversed(others)}.items()):
         yield InstallerError(
             f"remove the toolkit ({how} {_explain(each.program, facts)})",
@@ -46,12 +47,36 @@ def references(facts: Facts, parts: Iterable[Part], options: Options) -> Iterato
         )
 
 
+def leads_into(facts: Facts, value: str, layout: Layout) -> bool:
+    """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""
+    return _is_below(facts, value, layout, layout.toolkit.name, layout.home.name)
+
+
+def goes(facts: Facts, value: str, layout: Layout) -> bool:
+    """Tell whether an undo takes the program at a path away: not that of another toolkit in our place.
+
+    Nor one that comes back with the directory that stood there before ours.
+    """
+    places = (layout.home.name,) if facts.toolkit.theirs else (layout.toolkit.name, layout.home.name)
+    return value not in facts.returning and _is_below(facts, value, layout, *places)
+
+
+def _is_below(facts: Facts, value: str, layout: Layout, *names: str) -> bool:
+    directories = (layout.install_dir, facts.links.get(str(layout.install_dir), layout.install_dir))
+    places = [directory / name for directory in directories for name in names]
+    # Without what only spells it otherwise; a word is no path.
+    spelled = PurePosixPath(normpath(f"/{value.lstrip('/')}")) if value.startswith("/") else None
+    return any(
+        place in path.parents for path in (spelled, facts.links.get(value)) if path for place in places
+    )
+
+
 def with_named(rows: Iterable[ConfigRow], facts: Facts, layout: Layout) -> Iterator[ConfigRow]:
     """Yield the rows, those of a first install with what their files name of the toolkit by then."""
     for row in rows:
         held = facts.held.config(row.path)
         programs = programs_named(facts.contents.get(row.path), row.path)
-        named = held.named if held else tuple(each for each in programs if facts.leads_into(each, layout))
+        named = held.named if held else tuple(each for each in programs if leads_into(facts, each, layout))
         yield replace(row, named=named)
 
 
@@ -74,7 +99,7 @@ def _find_served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Ite
     for engine in facts.engines:
         now, later = engine.flags.runtimes, engine.next_flags.runtimes
         for name, binary in {**later, **now}.items():
-            if facts.goes(binary, layout):
+            if goes(facts, binary, layout):
                 start = "was started" if name in now else "will be started by its unit"
                 flag = f"{engine.title} {start} with a flag for {name}"
                 yield InstallerError(
@@ -84,7 +109,7 @@ def _find_served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Ite
                 )
         binaries = engine.serving.binaries if engine.serving and engine.name not in reloaded else {}
         for name, binary in binaries.items():
-            if (engine.name, name) not in ours and facts.goes(binary, layout):
+            if (engine.name, name) not in ours and goes(facts, binary, layout):
                 started = _explain(binary, facts)
                 yield InstallerError(
                     f"remove the toolkit ({engine.title} serves {name}, which starts {started})",
@@ -95,7 +120,7 @@ def _find_served(facts: Facts, reloaded: Collection[str], layout: Layout) -> Ite
 
 def _list_leaving(file: File | None, path: PurePosixPath, facts: Facts, layout: Layout) -> Iterator[str]:
     """Yield what a file names of the toolkit that goes; one that no engine could read names nothing."""
-    yield from (value for value in programs_named(file, path) if facts.goes(value, layout))
+    yield from (value for value in programs_named(file, path) if goes(facts, value, layout))
 
 
 def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
@@ -108,7 +133,7 @@ def programs_named(file: File | None, path: PurePosixPath) -> Iterator[str]:
                     yield word
         # CRI-O looks for the program of a runtime without one by the name of that.
         for engine in ENGINES.values():
-            runtimes = engine.named(tree) if engine.named else {}
+            runtimes = engine.read_runtimes(tree) if engine.read_runtimes else {}
             yield from (name for name, program in runtimes.items() if not program and "/" not in name)
 
 

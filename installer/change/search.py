@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from installer.change.references import programs_named
 from installer.engines import ENGINES, generating
@@ -22,11 +22,11 @@ from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
 from installer.model.effective import flat
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState, Facts, Reference
-from installer.model.files import Artifact, Kind
+from installer.model.facts import EngineState, Reference
+from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, Places
 from installer.model.paths import Layout
-from installer.model.record import OWNER
+from installer.model.record import OWNER, Record
 from installer.payload.files import EXECUTABLES, LINKS
 
 SPEC_DIRS: Final = (PurePosixPath("/etc/cdi"), PurePosixPath("/var/run/cdi"))
@@ -56,35 +56,154 @@ PROGRAMS: Final = (*(each.name for each in EXECUTABLES), *(str(each.path) for ea
 ROWS: Final = {engine.process: engine for engine in reversed(ENGINES.values()) if engine.generated is None}
 
 
-def with_references(host: Host, facts: Facts, layout: Layout) -> Facts:
-    """Return the facts with what names the toolkit besides the configs of the ledger's engines."""
-    found = (
-        *_search_texts(host, facts, layout),
-        *_search_engines(host, facts),
-        *_search_path(host, facts, layout),
-    )
-    facts = replace(facts, references=found)
-    links = links_named(host, facts, layout)
-    back = (each for each in _list_programs(facts) if _comes_back(host, links.get(each, each), layout))
-    return replace(facts, links=links, returning=frozenset(back))
+class Search(Struct, frozen=True):
+    """Where what names the toolkit is searched for: engines, their configs, and what is held."""
 
+    host: Host
+    layout: Layout
+    engines: tuple[EngineState, ...]
+    contents: Mapping[PurePosixPath, File | None]
+    record: Record
 
-def links_named(host: Host, facts: Facts, layout: Layout) -> dict[str, PurePosixPath]:
-    """Return where each program really is that something names otherwise, the install-dir as well.
+    def find_references(self) -> Iterator[Reference]:
+        """Yield what names the toolkit, or its device nodes, besides the configs of the ledger's engines."""
+        yield from self._search_texts()
+        yield from self._search_engines()
+        yield from self._search_path()
 
-    A link that a stranger could have placed leads nowhere: he decides nothing.
-    """
-    found, paths = {}, _list_paths(facts)
-    for value in dict.fromkeys((str(layout.install_dir), *_list_programs(facts))):
-        for path in _look_up(host, value, paths):
+    def find_links(self, references: Collection[Reference]) -> dict[str, PurePosixPath]:
+        """Return where each program really is that something names otherwise, the install-dir as well.
+
+        A link that a stranger could have placed leads nowhere.
+        """
+        found = {}
+        for value in dict.fromkeys((str(self.layout.install_dir), *self._list_programs(references))):
+            for path in self._look_up(value):
+                with suppress(InstallerError):
+                    leads = leads_to(self.host, path, self.layout)
+                    real = leads or self.host.resolve(path)
+                    if real != path:
+                        found[value] = real
+                    if leads is not None:
+                        break
+        return found
+
+    def find_returning(
+        self, references: Collection[Reference], links: Mapping[str, PurePosixPath]
+    ) -> frozenset[str]:
+        """Return the programs that come back with the toolkit that stood there before ours."""
+        return frozenset(
+            each for each in self._list_programs(references) if self._comes_back(links.get(each, each))
+        )
+
+    def _comes_back(self, value: str | PurePosixPath) -> bool:
+        path, layout = PurePosixPath(value), self.layout
+        if path.is_relative_to(layout.versions):
+            below = path.parts[len(layout.versions.parts) + 1 :]
+        elif path.is_relative_to(layout.toolkit):
+            below = path.relative_to(layout.toolkit).parts
+        else:
+            return False
+        with suppress(InstallerError):
+            return self.host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
+        return False
+
+    def _search_texts(self) -> Iterator[Reference]:
+        """Yield what texts name of the toolkit, and which of its device nodes."""
+        nodes = (str(node.path) for node in self.record.nodes)
+        places = (*_places_of_ours(self.host, self.layout), *nodes)
+        for path in islice(self._list_texts(), MOST_FILES):
+            for named in dict.fromkeys(_find_in(text(self.host, path), places)):
+                yield Reference(f"{path} names", str(named))
+
+    def _list_texts(self) -> Iterator[PurePosixPath]:
+        """Yield the files, each once, but those that are judged as what they will be.
+
+        A specification of ours that somebody has written anew is theirs.
+        """
+        host, now = self.host, self.contents
+        specs = {row.path: row.ours for row in self.record.configs if row.engine == OWNER}
+        anew = {path for path, ours in specs.items() if (file := now.get(path)) and file.digest not in ours}
+        seen = {host.resolve(path) for path in now.keys() - anew}
+        served = (place for each in self.engines if each.serving for place in each.serving.hook_dirs)
+        places = dict.fromkeys((*served, *_list_places(now)), 0)
+        for place, depth in {**places, **SEARCHED}.items():
+            for path in (place,) if is_file(host, place) else _list_below(host, place, depth):
+                with suppress(InstallerError):
+                    real = host.resolve(path)
+                    if real not in seen:
+                        yield path
+                    seen.add(real)
+
+    def _search_engines(self) -> Iterator[Reference]:
+        """Yield what engines that run beside those of the ledger read of the toolkit, or were started with.
+
+        None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
+        """
+        host = self.host
+        for seen in of_root(host):
+            row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
+            unit = unit_of(seen.pid, host.local_path(PROC))
+            if row is None or not seen.of_host or self._is_known(seen, row, unit):
+                continue
+            runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
+            remedy = f"correct that, stop or restart {unit}"
+            for name, program in flags_of(row, seen.cmdline, {}).runtimes.items():
+                yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
+            engine = EngineState(row.name, row.config, row.drop_ins.usual, None, (), row.socket, unit)
             with suppress(InstallerError):
-                leads = leads_to(host, path, layout)
-                real = leads or host.resolve(path)
-                if real != path:
-                    found[value] = real
-                if leads is not None:
-                    break
-    return found
+                engine = with_places(host, engine, seen.cmdline, Places())
+                files = contents_of(host, with_readable_configs(host, row, engine).files)
+                for path in (each for each in files if each not in self.contents):
+                    for program in programs_named(files[path], path):
+                        yield Reference(f"{runs} reads {path}, which names", program, remedy)
+
+    def _is_known(self, seen: Seen, spec: EngineSpec, unit: str) -> bool:
+        """Tell whether a process is an engine of the ledger, or looks for the toolkit at its start."""
+        for each in self.engines:
+            is_it = each.pid == seen.pid or (each.pid is None and unit and each.unit == unit)
+            if is_it and ENGINES[each.name].process == spec.process:
+                return True
+        return any(generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
+
+    def _search_path(self) -> Iterator[Reference]:
+        """Yield the programs that engines or people start by a word, and that lead to ours."""
+        words = (*(word for engine in ENGINES.values() for word in engine.starts), *PROGRAMS)
+        wanted = re.compile("|".join(map(fnmatch.translate, words)))
+        # Where its own program is containerd looks, too.
+        for path in (*self._list_paths(), *((each.exe.parent,) for each in self.engines if each.exe)):
+            found: dict[str, PurePosixPath] = {}
+            for place in path:
+                with suppress(InstallerError):
+                    for name in filter(wanted.match, self.host.names(place)):
+                        if self.host.kind(place / name) is Kind.FILE:
+                            found.setdefault(name, place / name)
+            for program in found.values():
+                with suppress(InstallerError):
+                    if leads := leads_to(self.host, program, self.layout):
+                        how = f"{program}, which is started though no config names it, leads to"
+                        yield Reference(how, str(leads), f"put the node's own {program.name} there")
+
+    def _list_paths(self) -> tuple[tuple[PurePosixPath, ...], ...]:
+        """Return the PATHs by which engines find programs, each once."""
+        return tuple(dict.fromkeys((*(path for engine in self.engines for path in engine.paths), PATH)))
+
+    def _list_programs(self, references: Iterable[Reference]) -> Iterator[str]:
+        for path, file in self.contents.items():
+            yield from programs_named(file, path)
+        yield from (each.program for each in references)
+        for engine in self.engines:
+            yield from (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
+            yield from engine.serving.binaries.values() if engine.serving else ()
+
+    def _look_up(self, value: str) -> Iterator[PurePosixPath]:
+        """Yield where a program is, as engines look for it."""
+        if "/" in value:
+            yield from [PurePosixPath(value)] if value.startswith("/") else []
+            return
+        for path in self._list_paths() if value else ():
+            with suppress(InstallerError):
+                yield from [place / value for place in path if self.host.kind(place / value) is Kind.FILE][:1]
 
 
 def leads_to(host: Host, path: PurePosixPath, layout: Layout) -> PurePosixPath | None:
@@ -112,14 +231,6 @@ def loops(host: Host, options: Options, artifacts: Iterable[Artifact]) -> Iterat
             )
 
 
-def _search_texts(host: Host, facts: Facts, layout: Layout) -> Iterator[Reference]:
-    """Yield what texts name of the toolkit, and which of its device nodes."""
-    places = (*_places_of_ours(host, layout), *(str(node.path) for node in facts.held.nodes))
-    for path in islice(_list_texts(host, facts), MOST_FILES):
-        for named in dict.fromkeys(_find_in(text(host, path), places)):
-            yield Reference(f"{path} names", str(named))
-
-
 def _places_of_ours(host: Host, layout: Layout) -> tuple[str, ...]:
     both = dict.fromkeys((layout, Layout(host.resolve(layout.install_dir))))
     return tuple(str(place) for each in both for place in (each.toolkit, each.home))
@@ -135,28 +246,9 @@ def _find_in(text: str, places: Collection[str]) -> list[PurePosixPath]:
     return [*map(PurePosixPath, re.findall(words, COMMENT.sub("", text)))]
 
 
-def _list_texts(host: Host, facts: Facts) -> Iterator[PurePosixPath]:
-    """Yield the files, each once, but those that are judged as what they will be.
-
-    A specification of ours that somebody has written anew is his.
-    """
-    rows, now = facts.held.configs, facts.contents
-    specs = {row.path: row.ours for row in rows if row.engine == OWNER}
-    anew = {path for path, ours in specs.items() if (file := now.get(path)) and file.digest not in ours}
-    seen = {host.resolve(path) for path in now.keys() - anew}
-    served = (place for engine in facts.engines if engine.serving for place in engine.serving.hook_dirs)
-    for place, depth in {**dict.fromkeys((*served, *_list_places(facts)), 0), **SEARCHED}.items():
-        for path in (place,) if is_file(host, place) else _list_below(host, place, depth):
-            with suppress(InstallerError):
-                real = host.resolve(path)
-                if real not in seen:
-                    yield path
-                seen.add(real)
-
-
-def _list_places(facts: Facts) -> Iterator[PurePosixPath]:
+def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[PurePosixPath]:
     """Yield the paths that configs name by such a key; a config that no engine could read names none."""
-    for config, file in facts.contents.items():
+    for config, file in contents.items():
         with suppress(InstallerError):
             said = (value for key, value in flat(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
             for each in (each for value in said for each in (value if isinstance(value, list) else [value])):
@@ -173,92 +265,3 @@ def _list_below(host: Host, place: PurePosixPath, depth: int) -> Iterator[PurePo
             yield path
         elif depth:
             yield from _list_below(host, path, depth - 1)
-
-
-def _search_engines(host: Host, facts: Facts) -> Iterator[Reference]:
-    """Yield what engines that run beside those of the ledger read of the toolkit, or were started with.
-
-    None of them is spoken to: an engine takes whoever connects to its NRI socket for a plugin.
-    """
-    for seen in of_root(host):
-        row = ROWS.get(seen.name) or ROWS.get(PurePosixPath(seen.program).name)
-        unit = unit_of(seen.pid, host.local_path(PROC))
-        if row is None or not seen.of_host or _is_known(seen, row, unit, facts):
-            continue
-        runs, unit = f"{row.title} of {unit or f'pid {seen.pid}'} runs and", unit or f"pid {seen.pid}"
-        remedy = f"correct that, stop or restart {unit}"
-        for name, program in flags_of(row, seen.cmdline, {}).runtimes.items():
-            yield Reference(f"{runs} was started with a flag for {name}, which starts", program, remedy)
-        engine = EngineState(row.name, row.config, row.drop_in, None, (), row.socket, unit)
-        with suppress(InstallerError):
-            engine = with_places(host, engine, seen.cmdline, Places())
-            files = contents_of(host, with_readable_configs(host, row, engine).files)
-            for path in (each for each in files if each not in facts.contents):
-                for program in programs_named(files[path], path):
-                    yield Reference(f"{runs} reads {path}, which names", program, remedy)
-
-
-def _is_known(seen: Seen, spec: EngineSpec, unit: str, facts: Facts) -> bool:
-    """Tell whether a process is an engine of the ledger, or one that looks for the toolkit at each start."""
-    same = (each for each in facts.engines if ENGINES[each.name].process == spec.process)
-    if any(each.pid == seen.pid or (each.pid is None and unit and each.unit == unit) for each in same):
-        return True
-    return any(generating(spec.process, path, path) for path in map(PurePosixPath, seen.cmdline))
-
-
-def _search_path(host: Host, facts: Facts, layout: Layout) -> Iterator[Reference]:
-    """Yield the programs that engines or people start by a word, and that lead to ours."""
-    words = (*(word for engine in ENGINES.values() for word in engine.starts), *PROGRAMS)
-    wanted = re.compile("|".join(map(fnmatch.translate, words)))
-    # Where its own program is containerd looks, too.
-    paths = (*_list_paths(facts), *((engine.exe.parent,) for engine in facts.engines if engine.exe))
-    for path in paths:
-        found: dict[str, PurePosixPath] = {}
-        for place in path:
-            with suppress(InstallerError):
-                for name in filter(wanted.match, host.names(place)):
-                    if host.kind(place / name) is Kind.FILE:
-                        found.setdefault(name, place / name)
-        for program in found.values():
-            with suppress(InstallerError):
-                if leads := leads_to(host, program, layout):
-                    how = f"{program}, which is started though no config names it, leads to"
-                    yield Reference(how, str(leads), f"put the node's own {program.name} there")
-
-
-def _list_paths(facts: Facts) -> tuple[tuple[PurePosixPath, ...], ...]:
-    """Return the PATHs by which engines find programs, each once."""
-    return tuple(dict.fromkeys((*(path for engine in facts.engines for path in engine.paths), PATH)))
-
-
-def _list_programs(facts: Facts) -> Iterator[str]:
-    for path, file in facts.contents.items():
-        yield from programs_named(file, path)
-    yield from (each.program for each in facts.references)
-    for engine in facts.engines:
-        yield from (*engine.flags.runtimes.values(), *engine.next_flags.runtimes.values())
-        yield from engine.serving.binaries.values() if engine.serving else ()
-
-
-def _look_up(host: Host, value: str, paths: Iterable[tuple[PurePosixPath, ...]]) -> Iterator[PurePosixPath]:
-    """Yield where a program is, as engines with these PATHs look for it."""
-    if "/" in value:
-        yield from [PurePosixPath(value)] if value.startswith("/") else []
-        return
-    for path in paths if value else ():
-        with suppress(InstallerError):
-            yield from [place / value for place in path if host.kind(place / value) is Kind.FILE][:1]
-
-
-def _comes_back(host: Host, value: str | PurePosixPath, layout: Layout) -> bool:
-    """Tell whether an undo leaves a program of that name, of the toolkit that stood there before ours."""
-    path = PurePosixPath(value)
-    if path.is_relative_to(layout.versions):
-        below = path.parts[len(layout.versions.parts) + 1 :]
-    elif path.is_relative_to(layout.toolkit):
-        below = path.relative_to(layout.toolkit).parts
-    else:
-        return False
-    with suppress(InstallerError):
-        return host.kind(layout.replaced.joinpath(*below)) is Kind.FILE
-    return False

@@ -213,9 +213,12 @@ def demo() -> Exit:
 @_json
 def doctor(options: Options, *, as_json: bool) -> Exit:
     """Tell what is wrong with this node, installed or not, and change nothing. Exits 1 if something is."""
+    from shutil import get_terminal_size
+
+    from installer.report.doctor.verb import WIDEST
     from installer.report.doctor.verb import doctor as examine
 
-    return examine(options, as_json=as_json)
+    return examine(options, get_terminal_size((WIDEST, 0)).columns, as_json=as_json)
 
 
 @_verb

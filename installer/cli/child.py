@@ -10,10 +10,17 @@ from installer.host import supervision
 from installer.host.events import internal_errors
 from installer.host.supervision import STOPPED
 from installer.lifecycle import handover, install, uninstall
-from installer.metrics import snapshot as monitoring
 from installer.model.options import Options, Wish
 from installer.model.typed_json import loads
 from installer.nri import state as nri
+
+
+def serve_metrics(options: Options) -> int:
+    """Answer who asks for metrics."""
+    from installer.metrics.listening import serve_beside  # loads the library, which nobody else needs
+
+    return serve_beside(options)
+
 
 Act = Callable[[Options, Sequence[str]], int]
 ACTS: Final[dict[str, Act]] = {
@@ -24,7 +31,7 @@ ACTS: Final[dict[str, Act]] = {
     "handover": lambda options, _: handover.await_successor(options),
     "undo": lambda options, _: uninstall.carry_on(options),
     "nri": lambda options, words: nri.serve_beside(options, words[0], logging.chosen()),
-    "metrics": lambda options, _: monitoring.serve(options),
+    "metrics": lambda options, _: serve_metrics(options),
 }
 # Whose end is not that of ``run``: Kubernetes asks why that has ended.
 PASSING: Final = frozenset({"check", "asked", "nri", "metrics"})

@@ -13,7 +13,7 @@ from installer.cdi.mode import refuse_runtime_by_cdi
 from installer.engines import ENGINES
 from installer.errors import UsageError
 from installer.host.mounts import resolve_local
-from installer.model.engine_spec import DropIns
+from installer.model.engine_spec import DropInKind
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import (
     AUTO,
@@ -231,7 +231,7 @@ def options_from(values: Mapping[str, Any], given: frozenset[str]) -> Options:
     places = configs, drop_ins, _places("socket", values["socket"], engines)
     if written := [name for name in (*configs, *drop_ins) if ENGINES[name].finds]:
         raise UsageError(f"give {written[0]} a config", remedy="leave it out: it writes its config itself")
-    if without := [name for name in drop_ins if ENGINES[name].drop_ins is DropIns.NONE]:
+    if without := [name for name in drop_ins if ENGINES[name].drop_ins.kind is DropInKind.NONE]:
         raise UsageError(
             f"give {ENGINES[without[0]].title} a drop-in", remedy="use --config: it reads no other file"
         )

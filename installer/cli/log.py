@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -80,7 +79,7 @@ def configure(wanted: LogFormat, spoken: Mapping[str, str] | None = None, spelli
         for error in fields.values():
             if isinstance(error, InstallerError):
                 spelt["code"] = error.code
-        write(spelt | {"event": words.get(event, event), "level": level})
+        write(level, words.get(event, event), spelt)
 
     log.write = write_event
 
@@ -92,17 +91,16 @@ def _spell(value: Any) -> Any:
     return value.spelt(_speech.spelling) if isinstance(value, Remedy) else value
 
 
-def _write_json(event: dict[str, Any]) -> None:
-    seconds, ns = divmod(time.time_ns(), 10**9)
-    now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
-    _write_line(line(event | {"timestamp": now}))
+def _write_json(level: str, event: str, fields: dict[str, Any]) -> None:
+    _write_line(line(level, event, fields))
 
 
-def _write_words(event: dict[str, Any]) -> None:
+def _write_words(level: str, event: str, fields: dict[str, Any]) -> None:
     import structlog  # which loads as much as all of ours; nobody waits for a terminal
 
     colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    _write_line(str(structlog.dev.ConsoleRenderer(colors=colors)(None, event["level"], event)))
+    render = structlog.dev.ConsoleRenderer(colors=colors)
+    _write_line(str(render(None, level, fields | {"event": event, "level": level})))
 
 
 def _write_line(message: str) -> None:

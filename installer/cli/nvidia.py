@@ -22,7 +22,7 @@ from installer.host.inodes import is_mount_point
 from installer.host.limits import refuse_few_files, refuse_little_memory
 from installer.host.mounts import find_host_path, is_empty, is_same, resolve_local
 from installer.host.paths import ROOT
-from installer.model.engine_spec import DropIns, Extras, ReloadMethod
+from installer.model.engine_spec import DropInKind, Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
 
@@ -256,14 +256,14 @@ def _places(line: CommandLine, view: _View) -> dict[str, Places]:
     if names := generating(row.process, config, PurePosixPath(line["socket"])):
         usual = ENGINES[names[0]].socket
         here = line["socket"] if line.given("socket") and line["socket"] else str(usual)
-        drop_in = config if config.parent == ENGINES[names[0]].drop_in_dir else None
+        drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
     socket = view.file(line["socket"] or str(row.socket), row.socket)
     return {engine: Places(config, _drop_in(line, engine, view), socket)}
 
 
 def _drop_in(line: CommandLine, name: str, view: _View) -> PurePosixPath | None:
-    if ENGINES[name].drop_ins is DropIns.NONE or not line["drop-in-config"]:
+    if ENGINES[name].drop_ins.kind is DropInKind.NONE or not line["drop-in-config"]:
         return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(name)
     guesses = [PurePosixPath(guess) for guess in (line["drop-in-config-host-path"], usual) if guess]
@@ -329,13 +329,13 @@ def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
     if line["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
-    if line["use-legacy-config"] and spec.drop_ins is DropIns.IMPORTED:
+    if line["use-legacy-config"] and spec.drop_ins.kind is DropInKind.IMPORTED:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
     if mode == "signal" and spec.reload is ReloadMethod.RESTART:
         yield f"{spec.title} is restarted by its unit: a signal does not make it read its config"
     if mode == "systemd" and spec.reload is ReloadMethod.HUP:
         yield f"{spec.title} gets SIGHUP: a restart by its unit would stop its containers"
-    if spec.drop_ins is DropIns.NONE and line["drop-in-config"]:
+    if spec.drop_ins.kind is DropInKind.NONE and line["drop-in-config"]:
         yield "--drop-in-config is ignored: Docker has no drop-ins"
     if line["config-mode"] == "hook" and spec.hook_dir:
         yield "--config-mode hook is deprecated"

@@ -1,13 +1,12 @@
 """The whole program: signals first, then the verb."""
 
-import json
 import os
 import sys
 from typing import NoReturn
 
 from installer.errors import Exit, InstallerError, InternalError
 from installer.host import signals
-from installer.host.events import open_standard_streams
+from installer.host.events import log, open_standard_streams
 
 
 def main(*, child: bool = False) -> None:
@@ -51,9 +50,8 @@ def _act() -> int:
 
 
 def _say(error: InstallerError) -> None:
-    """Tell an error as the log would: its modules are not loaded, or could not be."""
+    """Tell an error as ``cli.log`` would: its modules are not loaded, or could not be."""
     if sys.stderr.isatty():
         sys.stderr.write(f"toolkit-installer: {error}\n")
-        return
-    told = {"code": error.code, "problem": error.problem, "remedy": error.remedy}
-    sys.stderr.write(json.dumps(told | {"event": "failed", "level": "error"}) + "\n")
+    else:
+        log.error("failed", code=error.code, problem=error.problem, remedy=error.remedy)

@@ -8,31 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
-
-from installer.config_text.grammar import Grammar
-from installer.config_text.model import Key, Value
+from installer.config_text.model import Key, Pair, Value
 from installer.config_text.tree import Branch, Number, TextError
 
-_TOKEN: Final = re.compile(r'\s*+("(?:[^"\\]|\\.)*+"|[^\s"{}\[\],:]++|[{}\[\],:])')
-_TO_BRACKET: Final = re.compile(r'(?:[^"{}\[\]]++|"(?:[^"\\]|\\.)*+")*+[{}\[\]]')
-
-
-class _Member(Struct, frozen=True):
-    """One pair of an object; ``start`` and ``colon`` are where its name begins and ends."""
-
-    name: str
-    start: int
-    colon: int
-    value: "_Node"
-
-
-class _Node(Struct, frozen=True):
-    """The span of one value; ``members`` is ``None`` unless it is an object that was looked into."""
-
-    start: int
-    end: int
-    members: tuple[_Member, ...] | None = None
+START: Final = "{\n}\n"  # the text to begin with where there is none
+_SPACE: Final = re.compile(r"[ \t\r\n]*+")
+_CONSTANT: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|-?[A-Z]\w+')
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)  # only for where a value ends
 
 
 def load(text: str) -> Branch:
@@ -65,59 +47,53 @@ def literal(value: Value) -> str:
 
 def find(text: str, key: Key) -> str | None:
     """Return the literal that ``key`` holds, or ``None``."""
-    node = _node(text, key)
-    return None if node is None else text[node.start : node.end]
+    siblings, index = _place(text, key)
+    return text[siblings[index].value : siblings[index].end] if siblings else None
 
 
 def replace(text: str, key: Key, literal: str) -> str:
     """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
-    node = _node(text, key)
-    if node is None:
-        raise TextError("a key to be replaced is not there")
-    return text[: node.start] + literal + text[node.end :]
+    siblings, index = _existing(text, key)
+    return text[: siblings[index].value] + literal + text[siblings[index].end :]
 
 
 def insert(text: str, key: Key, literal: str) -> str:
     """Return ``text`` with ``key`` at the end of its object, written like the pairs before it."""
-    node, colon, depth = _opened(text), ": ", 0
-    while node.members is not None and depth < len(key):
-        member = next((m for m in node.members if m.name == key[depth]), None)
-        if member is None:
-            break
-        colon, node, depth = _colon(text, member), _opened(text, member.value.start), depth + 1
-    if node.members is None or depth == len(key):
+    start, colon, rest = _skip(text, 0), ": ", key
+    while rest and (pair := next((pair for pair in pairs(text, start) if pair.name == rest[:1]), None)):
+        start, colon, rest = pair.value, _colon(text, pair), rest[1:]
+    if text[start] != "{" or not rest:
         raise TextError("a key to be created has no place")
-    if node.members:
-        colon = _colon(text, node.members[-1])
-    gap, unit = _gap(text, node, colon), _unit(text, node)
-    pair = _nested(key[depth:], literal, colon, gap if "\n" in gap else "", unit)
-    if node.members:
-        end = node.members[-1].value.end
-        return f"{text[:end]},{gap}{pair}{text[end:]}"
+    siblings = pairs(text, start)
+    if siblings:
+        colon = _colon(text, siblings[-1])
+    unit = _unit(text, siblings)
+    gap = _gap(text, start, siblings, colon, unit)
+    added = _nested(rest, literal, colon, gap if "\n" in gap else "", unit)
+    if siblings:
+        end = siblings[-1].end
+        return f"{text[:end]},{gap}{added}{text[end:]}"
     # What stood between the braces stays behind the pair: remove() finds it there.
-    return text[: node.start + 1] + gap + pair + text[node.start + 1 :]
+    return text[: start + 1] + gap + added + text[start + 1 :]
 
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``, and without the comma and space that came with it."""
-    node = _node(text, key[:-1])
-    members = (node.members if node else None) or ()
-    index = next((i for i, member in enumerate(members) if member.name == key[-1]), None)
-    if node is None or index is None:
-        raise TextError("a key to be removed is not there")
+    siblings, index = _existing(text, key)
     if index:
-        start, end = members[index - 1].value.end, members[index].value.end
-    elif len(members) > 1:
-        start, end = members[0].start, members[1].start
+        start, end = siblings[index - 1].end, siblings[index].end
+    elif len(siblings) > 1:
+        start, end = siblings[0].start, siblings[1].start
     else:
-        start, end = node.start + 1, members[0].value.end
+        start, end = text.rindex("{", 0, siblings[0].start) + 1, siblings[0].end
     return text[:start] + text[end:]
 
 
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the object ``key``, if it is empty."""
-    node = _node(text, key)
-    return remove(text, key) if node is not None and node.members == () else text
+    siblings, index = _place(text, key)
+    empty = siblings and text[siblings[index].value] == "{" and not pairs(text, siblings[index].value)
+    return remove(text, key) if empty else text
 
 
 def value(text: str) -> Any:
@@ -135,7 +111,7 @@ def value(text: str) -> Any:
         reason = error.msg[:1].lower() + error.msg[1:]
         raise TextError(f"line {error.lineno}, column {error.colno}: {reason}") from error
     if constants:
-        pos = next(word.start(1) for word in _TOKEN.finditer(text) if word[1] == constants[0])
+        pos = next(word.start() for word in _CONSTANT.finditer(text) if word[0] == constants[0])
         line, column = text.count("\n", 0, pos) + 1, pos - text.rfind("\n", 0, pos)
         raise TextError(f"line {line}, column {column}: {constants[0]} is not JSON")
     return tree
@@ -155,84 +131,86 @@ def _number(text: str) -> int | Number:
     return int(text) if len(text) < 1000 and text != "-0" else Number(text)  # noqa: PLR2004
 
 
-def _node(text: str, key: Key) -> _Node | None:
-    node = _opened(text)
+def pairs(text: str, start: int) -> list[Pair]:
+    """Return the pairs of the object that starts at ``start``; none where something else does."""
+    found: list[Pair] = []
+    pos = _skip(text, start + 1)
+    while text[start] == "{" and text[pos] != "}":
+        begin = _skip(text, pos + 1) if found else pos
+        name, end = _DECODER.raw_decode(text, begin)
+        value = _skip(text, _skip(text, end) + 1)
+        found.append(Pair((name,), (text[begin:end],), begin, value, _end(text, value)))
+        pos = _skip(text, found[-1].end)
+    return found
+
+
+def items(text: str, start: int) -> list[tuple[int, int]]:
+    """Return the spans of what is in the array that starts at ``start``."""
+    found: list[tuple[int, int]] = []
+    pos = _skip(text, start + 1)
+    while text[pos] != "]":
+        begin = _skip(text, pos + 1) if found else pos
+        found.append((begin, _end(text, begin)))
+        pos = _skip(text, found[-1][1])
+    return found
+
+
+def _place(text: str, key: Key) -> tuple[list[Pair], int]:
+    """Return the pairs beside ``key``, itself among them, and which it is; none where it is not there."""
+    siblings, index, start = [], 0, _skip(text, 0)
     for name in key:
-        found = next((m.value for m in node.members or () if m.name == name), None)
-        if found is None:
-            return None
-        node = _opened(text, found.start)
-    return node
+        siblings = pairs(text, start)
+        index = next((index for index, pair in enumerate(siblings) if pair.name == (name,)), -1)
+        if index < 0:
+            return [], 0
+        start = siblings[index].value
+    return siblings, index
 
 
-def _opened(text: str, pos: int = 0) -> _Node:
-    """Return the value at ``pos``; of an object's members only where they stand, not what is in them."""
-    start, word, end = _word(text, pos)
-    if word != "{":
-        return _value_at(text, pos)
-    members: list[_Member] = []
-    name_start, word, end = _word(text, end)
-    while word != "}":
-        if word == ",":
-            name_start, word, end = _word(text, end)
-        child = _value_at(text, _word(text, end)[2])  # behind the colon
-        members.append(_Member(json.loads(word), name_start, end, child))
-        _, word, end = _word(text, child.end)
-    return _Node(start, end, tuple(members))
+def _existing(text: str, key: Key) -> tuple[list[Pair], int]:
+    siblings, index = _place(text, key)
+    if not siblings:
+        raise TextError("a key to be changed is not where it was")
+    return siblings, index
 
 
-def _value_at(text: str, pos: int) -> _Node:
-    start, word, end = _word(text, pos)
-    depth = int(word in "{[")
-    while depth:
-        bracket = _TO_BRACKET.match(text, end)
-        if bracket is None:
-            raise TextError("the text ends too early")
-        end = bracket.end()
-        depth += 1 if text[end - 1] in "{[" else -1
-    return _Node(start, end)
+def _skip(text: str, pos: int) -> int:
+    space = _SPACE.match(text, pos)
+    return space.end() if space else pos
 
 
-def _word(text: str, pos: int) -> tuple[int, str, int]:
-    """Return where the word behind ``pos`` begins, what it is and where it ends."""
-    word = _TOKEN.match(text, pos)
-    if word is None:
-        raise TextError("the text ends too early")
-    return word.start(1), word[1], word.end()
+def _end(text: str, pos: int) -> int:
+    return _DECODER.raw_decode(text, pos)[1]
 
 
-def _colon(text: str, member: _Member) -> str:
-    between = text[member.colon : member.value.start]
+def _colon(text: str, pair: Pair) -> str:
+    between = text[pair.start + len(pair.raw[0]) : pair.value]
     return ": " if "\n" in between else between
 
 
-def _gap(text: str, node: _Node, colon: str) -> str:
-    """Return the white space a new pair of ``node`` starts with."""
-    members = node.members or ()
-    if not members:
-        inner = text[node.start + 1 : node.end - 1]
+def _gap(text: str, start: int, siblings: Sequence[Pair], colon: str, unit: str) -> str:
+    """Return the white space that a new pair of the object at ``start`` begins with."""
+    if not siblings:
+        inner = text[start + 1 : _skip(text, start + 1)]
         head, newline, tail = inner.rpartition("\n")
-        if not newline:
-            return inner
-        return ("\r\n" if head.endswith("\r") else "\n") + tail + _unit(text, node)
-    if len(members) > 1:
-        between = text[members[-2].value.end : members[-1].start].partition(",")[2]
+        return ("\r\n" if head.endswith("\r") else "\n") + tail + unit if newline else inner
+    if len(siblings) > 1:
+        between = text[siblings[-2].end : siblings[-1].start].partition(",")[2]
     else:
-        between = text[node.start + 1 : members[0].start]
+        between = text[start + 1 : siblings[0].start]
     head, newline, tail = between.rpartition("\n")
     if newline:
         return ("\r\n" if head.endswith("\r") else "\n") + tail
-    if len(members) > 1:
+    if len(siblings) > 1:
         return between
     return " " if colon.endswith(" ") or between else ""
 
 
-def _unit(text: str, node: _Node) -> str:
-    """Return by how much a level is indented below ``node``."""
-    members = node.members or ()
-    if members:
-        outer = text[: node.end - 1].rpartition("\n")[2]
-        own = text[: members[-1].start].rpartition("\n")[2]
+def _unit(text: str, siblings: Sequence[Pair]) -> str:
+    """Return by how much a level is indented below the object of ``siblings``."""
+    if siblings:
+        outer = text[: _skip(text, siblings[-1].end)].rpartition("\n")[2]
+        own = text[: siblings[-1].start].rpartition("\n")[2]
         if not outer.strip() and not own.strip() and own.startswith(outer) and own != outer:
             return own[len(outer) :]
     first = re.search(r"\n([ \t]+)\S", text)
@@ -246,20 +224,3 @@ def _nested(names: Key, literal: str, colon: str, newline: str, unit: str) -> st
         return f"{name}{colon}{literal}"
     deeper = newline + unit if newline else ""
     return f"{name}{colon}{{{deeper}{_nested(names[1:], literal, colon, deeper, unit)}{newline}}}"
-
-
-GRAMMAR: Final = Grammar(
-    title="JSON",
-    container="an object",
-    start="{\n}\n",
-    vanishing=False,
-    load=load,
-    value=value,
-    literal=literal,
-    find=find,
-    replace=replace,
-    insert=insert,
-    remove=remove,
-    close=close,
-    unopened=lambda _text, _key: False,
-)

@@ -7,22 +7,19 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
-from msgspec import Struct
-
-from installer.config_text.model import Syntax
-from installer.config_text.toml_scan import Node, Pair, tables
+from installer.config_text import json, toml_scan
+from installer.config_text.model import Pair, Syntax
 from installer.config_text.tree import TextError
 
 _COMMENT: Final = re.compile(r"#.*")
-_JSON: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\s"{}\[\],:]++|[{}\[\],:]')
 _PLAIN: Final = frozenset({"true", "false", "null"})
 # Of a pair of a name and its value, as in the environment of a Pod: {"name": NAME, "value": VALUE}.
 _NAME: Final = frozenset({"name", "key"})
 _VALUE: Final = "value"
 
-Span = tuple[int, int, bool]  # of a value, and whether all of it is secret
+_Span = tuple[int, int, bool]  # of a value, and whether all of it is secret
 MASK: Final = "***"
 _SECRET: Final = re.compile(
     r"passw|passphrase|(?<!by)(?<!com)pass\d*$|secret|token|credential|authoriz|cookie|bearer|signature|^sig$"
@@ -68,7 +65,7 @@ def masked(text: str, syntax: Syntax) -> str:
         # Of megabytes only what is shown otherwise is kept.
         found = {
             (start, end): shown
-            for start, end, secret in (_json(text) if syntax is Syntax.JSON else _toml(text))
+            for start, end, secret in _spans(text, syntax)
             if (shown := _shown(text[start:end], secret=secret)) is not None
         }
     except (TextError, RecursionError):
@@ -83,26 +80,23 @@ def masked(text: str, syntax: Syntax) -> str:
     return without_known_secrets(shown)
 
 
+class _Scanner(Protocol):
+    def pairs(self, text: str, start: int) -> list[Pair]: ...
+    def items(self, text: str, start: int) -> list[tuple[int, int]]: ...
+
+
 def _shown(literal: str, *, secret: bool) -> str | None:
     """Return what is shown in the place of a value; None where that is itself."""
-    shown = _hidden(literal) if secret else _inside(literal)
-    return shown if secret or shown != literal else None
-
-
-def _hidden(literal: str) -> str:
-    if literal in _PLAIN:
-        return literal
-    quote = literal[0] if literal[0] in "\"'" else ""
-    return f"{quote}{MASK}{quote}" + "\n" * literal.count("\n")
-
-
-def _inside(literal: str) -> str:
-    """Return a value that no key calls secret, without the secrets that stand in it."""
-    quote = re.match(r"\"\"\"|'''|[\"']|", literal)
-    width = quote.end() if quote else 0
-    if not width:
-        return literal
-    return literal[:width] + without_secrets(literal[width:-width]) + literal[-width:]
+    quoted = re.match(r"\"\"\"|'''|[\"']|", literal)
+    quote = quoted[0] if quoted else ""
+    if secret:
+        kept = literal in _PLAIN
+        return literal if kept else f"{quote[:1]}{MASK}{quote[:1]}" + "\n" * literal.count("\n")
+    if not quote:
+        return None
+    inside = literal[len(quote) : -len(quote)]
+    shown = without_secrets(inside)
+    return None if shown == inside else quote + shown + quote
 
 
 def _said(literal: str) -> str:
@@ -110,83 +104,40 @@ def _said(literal: str) -> str:
     return plain(literal.strip("\"'"))
 
 
-def _toml(text: str) -> Iterator[Span]:
-    for table in tables(text, ()):
-        yield from _pairs(text, tuple(table.pairs(text)), secret=any(map(is_secret, table.name)))
+def _spans(text: str, syntax: Syntax) -> Iterator[_Span]:
+    """Yield the values of a text, and the names in which a secret may stand."""
+    if syntax is Syntax.TOML:
+        for table in toml_scan.tables(text, ()):
+            secret = any(map(is_secret, table.name))
+            yield from _of_pairs(text, toml_scan, table.pairs(text), secret=secret)
+    elif root := re.search(r"[\[{]", text):
+        json.value(text[root.start() :])
+        yield from _of_value(text, json, root.start(), len(text), secret=False)
 
 
-def _pairs(text: str, pairs: Sequence[Pair], *, secret: bool) -> Iterator[Span]:
+def _of_pairs(text: str, scanner: _Scanner, pairs: Sequence[Pair], *, secret: bool) -> Iterator[_Span]:
     named = any(
-        pair.name[-1].lower() in _NAME and announces(_said(text[pair.value.start : pair.value.end]))
-        for pair in pairs
+        pair.name[-1].lower() in _NAME and announces(_said(text[pair.value : pair.end])) for pair in pairs
     )
     for pair in pairs:
-        told = any(map(is_secret, pair.name)) or (named and pair.name[-1].lower() == _VALUE)
-        yield from _values(text, pair.value, secret=secret or told)
+        yield pair.start, pair.start + len(pair.raw[0]), False
+        hidden = any(map(is_secret, pair.name)) or (named and pair.name[-1].lower() == _VALUE)
+        yield from _of_value(text, scanner, pair.value, pair.end, secret=secret or hidden)
 
 
-def _values(text: str, node: Node, *, secret: bool) -> Iterator[Span]:
-    """Yield what stands in a value of TOML; it is secret, or what secret names in it hold."""
-    if node.pairs is not None:
-        yield from _pairs(text, node.pairs, secret=secret)
-    elif node.items is not None:
+def _of_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: bool) -> Iterator[_Span]:
+    """Yield what stands in a value; it is secret, or what secret names in it hold."""
+    if text[start] == "{":
+        yield from _of_pairs(text, scanner, scanner.pairs(text, start), secret=secret)
+    elif text[start] == "[":
         before = ""
-        for item in node.items:
-            said = _said(text[item.start : item.end])
-            yield from _values(text, item, secret=secret or announces(before) or is_login(before, said))
+        for begin, stop in scanner.items(text, start):
+            said = _said(text[begin:stop])
+            hidden = secret or announces(before) or is_login(before, said)
+            yield from _of_value(text, scanner, begin, stop, secret=hidden)
             before = said
     else:
-        yield node.start, node.end, secret
-
-
-class _Open(Struct):
-    """A bracket that is open: what it has told so far of what stands in it."""
-
-    is_object: bool
-    secret: bool
-    key: str = ""  # of the pair that is read; "" before it
-    before: str = ""  # the last item of a list
-    named: bool = False  # a name of a secret has stood here
-    value: tuple[int, int] | None = None  # where the value of the name stands
-
-    def is_secret(self, text: str = "") -> bool:
-        if self.is_object:
-            return self.secret or is_secret(self.key) or (self.named and self.key.lower() == _VALUE)
-        return self.secret or announces(self.before) or is_login(self.before, text)
-
-
-def _json(text: str) -> Iterator[Span]:
-    """Yield the values of a JSON text, which need not be valid, and the keys in which a secret may stand."""
-    above = [_Open(is_object=False, secret=False)]
-    for match in _JSON.finditer(text):
-        word, here = match[0], above[-1]
-        if word in "{[":
-            above.append(_Open(word == "{", here.is_secret()))
-            here.before = ""
-        elif word in "}]":
-            del above[max(len(above) - 1, 1) :]
-        elif word == ",":
-            here.key = ""
-        elif word != ":" and here.is_object and not here.key:
-            here.key = _said(word) or " "
-            if not here.key.isidentifier():
-                yield *match.span(), False
-        elif word != ":":
-            said = _said(word)
-            yield *match.span(), here.is_secret(said)
-            here.before = said
-            yield from _named(here, said, match.span())
-
-
-def _named(here: _Open, text: str, span: tuple[int, int]) -> Iterator[Span]:
-    """Yield the value of a name that was told only behind it."""
-    key = here.key.lower()
-    if key == _VALUE:
-        here.value = span
-    elif key in _NAME and announces(text):
-        here.named = True
-        if here.value:
-            yield *here.value, True
+        yield start, end, secret
 
 
 @lru_cache(maxsize=4096)

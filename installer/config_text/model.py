@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -25,6 +25,16 @@ class Syntax(StrEnum):
 
     JSON = "json"
     TOML = "toml"
+
+
+class Pair(NamedTuple):
+    """A name and its value; ``raw`` is the name's parts as written, and the value ends with the pair."""
+
+    name: Key
+    raw: Key
+    start: int
+    value: int
+    end: int
 
 
 class Want(Struct, frozen=True):

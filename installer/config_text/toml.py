@@ -9,12 +9,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from installer.config_text.grammar import Grammar
-from installer.config_text.model import Key, Value
-from installer.config_text.toml_scan import Pair, Table, is_first_header, tables
+from installer.config_text.model import Key, Pair, Value
+from installer.config_text.toml_scan import Table, comma_after, is_first_header, items, tables
 from installer.config_text.tree import Branch, Number, TextError
 
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 _TO_ESCAPE: Final = re.compile(r'[\x00-\x1f\x7f"\\]')
 # A key of so many parts; tomllib keeps every beginning of a key, which takes the square of it.
 _DEEP: Final = re.compile(
@@ -36,9 +36,9 @@ def load(text: str) -> Branch:
         raise TextError("a number has more than 4300 digits") from error
 
 
-def value(literal: str) -> Any:
-    """Return what ``literal`` stands for."""
-    return load(f"x = {literal}")["x"]
+def value(text: str) -> Any:
+    """Return what a literal stands for."""
+    return load(f"x = {text}")["x"]
 
 
 def literal(value: Value) -> str:
@@ -62,35 +62,35 @@ def literal(value: Value) -> str:
 def find(text: str, key: Key) -> str | None:
     """Return the literal that ``key`` holds, ``None`` if there is none or it is a table below a header."""
     place = _place(text, key)
-    return None if place is None else text[place[1].value.start : place[1].value.end]
+    return None if place is None else text[place[1].value : place[1].end]
 
 
 def replace(text: str, key: Key, literal: str) -> str:
     """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
-    node = _existing(text, key)[1].value
-    return text[: node.start] + literal + text[node.end :]
+    pair = _existing(text, key)[1]
+    return text[: pair.value] + literal + text[pair.end :]
 
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``: without its line, or its place between the braces."""
     table, pair = _existing(text, key)
     if not table.inline:
-        return _without_line(text, pair.start, pair.value.end)
-    pairs = tuple(table.pairs(text))
+        return _without_line(text, pair.start, pair.end)
+    pairs = table.pairs(text)
     index = pairs.index(pair)
     if index:
-        start, end = pairs[index - 1].value.end, pair.value.end
+        start, end = pairs[index - 1].end, pair.end
     elif len(pairs) > 1:
         start, end = pair.start, pairs[1].start
     else:
-        start, end = table.start + 1, pair.value.end
+        start, end = table.start + 1, pair.end
     return text[:start] + text[end:]
 
 
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the header or the braces of ``key``, if no pair is left in them."""
     for table in tables(text, key):
-        if table.name == key and next(table.pairs(text), None) is None:
+        if table.name == key and not table.pairs(text):
             return (
                 remove(text, key)
                 if table.inline
@@ -124,6 +124,61 @@ def insert(text: str, key: Key, literal: str) -> str:
     return _below_header(text, found, key, literal)
 
 
+def add_element(array: str, element: str) -> str:
+    """Return the literal ``array`` with ``element`` at its end."""
+    spans = items(array, 0)
+    if not spans:
+        head, newline, tail = array[:-1].rpartition("\n")
+        if not newline:
+            return f"[{element}{array[1:]}"
+        eol = "\r\n" if head.endswith("\r") else "\n"
+        head = head.removesuffix("\r")
+        return f"{head}{eol}{tail}  {element},{eol}{tail}]"
+    start, end = spans[-1]
+    newline, indent = _line_before(array, spans[-2][1] if len(spans) > 1 else 1, start)
+    comma = comma_after(array, end)
+    added = f"{newline}{indent}{element}" if newline else f" {element}"
+    if comma is None:
+        at = _behind_comment(array, end) if newline else end
+        return f"{array[:end]},{array[end:at]}{added}{array[at:]}"
+    at = _behind_comment(array, comma + 1) if newline else comma + 1
+    return f"{array[:at]}{added},{array[at:]}"
+
+
+def remove_element(array: str, index: int) -> str:
+    """Return the literal ``array`` without its element ``index``, its comma and its line."""
+    spans = items(array, 0)
+    start, end = spans[index]
+    comma = comma_after(array, end)
+    if comma is not None:
+        array = array[:end] + array[end:comma].strip(" \t") + array[comma + 1 :]
+    elif index:
+        comma = comma_after(array, spans[index - 1][1])
+        if comma is not None:
+            array = array[:comma] + array[comma + 1 :]
+            start, end = start - 1, end - 1
+    head, tail = array[:start].rstrip(" \t"), array[end:].lstrip(" \t")
+    if head.endswith("\n") and tail.startswith(("\n", "\r\n")):
+        return head.removesuffix("\n").removesuffix("\r") + tail
+    if comma is not None and index == len(spans) - 1:
+        return head + array[end:]
+    return array[:start] + tail
+
+
+def _line_before(array: str, after: int, start: int) -> tuple[str, str]:
+    """Return the line end and the indentation before ``start``, empty if it shares a line."""
+    head, newline, indent = array[after:start].rpartition("\n")
+    if not newline:
+        return "", ""
+    return ("\r\n" if head.endswith("\r") else "\n"), re.sub(r"[^ \t].*", "", indent)
+
+
+def _behind_comment(array: str, pos: int) -> int:
+    """Return where the line of ``pos`` ends, or ``pos`` if more than a comment follows on it."""
+    match = _REST_OF_LINE.match(array, pos)
+    return match.end() if match else pos
+
+
 def unopened(text: str, key: Key) -> bool:
     """Return whether ``key`` is a table only because headers name it on their way."""
     found = tables(text, key)
@@ -151,7 +206,7 @@ def _existing(text: str, key: Key) -> tuple[Table, Pair]:
 def _dotted(text: str, found: Sequence[Table], key: Key) -> tuple[Table, Pair] | None:
     """Return the last pair that makes ``key`` a table by a dotted name, and where it stands."""
     for table in (table for table in found if table.name == key[: len(table.name)] != key):
-        for pair in reversed(tuple(table.pairs(text, key[len(table.name)]))):
+        for pair in reversed(table.pairs(text, key[len(table.name)])):
             name = table.name + pair.name
             if len(key) < len(name) and name[: len(key)] == key:
                 return table, pair
@@ -162,16 +217,16 @@ def _into_braces(text: str, table: Table, rest: Key, literal: str) -> str:
     for name in reversed(rest[1:]):
         literal = f"{{ {_part(name)} = {literal} }}"
     pair = f"{_part(rest[0])} = {literal}"
-    if last := table.last(text):
-        end = last.value.end
+    if pairs := table.pairs(text):
+        end = pairs[-1].end
         return f"{text[:end]}, {pair}{text[end:]}"
     # What stood between the braces stays behind the pair: remove() finds it there.
     return text[: table.start + 1] + text[table.start + 1 : table.end - 1] + pair + text[table.start + 1 :]
 
 
 def _into_section(text: str, table: Table, pair: str) -> str:
-    if last := table.last(text):
-        return _with_lines(text, last.value.end, [_indent(text, last.start) + pair])
+    if pairs := table.pairs(text):
+        return _with_lines(text, pairs[-1].end, [_indent(text, pairs[-1].start) + pair])
     if table.name:
         return _with_lines(text, table.end, [_indent(text, table.start) + pair])
     if not text:
@@ -187,8 +242,8 @@ def _into_section(text: str, table: Table, pair: str) -> str:
 def _beside(text: str, table: Table, pair: Pair, raw: Key, literal: str) -> str:
     added = f"{'.'.join(raw)} = {literal}"
     if table.inline:
-        return f"{text[: pair.value.end]}, {added}{text[pair.value.end :]}"
-    return _with_lines(text, pair.value.end, [_indent(text, pair.start) + added])
+        return f"{text[: pair.end]}, {added}{text[pair.end :]}"
+    return _with_lines(text, pair.end, [_indent(text, pair.start) + added])
 
 
 def _below_header(text: str, found: Sequence[Table], key: Key, literal: str) -> str:
@@ -227,8 +282,8 @@ def _style(text: str, found: Sequence[Table], name: Key) -> tuple[Key, str, str]
 
 def _indents(text: str, table: Table) -> tuple[str, str]:
     outer = _indent(text, table.start)
-    first = next(table.pairs(text), None)
-    return outer, _indent(text, first.start) if first else outer
+    pairs = table.pairs(text)
+    return outer, _indent(text, pairs[0].start) if pairs else outer
 
 
 def _with_lines(text: str, pos: int, lines: Sequence[str]) -> str:
@@ -281,23 +336,6 @@ def _part(name: str) -> str:
 
 def _escaped(match: re.Match[str]) -> str:
     return _ESCAPES.get(match[0], f"\\u{ord(match[0]):04X}")
-
-
-GRAMMAR: Final = Grammar(
-    title="TOML",
-    container="a table",
-    start="",
-    vanishing=True,
-    load=load,
-    value=value,
-    literal=literal,
-    find=find,
-    replace=replace,
-    insert=insert,
-    remove=remove,
-    close=close,
-    unopened=unopened,
-)
 
 
 def is_deep(text: str) -> bool:

@@ -13,7 +13,7 @@ from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import units
 from installer.host.files import Host
-from installer.host.systemd import UnitStart
+from installer.host.units import UnitStart
 from installer.model.effective import Flags
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState
@@ -55,7 +55,7 @@ def _values_of(cmdline: Words, names: Sequence[str]) -> Iterator[str]:
 
 def flags_of(spec: EngineSpec, cmdline: Words, environment: Mapping[str, str]) -> Flags:
     """Return what an engine was told of runtimes when it was started; a flag wins over a variable."""
-    by = spec.cmdline.telling
+    by = spec.cmdline.runtimes
     if by is None:
         return Flags()
     default = value_of(cmdline, (by.default,)) or environment.get(by.default_variable, "")
@@ -156,7 +156,7 @@ def how_started(host: Host, engine: EngineState) -> Started | None:
 def unit_start(host: Host, engine: EngineState) -> UnitStart:
     """Return what systemd has read of an engine's unit; nothing where it cannot be asked."""
     with suppress(InstallerError):
-        return units.next_start(host, engine.unit) if engine.unit else UnitStart()
+        return units.read(host, engine.unit).start if engine.unit else UnitStart()
     return UnitStart()
 
 
@@ -217,7 +217,7 @@ def process_path(host: Host, engine: EngineState) -> Path | None:
     if engine.pid is not None:
         return Path("/proc", str(engine.pid))
     try:
-        pid = units.state(host, engine.unit).main_pid if engine.unit else 0
+        pid = units.read(host, engine.unit).main_pid if engine.unit else 0
     except InstallerError:
         return None
     process = host.local_path(PROC) / str(pid)

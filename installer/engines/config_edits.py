@@ -1,7 +1,6 @@
 """One config: what it would be without us, what it should be with us, and the row by which it is undone."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -59,17 +58,15 @@ class Undone(Struct, frozen=True):
 class ConfigChange(Struct, frozen=True):
     """What becomes of one config.
 
-    ``step`` is None where the file is as wanted, ``row`` where nothing in it is ours;
-    ``original`` is the file without us, to be ``saved`` where it is not yet; ``taken_back`` tells that keys
-    we wanted in an earlier run are not wanted any more, ``adds`` that all of them are, with others.
+    ``step`` is None where the file is as wanted, ``row`` where nothing in it is ours. ``original`` is the
+    file without us, None where it is saved already.
     """
 
     step: WriteConfig | None
     row: ConfigRow | None
     original: File | None
-    taken_back: bool = False
-    saved: bool = True
-    adds: bool = False
+    taken_back: bool = False  # keys that we wanted in an earlier run are not wanted any more
+    adds: bool = False  # all of them are, with others
 
 
 def syntax_of(path: PurePosixPath, text: str, name: str = "") -> Syntax:
@@ -85,22 +82,14 @@ def text_of(file: File | None, path: PurePosixPath) -> str:
     Raises:
         InstallerError: the bytes are not UTF-8.
     """
-    if file is None:
-        return ""
     try:
-        return _decoded(file.content)
+        return file.content.decode() if file else ""
     except UnicodeDecodeError as error:
         raise InstallerError(
             f"read {path} (byte {error.start} is not UTF-8)",
             remedy="save the file as UTF-8, then run again",
             code="config-unusable",
         ) from error
-
-
-@lru_cache(maxsize=2)
-def _decoded(content: bytes) -> str:
-    """Return the text of bytes that are asked for again and again, and may be megabytes, once."""
-    return content.decode()
 
 
 def tree_of(file: File | None, path: PurePosixPath) -> Tree:
@@ -114,21 +103,16 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
 
 
 def without_us(path: PurePosixPath, facts: Facts) -> File | None:
-    """Return the file at ``path`` without us: the saved one, or the present one less our keys.
-
-    Raises:
-        InstallerError: somebody else wrote since, and the text is not valid any more.
-    """
+    """Return the file at ``path`` without us: the saved one, or the present one less our keys."""
     return take_back(path, facts)[0]
 
 
 def take_back(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
     """Return the file at ``path`` without us, and what became of its text where that was edited.
 
-    If it is to be ``demoted``, only what makes a runtime of ours the default goes. Keys of a runtime that
-    somebody has made to start something else stay. Mode, owner and labels are those of the present file: we
-    never change them, so a change is somebody's. Where the saved copy is lost our keys go from the present
-    text, as from one that somebody has edited.
+    If it is to be ``demoted``, only what makes a runtime of ours the default goes. Mode, owner and labels are
+    those of the present file: we never change them. Where the saved copy is lost our keys go from the present
+    text, as from one that was edited.
 
     Raises:
         InstallerError: somebody else wrote since, and the text is not valid any more.
@@ -145,10 +129,13 @@ def take_back(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tu
     going = relocated(row, now)
     if demoted:
         going = tuple(edit for edit in going if group_of(edit.key, row.engine) == DEFAULT)
-    was = text_of(facts.originals.get(path), path)
-    found = undone(text_of(now, path), going, row.syntax, name=str(path), original=was)
+    found = _edited(now, path, row.syntax, facts).remove(going)
     empty = row.original is None and not found.text.strip()
     return None if empty else File(found.text.encode(), now.meta), found
+
+
+def _edited(now: File, path: PurePosixPath, syntax: Syntax, facts: Facts) -> "_Edited":
+    return _Edited(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
 
 def is_hook(row: ConfigRow) -> bool:
@@ -179,7 +166,7 @@ def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     """Return the edits of a row with their keys where the engine's own tools have moved them since."""
     if row.syntax is None:  # written whole: perhaps of no engine
         return row.edits
-    return ENGINES[row.engine].relocated(row.edits, tree_of(now, row.path))
+    return ENGINES[row.engine].relocate(row.edits, tree_of(now, row.path))
 
 
 def group_of(key: Key, name: str) -> str:
@@ -225,12 +212,11 @@ def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
         if row is not None and path in facts.lost:  # what is saved anew belongs to the text as it is now
             return ConfigChange(None, replace(row, original=Saved.of(original), ours=(now.digest,)), original)
-        return ConfigChange(None, row, original, saved=False)
+        return ConfigChange(None, row, None)
     if row is None or now is None or now.digest in row.ours:
         target = clean
     else:
-        was = text_of(facts.originals.get(path), path)
-        base = undone(text, stale, syntax, name=str(path), original=was).text
+        base = _edited(now, path, syntax, facts).remove(stale).text
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)
@@ -258,7 +244,7 @@ def untouched(
         return None
     if row is not None and path not in facts.lost:
         # What it named before our first install is what it may name after us, whatever was added since.
-        return ConfigChange(None, row, now, saved=False)
+        return ConfigChange(None, row, None)
     if row is None and _is_copy(name, facts):
         return None
     return ConfigChange(None, _row_as_found(name, path, now, facts), now)
@@ -303,34 +289,17 @@ def _find_stale(
         return found
     names = {runtime_of(want.key) for want in wanted.wants} - {""}
     # But for another spelling of what is asked: an engine that ignores case would take either.
-    asked = {tuple(map(str.lower, edit.key)) for edit in total}
-    return tuple(
-        edit
-        for edit in found
-        if runtime_of(edit.key) not in names or tuple(map(str.lower, edit.key)) in asked
-    )
+    asked = {_folded(edit) for edit in total}
+    return tuple(edit for edit in found if runtime_of(edit.key) not in names or _folded(edit) in asked)
+
+
+def _folded(edit: Edit) -> Key:
+    return tuple(map(str.lower, edit.key))
 
 
 def _asked(edit: Edit) -> tuple[Key, str | None]:
     """Return what an edit is about: a key, or one member of the array at a key."""
     return edit.key, edit.after if edit.member else None
-
-
-def undone(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, original: str = "") -> Undone:
-    """Return ``text`` with ``edits`` undone; ``original`` is the text of before the first of them.
-
-    Raises:
-        InstallerError: a text is not valid.
-    """
-    found = _without(text, edits, syntax, name)
-    if relied_on := _find_relied_on(found.text, edits, syntax, name=name, original=original):
-        less = [edit for edit in edits if edit not in relied_on]
-        return replace(undone(text, less, syntax, name=name, original=original), relied_on=relied_on)
-    taken = dict(_find_taken_over(found, edits, syntax, name=name, original=original))
-    if not taken:
-        return found
-    less = [edit for edit in edits if runtime_of(edit.key) not in taken]
-    return replace(_without(text, less, syntax, name), taken=taken)
 
 
 def runtime_of(key: Key) -> str:
@@ -346,96 +315,110 @@ def value_at(value: Value, key: Key) -> Value:
     return value
 
 
-def _without(text: str, going: Sequence[Edit], syntax: Syntax, name: str) -> Undone:
-    text, overruled = undo(text, going, syntax, name=name)
-    changed = {edit.key for edit in overruled}
-    text, orphans = _without_orphans(text, going, syntax, name)
-    return Undone(
-        text,
-        tuple(edit for edit in overruled if edit.key not in orphans),
-        tuple(key for key, value in orphans.items() if value or key in changed),
-    )
-
-
-def _find_relied_on(
-    left: str, edits: Sequence[Edit], syntax: Syntax, *, name: str, original: str
-) -> tuple[Edit, ...]:
-    """Return the edits of ours that others rely on who have added to a text since: ``left`` is without ours.
-
-    The schema says how an engine reads all of it. A table of runtimes has no built-in one in containerd 1.x.
-    """
-    heads = [edit for edit in edits if syntax is Syntax.TOML and edit.before is None and is_head(edit.key)]
-    now, was = (parse(each, syntax, name=name) if heads else {} for each in (left, original))
-    return tuple(
-        edit
-        for edit in heads
-        if (there := value_at(now, _above(edit))) and there != value_at(was, _above(edit))
-    )
-
-
 def is_head(key: Key) -> bool:
     """Tell whether a key is no wish of anybody's: it says how the rest of a text is read."""
     return key == VERSION or runtime_of(key) == BUILT_IN
 
 
-def _above(edit: Edit) -> Key:
-    """Return the key of the table whose meaning an edit changes as a whole."""
-    return edit.key[: edit.key.index(RUNTIMES) + 1] if RUNTIMES in edit.key else ()
+class _Edited(Struct, frozen=True):
+    """A text with edits of ours, and what stood there before the first of them."""
 
+    text: str
+    original: str
+    syntax: Syntax
+    name: str
 
-def _find_taken_over(
-    found: Undone, edits: Sequence[Edit], syntax: Syntax, *, name: str, original: str
-) -> Iterator[tuple[str, str]]:
-    """Yield the runtimes of ours that somebody has made to start something else, and what that is."""
-    now, was = (parse(each, syntax, name=name) for each in (found.text, original))
-    created, overruled = _list_created(edits), {edit.key for edit in found.overruled}
-    tables = (edit.key[: edit.key.index(RUNTIMES) + 2] for edit in edits if runtime_of(edit.key))
-    for key in dict.fromkeys(tables):
-        entry = value_at(now, key)
-        for below, value in leaves(entry) if isinstance(entry, Mapping) else ():
-            place = (*key, *below)
-            added = key in created and value != value_at(was, place)
-            if _starts(below) and value and (added or place in overruled):
-                yield key[-1], str(value)
+    def remove(self, edits: Sequence[Edit]) -> Undone:
+        """Return the text without ``edits``, but for those that have to stay.
+
+        Raises:
+            InstallerError: a text is not valid.
+        """
+        text, overruled = undo(self.text, edits, self.syntax, name=self.name)
+        text, orphans = self._remove_orphans(text, edits)
+        changed = {edit.key for edit in overruled}
+        overruled = tuple(edit for edit in overruled if edit.key not in orphans)
+        if relied_on := self._find_relied_on(text, edits):
+            rest = [edit for edit in edits if edit not in relied_on]
+            return replace(self.remove(rest), relied_on=relied_on)
+        if taken := self._find_taken_over(text, edits, {edit.key for edit in overruled}):
+            rest = [edit for edit in edits if runtime_of(edit.key) not in taken]
+            return replace(self.remove(rest), taken=taken)
+        emptied = tuple(key for key, value in orphans.items() if value or key in changed)
+        return Undone(text, overruled, emptied)
+
+    def _parse(self, text: str) -> Tree:
+        return parse(text, self.syntax, name=self.name)
+
+    def _find_relied_on(self, text: str, edits: Sequence[Edit]) -> tuple[Edit, ...]:
+        """Return the edits of ours that others rely on who have added to the text: ``text`` is without ours.
+
+        The schema says how an engine reads all of it. A table of runtimes has no built-in one in 1.x.
+        """
+        heads = [edit for edit in edits if edit.before is None and is_head(edit.key)]
+        if self.syntax is not Syntax.TOML or not heads:
+            return ()
+        now, was = self._parse(text), self._parse(self.original)
+        # The table whose meaning an edit changes as a whole: that of the runtimes, or all.
+        above = {
+            edit: edit.key[: edit.key.index(RUNTIMES) + 1] if RUNTIMES in edit.key else () for edit in heads
+        }
+        return tuple(
+            edit
+            for edit, key in above.items()
+            if (there := value_at(now, key)) and there != value_at(was, key)
+        )
+
+    def _find_taken_over(
+        self, text: str, edits: Sequence[Edit], overruled: Collection[Key]
+    ) -> dict[str, str]:
+        """Return the runtimes of ours that somebody has made to start something else, and what that is."""
+        now, was, created = self._parse(text), self._parse(self.original), _list_created(edits)
+        tables = dict.fromkeys(
+            edit.key[: edit.key.index(RUNTIMES) + 2] for edit in edits if runtime_of(edit.key)
+        )
+        found = ((key, below, value) for key in tables for below, value in _list_starts(value_at(now, key)))
+        return {
+            key[-1]: str(value)
+            for key, below, value in found
+            if (key in created and value != value_at(was, (*key, *below))) or (*key, *below) in overruled
+        }
+
+    def _remove_orphans(self, text: str, edits: Sequence[Edit]) -> tuple[str, dict[Key, Value]]:
+        """Return a text less what others have put into runtimes that we created: they start nothing now."""
+        orphans: dict[Key, Value] = {}
+        within: set[Key] = set()
+        tree = self._parse(text)
+        for key in _list_created(edits):
+            orphan = value_at(tree, key)
+            if isinstance(orphan, Mapping) and not any(_list_starts(orphan)):
+                orphans |= {(*key, *below): value for below, value in leaves(orphan) if value != {}}
+                within |= {key, *_list_containers(orphan, key)}
+        if not within:
+            return text, {}
+        text, _ = apply(text, [Want(each, ABSENT) for each in orphans], self.syntax, name=self.name)
+        # What held nothing but these is empty now, the tables above them included.
+        closing = [Edit(each, None, EMPTY) for each in sorted(within, key=len)]
+        above = [edit for edit in edits if edit.after == EMPTY and edit.key not in within]
+        text, _ = undo(text, [*above, *closing], self.syntax, name=self.name)
+        return text, orphans
 
 
 def _list_created(edits: Sequence[Edit]) -> list[Key]:
     """Return the keys of the runtimes of ours that were not there before us."""
-    tables = dict.fromkeys(edit.key for edit in edits if (edit.before, edit.after) == (None, "{}"))
+    tables = dict.fromkeys(edit.key for edit in edits if (edit.before, edit.after) == (None, EMPTY))
     return [key for key in tables if key[-2:-1] == (RUNTIMES,) and key[-1] != BUILT_IN]
 
 
-def _starts(key: Key) -> bool:
-    return key[-1].lower().replace("_", "") in STARTS
+def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
+    """Yield what makes a runtime start something."""
+    for key, value in leaves(runtime) if isinstance(runtime, Mapping) else ():
+        if value and key[-1].lower().replace("_", "") in STARTS:
+            yield key, value
 
 
-def _without_orphans(
-    text: str, going: Sequence[Edit], syntax: Syntax, name: str
-) -> tuple[str, dict[Key, Value]]:
-    """Return a text less what others have put into runtimes that we created: they start nothing any more."""
-    orphans: dict[Key, Value] = {}
-    within: set[Key] = set()
-    tree = parse(text, syntax, name=name)
-    for key in _list_created(going):
-        orphan = value_at(tree, key)
-        if not isinstance(orphan, Mapping) or any(
-            _starts(below) and value for below, value in leaves(orphan)
-        ):
-            continue
-        orphans |= {(*key, *below): value for below, value in leaves(orphan) if value != {}}
-        within |= {key, *_containers(orphan, key)}
-    if not within:
-        return text, {}
-    text, _ = apply(text, [Want(each, ABSENT) for each in orphans], syntax, name=name)
-    # What held nothing but these is empty by now, the tables above them included.
-    closing = [Edit(each, None, "{}") for each in sorted(within, key=len)]
-    above = [edit for edit in going if edit.after == "{}" and edit.key not in within]
-    text, _ = undo(text, [*above, *closing], syntax, name=name)
-    return text, orphans
-
-
-def _containers(tree: Tree, above: Key) -> Iterator[Key]:
+def _list_containers(tree: Tree, above: Key) -> Iterator[Key]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield (*above, name)
-            yield from _containers(value, (*above, name))
+            yield from _list_containers(value, (*above, name))

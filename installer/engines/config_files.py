@@ -16,7 +16,7 @@ from installer.host.devices import is_read_only
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.limits import free_memory_bytes, memory_limit_bytes
-from installer.model.engine_spec import DropIns, EngineSpec
+from installer.model.engine_spec import DropInKind, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File, Kind
 from installer.model.options import Places
@@ -38,7 +38,7 @@ def with_places(host: Host, engine: EngineState, cmdline: tuple[str, ...], place
     NVIDIA's operator names a root file that CRI-O does not read; what is beside it counts all the same.
     """
     spec = ENGINES[engine.name]
-    beside = engine.drop_in is not None and spec.drop_ins is DropIns.READ
+    beside = engine.drop_in is not None and spec.drop_ins.kind is DropInKind.READ
     unread = beside and places.config and (cmdline or host.kind(places.config) is not Kind.FILE)
     if places.config is None or unread:
         engine = replace(engine, config=path_of(cmdline, spec.cmdline.config) or spec.config)
@@ -57,20 +57,20 @@ def with_configs(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     if spec.finds:
         return replace(engine, files=())
     named: set[PurePosixPath] = set()
-    if spec.drop_in_dir is not None:
-        directory = engine.drop_in.parent if engine.drop_in else spec.drop_in_dir
-        if spec.drop_in_names:
-            named |= set(_matching(host, directory / spec.drop_in_names))
+    if spec.drop_ins.directory is not None:
+        directory = engine.drop_in.parent if engine.drop_in else spec.drop_ins.directory
+        if spec.drop_ins.pattern:
+            named |= set(_matching(host, directory / spec.drop_ins.pattern))
         elif host.kind(directory) is not Kind.ABSENT:
             named |= set(_walk(host, directory))
-    if spec.imports:
+    if spec.drop_ins.imports:
         named |= set(_imports(host, engine.config))
     rendered = spec.rendered(engine.config)
     named -= {rendered}
     beside = {path for path in named if host.kind(path) is Kind.FILE}
     if engine.drop_in is not None:
         beside.add(engine.drop_in)
-    own = engine.drop_in if spec.drop_ins is DropIns.IMPORTED else None
+    own = engine.drop_in if spec.drop_ins.kind is DropInKind.IMPORTED else None
     taken = set(_matching(host, own_import(own))) if own else set()
     return replace(
         engine,
@@ -97,7 +97,7 @@ def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     Raises:
         InstallerError: the root file is not valid.
     """
-    asked = engine.drop_in is not None or spec.drop_ins is not DropIns.IMPORTED
+    asked = engine.drop_in is not None or spec.drop_ins.kind is not DropInKind.IMPORTED
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
     for pattern in patterns(engine.config, tree_of(read_config(host, engine.config), engine.config)):
@@ -190,11 +190,13 @@ def unread(host: Host, engine: EngineState, cmdline: tuple[str, ...]) -> Iterato
                 remedy=f"add {engine.hook.parent} to hooks_dir in its config, or configure runtimes instead",
                 code="engine-flags",
             )
-    elif engine.drop_in is not None and spec.drop_ins is DropIns.READ:
-        directory = path_of(cmdline, spec.cmdline.drop_ins) or spec.drop_in_dir
+    elif engine.drop_in is not None and spec.drop_ins.kind is DropInKind.READ:
+        directory = path_of(cmdline, spec.cmdline.drop_ins) or spec.drop_ins.directory
         place = host.resolve(engine.drop_in.parent)
         if directory is not None and not _read_there(spec, place, engine.drop_in, host.resolve(directory)):
-            read = directory / spec.drop_in_names if spec.drop_in_names else f"the files below {directory}"
+            read = (
+                directory / spec.drop_ins.pattern if spec.drop_ins.pattern else f"the files below {directory}"
+            )
             yield InstallerError(
                 f"configure {engine.title} in {engine.drop_in} (it reads {read})",
                 remedy=f"name a file there with --drop-in-config, such as {directory / engine.drop_in.name}",
@@ -206,8 +208,8 @@ def _read_there(
     spec: EngineSpec, place: PurePosixPath, drop_in: PurePosixPath, directory: PurePosixPath
 ) -> bool:
     """Tell whether an engine that reads ``directory`` reads a drop-in whose own directory is ``place``."""
-    if spec.drop_in_names:
-        return place == directory and fnmatchcase(drop_in.name, spec.drop_in_names)
+    if spec.drop_ins.pattern:
+        return place == directory and fnmatchcase(drop_in.name, spec.drop_ins.pattern)
     return place.is_relative_to(directory)
 
 

@@ -1,9 +1,8 @@
 """What an engine has in force with texts in memory, or will have at its next start: its own program tells."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from pathlib import Path, PurePosixPath
+from contextlib import ExitStack
+from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
@@ -12,15 +11,13 @@ from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import PATH, Started, started, without
 from installer.engines.config_edits import RUNTIMES, runtime_of, text_of, value_at
-from installer.engines.config_files import TICK_S, contents_of, with_configs, with_readable_configs
+from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import with_start
 from installer.engines.reloading import elsewhere
 from installer.engines.texts import Ask, Texts, config_files, digest_of, files_without_us, texts_alone
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
-from installer.host.inodes import changed_s
-from installer.host.processes import started_in
 from installer.host.programs import ENVIRONMENT, Held, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry
@@ -78,12 +75,12 @@ class Trials:
         if not told.broken and (missing := self._missing(engine, files, told)):
             return EffectiveConfig({}, "", broken=f"{missing} is no program")
         row, program = ENGINES[engine.name], self._program(engine)
-        if row.check is None or engine.hook is not None:
+        if row.make_check is None or engine.hook is not None:
             return told
         if program is None:
             self._unasked[engine.name] = "its program is not known here"
             return told
-        check = row.check(_question(engine, files))
+        check = row.make_check(_question(engine, files))
         ran = self._ran(program, engine, check)
         if ran is None:
             self._unasked[engine.name] = f"{program} cannot tell here"
@@ -138,7 +135,7 @@ class Trials:
         if ran is None or not ran.returncode or UNKNOWN_FLAG in ran.stderr:
             return ran
         present = {path: file for path in engine.files if (file := self._contents.get(path))}
-        ask = ENGINES[engine.name].check
+        ask = ENGINES[engine.name].make_check
         before = self._staged(program, ask(_question(engine, present)), None) if ask else None
         return None if before is None or before.last_line == ran.last_line else ran
 
@@ -272,7 +269,7 @@ def lacking(
     if row.config is None or engine.finds:
         return "", (), lambda _: False, None
     paths = (each.path for each in record.configs if each.engine == row.name and each.written)
-    drop_in = next((path for path in paths if path != row.config), engine.drop_in)
+    drop_in = next((path for path in paths if path != row.config), engine.drop_ins.usual)
     facts = EngineState(
         row.name, row.config, drop_in, None, (), row.socket, row.unit, version=row.version, state=row.state
     )
@@ -312,13 +309,13 @@ def _inherited(
     """
     known = {each.path: None for each in record.configs} | dict(contents)
     # Saved texts are of the install: what our runtimes inherit is what the present ones say without us.
-    facts = Facts((engine,), known, {}, frozenset(), (), ToolkitFacts(), record, lost=frozenset(known))
+    facts = Facts((engine,), known, {}, frozenset(), ToolkitFacts(), record, lost=frozenset(known))
     before = ask(engine, texts := files_without_us(engine, facts))
     entries = tuple(RuntimeEntry(name, path, default=name == row.default) for name, path in row.runtimes)
     told = before.rest_digest and not (before.fatal or ENGINES[row.name].reload_misreports)
     try:
         files = replace(config_files(engine, texts), before=before)
-        decision = next(iter(ENGINES[row.name].edits(files, entries, Extras())))
+        decision = next(iter(ENGINES[row.name].draft(files, entries, Extras())))
     except InstallerError as error:
         return {}, error
     return decision.shown if told else {}, None
@@ -335,17 +332,3 @@ def _lacking(row: EngineRow, found: EffectiveConfig, inherited: Mapping[str, Tre
             yield f"the options that the runtime {name} inherits have changed"
     if row.default and found.default != row.default:
         yield f"the default runtime is {found.default}, not {row.default}"
-
-
-def unread(host: Host, record: Record, engine: EngineState) -> bool:
-    """Tell whether somebody else has written to a config since the start of an engine that we see."""
-    ours = {digest for row in record.configs for digest in row.ours}
-    with suppress(OSError):
-        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        since_s = booted_s + started_in(Path(f"/proc/{engine.pid}/stat").read_text())
-        return any(
-            changed_s(host.local_path(path)) > since_s + TICK_S
-            for path in engine.files
-            if (file := host.read(path)) is not None and file.digest not in ours
-        )
-    return False

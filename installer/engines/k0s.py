@@ -19,6 +19,7 @@ from installer.model.engine_spec import (
     CommandLine,
     ConfigFiles,
     Decision,
+    DropInKind,
     DropIns,
     Extras,
     Generated,
@@ -47,7 +48,7 @@ DEFAULTS: Final[Tree] = {
 }
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the drop-in alone: the root file is k0s's own.
 
     Raises:
@@ -62,7 +63,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         root = merged(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
         # k0s merges as containerd 2 does.
         files = replace(files, trees={**files.trees, files.config: root}, version=(2,))
-    found = containerd.edits(files, entries, extras)
+    found = containerd.draft(files, entries, extras)
     ways = [each for each in found if {file.path for file in each.files} == {files.drop_in}]
     if not ways:
         raise InstallerError(
@@ -73,16 +74,16 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     yield from ways
 
 
-def effect(files: ConfigFiles) -> EffectiveConfig:
+def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell.
 
     Raises:
         InstallerError: a value has another type than containerd counts on.
     """
-    return containerd_effect.effect(replace(files, trees=_as_read(files.config, files.trees)))
+    return containerd_effect.estimate(replace(files, trees=_as_read(files.config, files.trees)))
 
 
-def check(question: Question) -> Check:
+def make_check(question: Question) -> Check:
     """Return how containerd is asked, with what k0s would make of its drop-ins."""
     config, texts = question.config, question.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
@@ -91,7 +92,7 @@ def check(question: Question) -> Check:
         wants = [Want(key, value) for key, value in leaves(read[config])]
         root, _ = apply("", wants, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
-    return containerd_effect.check(replace(question, texts=texts))
+    return containerd_effect.make_check(replace(question, texts=texts))
 
 
 def refuses(drop_in: Tree) -> str:
@@ -126,10 +127,8 @@ K0S: Final = replace(
     name="k0s",
     title="k0s",
     config=PurePosixPath("/etc/k0s/containerd.toml"),
-    drop_in=DIRECTORY / "nvidia.toml",  # as k0s's own documentation names it for the GPU Operator
-    drop_in_dir=DIRECTORY,
-    drop_in_names=NAMES,
-    drop_ins=DropIns.READ,
+    # Ours is named as in k0s's own documentation for the GPU Operator.
+    drop_ins=DropIns(DropInKind.READ, DIRECTORY / "nvidia.toml", DIRECTORY, NAMES, imports=True),
     socket=PurePosixPath("/run/k0s/containerd.sock"),
     unit="k0sworker.service",
     program=PurePosixPath("/var/lib/k0s/bin/containerd"),
@@ -137,10 +136,10 @@ K0S: Final = replace(
     state=State(PurePosixPath("/run/k0s/containerd"), "--state", "state"),
     data=None,
     reload=ReloadMethod.ITSELF,
-    edits=edits,
-    check=check,
-    effect=effect,
-    relocated=lambda edits, _: edits,
+    draft=draft,
+    make_check=make_check,
+    estimate=estimate,
+    relocate=lambda edits, _: edits,
     # It waits 3 s for more changes, ends containerd, and starts it 5 s later (component.go, supervisor.go).
     generated=Generated(
         "",

@@ -47,7 +47,7 @@ SPLIT_BY_ONE: Final = 3  # a text with one variable has three parts: before it, 
 VARIABLE: Final = re.compile(r"\$\{(" + "|".join([*USUAL, *ALWAYS]) + r")\}")
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served by the template, understood as it will be rendered.
 
     Raises:
@@ -60,7 +60,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
             remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
         )
     template, values = files.trees.get(files.config, {}), _values(files)
-    for decision in containerd.edits(_as_read(files), entries, extras):
+    for decision in containerd.draft(_as_read(files), entries, extras):
         worded = (
             _in_template(file, template, values) if file.path == files.config else file
             for file in decision.files
@@ -68,21 +68,21 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         yield replace(decision, files=tuple(worded))
 
 
-def effect(files: ConfigFiles) -> EffectiveConfig:
+def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell.
 
     Raises:
         InstallerError: a value has another type than containerd counts on.
     """
-    return containerd_effect.effect(_as_read(files))
+    return containerd_effect.estimate(_as_read(files))
 
 
-def check(question: Question) -> Check:
+def make_check(question: Question) -> Check:
     """Return how containerd is asked: with what its template would become."""
     path, texts = question.config, question.texts
     template = texts.get(path, "")
     values = _known(parse(template, Syntax.TOML, name=str(path)), question.rendered)
-    return containerd_effect.check(replace(question, texts={**texts, path: _filled(template, values)}))
+    return containerd_effect.make_check(replace(question, texts={**texts, path: _filled(template, values)}))
 
 
 def _as_read(files: ConfigFiles) -> ConfigFiles:
@@ -148,16 +148,16 @@ MICROK8S: Final = replace(
     name="microk8s",
     title="MicroK8s",
     config=ARGS / TEMPLATE,
-    drop_ins=DropIns.NONE,
+    drop_ins=DropIns(imports=True),
     socket=PurePosixPath("/var/snap/microk8s/common/run/containerd.sock"),
     unit="snap.microk8s.daemon-containerd.service",
     program=PurePosixPath("/snap/microk8s/current/bin/containerd"),
     cmdline=CommandLine(config=()),  # it is given the file that is rendered
     state=State(PurePosixPath("/var/snap/microk8s/common/run/containerd"), "--state", "state"),
     data=None,
-    edits=edits,
-    check=check,
-    effect=effect,
+    draft=draft,
+    make_check=make_check,
+    estimate=estimate,
     # It waits for a default route at its start.
     generated=Generated(
         "",

@@ -39,7 +39,7 @@ from installer.host import units
 from installer.host.files import Host
 from installer.host.processes import Peer, started_in
 from installer.host.sockets import listening
-from installer.host.systemd import UnitStart
+from installer.host.units import UnitStart
 from installer.model.engine_spec import EngineSpec, ReloadMethod, is_ours
 from installer.model.facts import EngineState
 from installer.model.options import Options, Places
@@ -120,7 +120,7 @@ def engine_of_row(
     One that is between two lives is waited for ``awaits_s`` at most.
     """
     spec, paths = ENGINES[row.name], tuple(paths)
-    sought = EngineState(row.name, spec.config, spec.drop_in, None, (), row.socket, row.unit)
+    sought = EngineState(row.name, spec.config, spec.drop_ins.usual, None, (), row.socket, row.unit)
     sought, answer = located(host, sought, ask_for(host, spec, sought, options, awaits_s), row, options)
     engine, process = observe(host, sought, answer, Places())
     # CRI-O watches the directories of its hooks (engine-facts.md#crio-hooks).
@@ -168,7 +168,7 @@ def looked_for(spec: EngineSpec, options: Options) -> EngineState:
     return EngineState(
         spec.name,
         places.config or spec.config,
-        places.drop_in or spec.drop_in,
+        places.drop_in or spec.drop_ins.usual,
         options.crio_hook if spec.hook_dir else None,
         (),
         places.socket or spec.socket,
@@ -255,7 +255,7 @@ def _sockets(host: Host, unit: str) -> Iterator[PurePosixPath]:
     Not NRI's: there each who connects is a plugin, and keeps others out while he says nothing.
     """
     try:
-        state = units.state(host, unit)
+        state = units.read(host, unit)
     except InstallerError:
         return
     if state.active == "active" and state.main_pid:

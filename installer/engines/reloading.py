@@ -74,7 +74,7 @@ def rows_for(
     for change in changes:
         if change.row is not None:
             known.add(change.row.path)
-            yield change.row, change.original if change.saved else None
+            yield change.row, change.original
     for step in steps:
         if isinstance(step, WriteConfig) and step.before is not None and step.path not in known:
             # Nothing of ours stands there, but for the time of a reload.

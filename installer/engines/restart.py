@@ -23,8 +23,7 @@ from installer.host.failed_start import why_not_started
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
-from installer.host.systemd import UnitState
-from installer.host.units import Patience
+from installer.host.units import Patience, Unit
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
@@ -187,7 +186,7 @@ def limit_s(spec: EngineSpec, patience: Patience) -> float:
     return max(patience.start_s, least_s)
 
 
-def _begin(host: Host, engine: EngineState, patience: Patience) -> UnitState | None:
+def _begin(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
     """Begin a reload; return how the unit was before, None where no unit is restarted."""
     match ENGINES[engine.name].reload:
         case ReloadMethod.HUP:
@@ -203,8 +202,8 @@ def _begin(host: Host, engine: EngineState, patience: Patience) -> UnitState | N
     return None
 
 
-def _restart_unit(host: Host, unit: str, patience: Patience) -> UnitState:
-    return units.restart(host, unit, patience, partial(why_not_started, host, units.buses(host), unit))
+def _restart_unit(host: Host, unit: str, patience: Patience) -> Unit:
+    return units.restart(host, unit, patience, partial(why_not_started, host, unit))
 
 
 def _disturbed(engine: EngineState, reload: Reload, answer: Answer, *, raises: bool) -> bool:
@@ -235,7 +234,7 @@ def _taken_up(spec: EngineSpec, socket: Path, since: float, timeout_s: float) ->
     )
 
 
-def _send_sighup(host: Host, facts: EngineState, patience: Patience) -> UnitState | None:
+def _send_sighup(host: Host, facts: EngineState, patience: Patience) -> Unit | None:
     """Send the signal to the process that answers, or let its unit do so where that cannot be seen.
 
     One that has failed is started: what it refused is what was mended.
@@ -272,9 +271,9 @@ def _unproven(engine: EngineState, reload: Reload, found: str, when: str) -> Ins
     )
 
 
-def _explain_death(host: Host, unit: str, began_s: float, before: UnitState | None) -> str:
+def _explain_death(host: Host, unit: str, began_s: float, before: Unit | None) -> str:
     """Return how the service of a unit has ended since a reload, in its own words where it has some."""
-    said = (units.died(host, unit), why_not_started(host, units.buses(host), unit, began_s, before))
+    said = (units.died(host, unit), why_not_started(host, unit, began_s, before))
     return ": ".join(filter(None, said))
 
 

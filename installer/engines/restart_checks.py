@@ -16,7 +16,7 @@ from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
-from installer.host.systemd import Condition, UnitStart
+from installer.host.units import Condition, UnitStart
 from installer.model.engine_spec import EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.files import Kind
@@ -178,7 +178,7 @@ def unit_obstacle(host: Host, engine: EngineState) -> InstallerError | None:
     if not engine.unit:
         return without_unit(engine, "it runs outside any systemd service")
     try:
-        state = units.state(host, engine.unit)
+        state = units.read(host, engine.unit)
     except InstallerError as error:
         return without_unit(engine, error.problem) if by_signal else error
     # Restarting a unit that is not the one that serves would start a second engine beside it.

@@ -21,7 +21,7 @@ Ask: TypeAlias = Callable[[EngineState, Texts], EffectiveConfig]
 
 def texts_alone(engine: EngineState, texts: Texts) -> EffectiveConfig:
     """Return what texts have in force as far as they tell by themselves: an ``Ask`` that asks nobody."""
-    return ENGINES[engine.name].effect(config_files(engine, texts))
+    return ENGINES[engine.name].estimate(config_files(engine, texts))
 
 
 def config_files(engine: EngineState, texts: Texts) -> ConfigFiles:

@@ -8,7 +8,7 @@ from installer.engines import ENGINES
 from installer.errors import ConflictError, InstallerError
 from installer.host.files import READ_ONLY, Host
 from installer.host.inodes import REMEDIES
-from installer.model.engine_spec import DropIns
+from installer.model.engine_spec import DropInKind
 from installer.model.facts import EngineState
 from installer.model.files import Kind
 from installer.model.record import ConfigRow
@@ -24,7 +24,7 @@ def targets_of(engine: EngineState) -> Iterator[PurePosixPath]:
         return
     if engine.drop_in is not None:
         yield engine.drop_in
-    if engine.drop_in is None or ENGINES[engine.name].drop_ins is not DropIns.READ:
+    if engine.drop_in is None or ENGINES[engine.name].drop_ins.kind is not DropInKind.READ:
         yield engine.config
 
 

@@ -49,29 +49,25 @@ class Log:
         self.write("error", event, fields)
 
 
-def line(fields: Mapping[str, Any]) -> str:
+def line(level: str, event: str, fields: Mapping[str, Any]) -> str:
     """Return an event as one line of JSON; what JSON has no form for is shown as Python does."""
-    return json.dumps(fields, default=repr)
+    seconds, ns = divmod(time.time_ns(), 10**9)
+    now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 1000:06}Z"
+    return json.dumps({**fields, "event": event, "level": level, "timestamp": now}, default=repr)
 
 
-def _write(level: str, event: str, fields: Mapping[str, Any]) -> None:
-    sys.stderr.write(line({**fields, "event": event, "level": level}) + "\n")
-
-
-log = Log(_write)
+log = Log(lambda *words: print(line(*words), file=sys.stderr))  # noqa: T201 - until ``cli.log`` says how
 
 
 def writer(*, readable: bool) -> Writer:
     """Return what writes events to stderr, and never waits for who reads them."""
 
     def write_event(level: str, event: str, fields: Mapping[str, Any]) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        text = line(level, event, fields)
         if readable:
             words = " ".join(f"{name}={value}" for name, value in fields.items())
-            text = f"{now} [{level}] {event} {words}\n"
-        else:
-            text = line({**fields, "event": event, "level": level, "timestamp": now}) + "\n"
-        write(STDERR, text.encode(errors="backslashreplace"), lambda: False)
+            text = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} [{level}] {event} {words}"
+        write(STDERR, f"{text}\n".encode(errors="backslashreplace"), lambda: False)
 
     return write_event
 
@@ -96,18 +92,18 @@ def internal_errors() -> Iterator[None]:
 
 
 def write(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
-    """Write in parts that fit whole where poll(2) sees room, so that nothing blocks; tell whether all went.
-
-    ``goes_on`` is asked again and again while there is no room.
-    """
+    """Do what ``write_all`` does; False also where the reader has gone, or its disk is full."""
     try:
-        return _write_all(fd, content, goes_on)
-    except OSError:  # the reader has gone, or its disk is full
+        return write_all(fd, content, goes_on)
+    except OSError:
         return False
 
 
-def _write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
-    """Do what ``write`` does; OSError where the other side takes nothing."""
+def write_all(fd: int, content: bytes, goes_on: Callable[[], bool]) -> bool:
+    """Write in parts that fit whole where poll(2) sees room, so that nothing blocks; tell whether all went.
+
+    ``goes_on`` is asked again and again while there is no room. OSError where the other side takes nothing.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     waits_s = 0.0
@@ -152,7 +148,7 @@ class _Stream(io.RawIOBase):
         if self._closed:
             self.failure = OSError(errno.EBADF, "it is closed")
         try:
-            self.lost = self.lost or not _write_all(self._fd, taken, self._patience())
+            self.lost = self.lost or not write_all(self._fd, taken, self._patience())
         except (BrokenPipeError, ConnectionResetError):
             self.lost = True
         except OSError as error:
@@ -225,14 +221,11 @@ def _text(stream: _Stream, before: TextIO | None) -> io.TextIOWrapper:
 
 def leave(text: str) -> None:
     """Let ``text`` be the container's last words, if it is one; that it cannot be written stops nothing."""
-    with suppress(OSError):
-        # Whatever it is: a FIFO is opened without waiting for somebody to read it.
-        fd = os.open(TERMINATION_LOG, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                os.ftruncate(fd, 0)
-                content = text.encode(errors="backslashreplace")[: TERMINATION_BYTES - 1]
-                # A character that is cut in two is none.
-                os.write(fd, content.decode(errors="ignore").encode() + b"\n")
-        finally:
-            os.close(fd)
+    content = text.encode(errors="backslashreplace")[: TERMINATION_BYTES - 1]
+    content = content.decode(errors="ignore").encode() + b"\n"  # a character that is cut in two is none
+    # Whatever it is: a FIFO is opened without waiting for somebody to read it.
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError), os.fdopen(os.open(TERMINATION_LOG, flags), "wb", 0) as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.truncate(0)
+            file.write(content)

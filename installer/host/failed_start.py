@@ -1,16 +1,16 @@
 """Why a unit did not start: what ended with a failure, and what this start logged, not one before it."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from installer.errors import InstallerError
-from installer.host import systemd
+from installer.host import units
 from installer.host.files import Host
 from installer.host.programs import run_in
-from installer.host.systemd import UnitState
+from installer.host.units import Unit
 
 ASK_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
@@ -22,23 +22,21 @@ MAIN: Final = ("ExecMainStartTimestamp", "ExecMainCode", "ExecMainStatus")
 SEVERITY_MARKERS: Final = ("level=fatal", "level=panic", "panic:", "level=error", "failed", "error")
 
 
-def why_not_started(
-    host: Host, buses: Sequence[Path], unit: str, since_s: float, before: UnitState | None = None
-) -> str:
+def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None = None) -> str:
     """Return how the start of a unit since ``since_s`` failed, and its gravest line; "" where nobody knows.
 
     ``before`` is the unit as it was: what its processes of that time say tells nothing of the start.
     """
-    ended, words = _failed_command(buses, unit, since_s), _last_words(host, unit, since_s, before)
+    ended, words = _failed_command(host, unit, since_s), _last_words(host, unit, since_s, before)
     if words and ended.startswith(ITS_PROCESS):
         return words  # it has said by itself why
     return ": ".join(filter(None, (ended, words)))
 
 
-def _failed_command(buses: Sequence[Path], unit: str, since_s: float) -> str:
+def _failed_command(host: Host, unit: str, since_s: float) -> str:
     """Return which command of a service, started since then, has failed and how; "" for none."""
     try:
-        said = systemd.look(buses, unit, read=dict, timeout_s=ASK_S)
+        said = units.properties(host, unit, timeout_s=ASK_S)
         # The program, its words, whether a failure is ignored, four moments in us, the pid, and how it ended.
         for program, _, ignored, began_us, _, _, _, _, code, status in said["ExecStartPre"]:
             if began_us >= since_s * 1e6 and not ignored and (how := _ended(code, status)):
@@ -57,7 +55,7 @@ def _ended(code: int, status: int) -> str:
     return f"was ended by signal {status}" if code in {KILLED, DUMPED} else ""
 
 
-def _last_words(host: Host, unit: str, since_s: float, before: UnitState | None) -> str:
+def _last_words(host: Host, unit: str, since_s: float, before: Unit | None) -> str:
     """Return the gravest of the last lines that a unit's processes logged, "" where there are none."""
     root = host.local_path(ROOT)
     run_in(root, ["journalctl", "--sync"], timeout_s=SYNC_S)  # what a process said just before its end
@@ -72,7 +70,7 @@ def _last_words(host: Host, unit: str, since_s: float, before: UnitState | None)
     return lines[0][:300] if lines else ""
 
 
-def _messages(journal: str, before: UnitState | None) -> Iterator[str]:
+def _messages(journal: str, before: Unit | None) -> Iterator[str]:
     """Yield the texts of journal entries, in their order, less those of the invocation ``before``."""
     stale = {(name, value) for name, value in _marks(before) if value not in {"", "0"}}
     for entry in journal.splitlines():
@@ -87,7 +85,7 @@ def _messages(journal: str, before: UnitState | None) -> Iterator[str]:
                 yield text.strip()
 
 
-def _marks(before: UnitState | None) -> Iterator[tuple[str, str]]:
+def _marks(before: Unit | None) -> Iterator[tuple[str, str]]:
     """Yield the fields of a journal entry by which one of an earlier start is known.
 
     journald may take in a last line of the process before when the next invocation has begun: then the

@@ -74,11 +74,6 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def runs(pid: int) -> bool:
-    """Tell whether a process has ``pid``, in our own pid namespace."""
-    return Path(f"/proc/{pid}").exists()
-
-
 def machine() -> str:
     """Return the node's architecture as uname(2) names it."""
     return os.uname().machine

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -32,7 +33,10 @@ class RefusedError(InstallerError):
     """The API answered, and not with what was asked for; ``status`` is its code of HTTP."""
 
     usual = "kubernetes-api"
-    status = 0
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem, remedy="see whether our service account has the right")
+        self.status = status
 
 
 class Api(Struct, frozen=True):
@@ -74,7 +78,7 @@ class Api(Struct, frozen=True):
             RefusedError: it is not there, or not for us.
             InstallerError: the API does not answer.
         """
-        with self._asked("GET", path) as answer:
+        with self._ask("GET", path) as answer:
             return _object(answer.read())
 
     def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
@@ -84,7 +88,7 @@ class Api(Struct, frozen=True):
             RefusedError: it has changed meanwhile, is gone, or not for us.
             InstallerError: the API does not answer.
         """
-        with self._asked("PATCH", path, json.dumps(changes).encode()) as answer:
+        with self._ask("PATCH", path, json.dumps(changes).encode()) as answer:
             answer.read()
 
     def watch(self, path: str) -> Iterator[dict[str, Any]]:
@@ -94,12 +98,12 @@ class Api(Struct, frozen=True):
             InstallerError: the API does not answer, refuses, or falls silent.
         """
         self.ready.unlink(missing_ok=True)
-        with self._asked("GET", path) as answer:
+        with self._ask("GET", path) as answer:
             self.ready.touch()
             yield from events(answer)
 
     @contextmanager
-    def _asked(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
         import ssl
         from http.client import HTTPSConnection
 
@@ -111,18 +115,19 @@ class Api(Struct, frozen=True):
         trusted.verify_flags &= ~ssl.VERIFY_X509_STRICT
         connection = HTTPSConnection(self.host, self.port, timeout=SILENT_S, context=trusted)
         try:
-            with understood(f"{method} {path}"):
+            with report_answer(f"{method} {path}"):
                 connection.request(method, path, body, headers)
                 answer = connection.getresponse()
                 if answer.status != OK:
-                    raise _refused(method, path, answer)
+                    said = answer.read(4096).decode(errors="replace")
+                    raise RefusedError(f"{method} {path} ({answer.status} {said})", answer.status)
                 yield answer
         finally:
             connection.close()
 
 
 @contextmanager
-def understood(asked: str) -> Iterator[None]:
+def report_answer(asked: str) -> Iterator[None]:
     """Let what is wrong with an answer be told as the answer to what was ``asked``."""
     from http.client import HTTPException
 
@@ -147,15 +152,6 @@ def events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield told
 
 
-def _refused(method: str, path: str, answer: "HTTPResponse") -> RefusedError:
-    said = answer.read(4096).decode(errors="replace")
-    error = RefusedError(
-        f"{method} {path} ({answer.status} {said})", remedy="see whether our service account has the right"
-    )
-    error.status = answer.status
-    return error
-
-
 def _object(content: bytes) -> dict[str, Any]:
     found = json.loads(content)
     if not isinstance(found, dict):
@@ -163,25 +159,17 @@ def _object(content: bytes) -> dict[str, Any]:
     return found
 
 
-def replicas(host: Host) -> tuple[PurePosixPath, ...] | None:
-    """Return the log directories of the other pods of our DaemonSet; None where we are no pod."""
+def replica_made(host: Host, since_s: float) -> bool | None:
+    """Tell whether another pod of our DaemonSet was made since a moment; None where we are no pod."""
     name = os.environ.get(OWN_NAME, "")
     try:
-        found = host.names(POD_LOGS) if name else ()
+        directories = host.names(POD_LOGS) if name else ()
     except InstallerError:
         return None
-    own = next((each for each in found if each.split("_")[1:-1] == [name]), None)
+    own = next((each for each in directories if each.split("_")[1:-1] == [name]), None)
     if own is None:
         return None
-    beginning = f"{own.partition('_')[0]}_{name.rpartition('-')[0]}-"
-    return tuple(POD_LOGS / each for each in found if each != own and _is_alike(each, beginning))
-
-
-def _is_alike(directory: str, beginning: str) -> bool:
-    """Tell whether a pod's name is that of its DaemonSet and one more word."""
-    return directory.startswith(beginning) and "-" not in directory.removeprefix(beginning).partition("_")[0]
-
-
-def changed_since(host: Host, directories: Iterable[PurePosixPath], moment_s: float) -> bool:
-    """Tell whether one of ``directories`` was made or changed since a moment."""
-    return any(changed_s(host.local_path(path)) > moment_s for path in directories)
+    # The name of a pod is that of its DaemonSet and one more word.
+    alike = re.compile(re.escape(f"{own.partition('_')[0]}_{name.rpartition('-')[0]}-") + "[^-_]*(_|$)")
+    others = (each for each in directories if each != own and alike.match(each))
+    return any(changed_s(host.local_path(POD_LOGS / each)) > since_s for each in others)

@@ -1,13 +1,10 @@
 """What bounds this process: memory and open files; and threads, as far as those allow them."""
 
-import re
 import resource
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from installer.errors import InstallerError
 
@@ -19,10 +16,10 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 FEWEST_FILES: Final = 64
 LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB not always
 ENOUGH_FILES: Final = 1024
-MEMINFO: Final = Path("/proc/meminfo")
-STATUS: Final = Path("/proc/self/status")
 # By version of cgroups (cgroups(7)): below which directory, and in which file.
 _FILES: Final = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 def refuse_few_files() -> None:
@@ -76,86 +73,38 @@ def memory_limit_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None
     return min(limits, default=None)
 
 
-def free_memory_bytes(meminfo: Path = MEMINFO, status: Path = STATUS) -> int:
+def free_memory_bytes() -> int:
     """Return by how much this process may grow before the node, or its own address space, is full."""
-    free = [_kilobytes(meminfo, "MemAvailable")]
-    space, used = resource.getrlimit(resource.RLIMIT_AS)[0], _kilobytes(status, "VmSize")
-    if space != resource.RLIM_INFINITY and used is not None:
-        free.append(space - used)
-    return min((each for each in free if each is not None), default=sys.maxsize)
+    import psutil
+
+    free, space = psutil.virtual_memory().available, resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space == resource.RLIM_INFINITY:
+        return free
+    return min(free, space - psutil.Process().memory_info().vms)
 
 
-def _kilobytes(local: Path, name: str) -> int | None:
-    """Return a number of such a file, in bytes; None where it is not told."""
-    with suppress(OSError):
-        if found := re.search(
-            rf"^{name}:\s+(\d{{1,15}}) kB$", local.read_text(errors="replace"), re.MULTILINE
-        ):
-            return int(found[1]) << 10
-    return None
-
-
-S = TypeVar("S")
-T = TypeVar("T")
-
-
-class Begin(Protocol):
-    """Begins a piece of work, and returns what waits for it and returns what it comes to."""
-
-    def __call__(self, work: Callable[[], T], *, long: bool) -> Callable[[], T]:
-        """Begin ``work``: in a thread if it is ``long``, else it is done at once."""
-
-
-@contextmanager
-def beside() -> Iterator[Begin]:
-    """Do long work while the block goes on; an error is raised where its outcome is asked for.
-
-    What is short is done at once: a thread takes longer to start, and to take turns with the others.
-    """
+def do_each(function: Callable[[S], T], items: Iterable[S], *, at_once: int = 8) -> list[T]:
+    """Return what ``function`` makes of each item, in their order; raise the first error when all is done."""
     from threading import Thread
 
-    threads: list[Thread] = []
-
-    def begin(work: Callable[[], T], *, long: bool) -> Callable[[], T]:
-        outcomes: list[Callable[[], T]] = []
-        thread = Thread(target=lambda: outcomes.append(_outcome(work)))
-        if not (long and _start(thread)):
-            thread.run()
-            return outcomes[0]
-        threads.append(thread)
-
-        def wait() -> T:
-            thread.join()
-            return outcomes[0]()
-
-        return wait
-
-    try:
-        yield begin
-    finally:
-        for thread in threads:
-            thread.join()
-
-
-def each(function: Callable[[S], T], items: Iterable[S], *, at_once: int = 8) -> list[T]:
-    """Return what ``function`` makes of each item, in their order."""
-    from threading import Thread
-
-    rest = [*enumerate(items)][::-1]
-    outcomes: dict[int, Callable[[], T]] = {}
+    numbered = [*enumerate(items)]
+    rest, results, errors = iter(numbered), dict[int, T](), list[Exception]()
 
     def work() -> None:
-        with suppress(IndexError):  # nothing is left
-            while True:
-                at, item = rest.pop()
-                outcomes[at] = _outcome(partial(function, item))
+        for number, item in rest:  # which each thread takes the next one from
+            try:
+                results[number] = function(item)
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
 
-    threads = [Thread(target=work) for _ in range(min(at_once, len(rest)) - 1)]
+    threads = [Thread(target=work) for _ in range(min(at_once, len(numbered)) - 1)]
     started = [thread for thread in threads if _start(thread)]
     work()
     for thread in started:
         thread.join()
-    return [outcomes[at]() for at in range(len(outcomes))]
+    for error in errors:
+        raise error
+    return [results[number] for number, _ in numbered]
 
 
 def _start(thread: "Thread") -> bool:
@@ -173,16 +122,3 @@ def _start(thread: "Thread") -> bool:
     except RuntimeError:  # the cgroup or the node has no room for another
         return False
     return True
-
-
-def _outcome(work: Callable[[], T]) -> Callable[[], T]:
-    """Do ``work``; return what returns its outcome, or raises its error."""
-    try:
-        value = work()
-    except Exception as error:  # noqa: BLE001 - raised where the outcome is asked for
-        return partial(_raise, error)
-    return lambda: value
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error

@@ -23,7 +23,7 @@ from installer.errors import InstallerError, LockedError, Option, Remedy
 from installer.host.files import Host
 from installer.host.inodes import opened, translated
 from installer.host.kernel import is_roots, status_field, text_of, trusted_uids
-from installer.host.processes import pidfd, started_of
+from installer.host.processes import send_signal, started_of
 from installer.host.supervision import own_pid
 from installer.model.paths import Layout
 
@@ -38,22 +38,13 @@ MAX_PID_BYTES: Final = 64
 _PID: Final = re.compile(rb"[0-9\s\0]*")
 # Pid and inode in a line of /proc/locks, but for one that only waits.
 _FLOCK: Final = re.compile(
-    r"\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) [0-9a-f]{1,8}:[0-9a-f]{1,8}:(\d{1,20}) ", re.ASCII
+    r"^\d+: FLOCK +\S+ +\S+ +(-?\d{1,10}) [0-9a-f]{1,8}:[0-9a-f]{1,8}:(\d{1,20}) ", re.ASCII | re.MULTILINE
 )
 # Opened as it stands: no link is followed, no other end of a FIFO waited for.
 LOOK: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 PIDFILE: Final = "toolkit.pid"
 _CLAIM: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length (0: all), pid
-# Why a process does not go on: proc(5), and where the kernel holds it, as far as it says that of a sleep.
-HALTED: Final = {
-    "T": "stopped",
-    "t": "traced",
-    "D": "frozen by its cgroup, or waiting for a disk",
-    "R": "in a loop",
-}
-FROZEN_IN, FROZEN = ("get_signal", "do_freezer_trap"), "frozen by its cgroup"
-HALTED_LOOKS, HALTED_S = 3, 0.05  # who waits for a disk goes on in a moment
-BUSY_LOOKS: Final = 20  # who has to wait for a processor takes longer
+HALTED: Final = {"T": "stopped", "t": "traced"}  # proc(5)
 
 
 class Lock(Struct, frozen=True):
@@ -87,7 +78,7 @@ def lock_directory(host: Host, path: PurePosixPath, inherited: Sequence[int] = (
                         return None
                     fd = next((each for each in inherited if _has_name(each, local / LOCK)), None)
                     fd = _open_or_make(directory) if fd is None else fd
-                    if (lock := _locked(host, fd, local / LOCK, path)) is not None:
+                    if (lock := _lock_open(host, fd, local / LOCK, path)) is not None:
                         return lock
         finally:
             os.close(directory)
@@ -119,7 +110,10 @@ def _open_home(local: Path, path: PurePosixPath) -> int | None:
             remedy="move it away, then run again",
             code="install-dir-unusable",
         ) from error
-    if os.fstat(fd).st_uid not in trusted_uids() and not _holds_a_ledger_of_roots(fd):
+    owners = {os.fstat(fd).st_uid}
+    with suppress(OSError):  # it was ours before it was given away; the ledger is checked when it is read
+        owners.add(os.stat(LEDGER, dir_fd=fd, follow_symlinks=False).st_uid)
+    if owners.isdisjoint(trusted_uids()):
         os.close(fd)
         raise InstallerError(
             f"use {path} (it belongs to another user)",
@@ -127,13 +121,6 @@ def _open_home(local: Path, path: PurePosixPath) -> int | None:
             code="install-dir-unusable",
         )
     return fd
-
-
-def _holds_a_ledger_of_roots(directory: int) -> bool:
-    """Tell whether it was ours before somebody gave it away; the ledger itself is checked when it is read."""
-    with suppress(OSError):
-        return os.stat(LEDGER, dir_fd=directory, follow_symlinks=False).st_uid in trusted_uids()
-    return False
 
 
 def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
@@ -147,13 +134,13 @@ def lock_pidfile(host: Host, path: PurePosixPath) -> Lock:
         local = host.local_path(path)
         for _ in range(TRIES):
             fd = _open_or_make_pidfile(local, path)
-            if fd is not None and (lock := _locked(host, fd, local, path)) is not None:
+            if fd is not None and (lock := _lock_open(host, fd, local, path)) is not None:
                 return lock
     raise LockedError(f"start (somebody makes and removes {path} all the time)", remedy="stop that first")
 
 
 @contextmanager
-def alone(host: Host, path: PurePosixPath) -> Iterator[None]:
+def lock_file(host: Host, path: PurePosixPath) -> Iterator[None]:
     """Hold the lock on a private file of ours for the block; nothing is made or written.
 
     Raises:
@@ -196,11 +183,11 @@ def _has_name(fd: int, local: Path) -> bool:
         return False
 
 
-def _locked(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | None:
+def _lock_open(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | None:
     """Lock an open file; None where it lost its name meanwhile, or does by us for others could lock it."""
     lock = Lock(fd)
     try:
-        if _is_a_neighbours(host, fd):
+        if _is_of_a_stranger(host, fd):
             if _has_name(fd, local):
                 local.unlink()
         else:
@@ -214,15 +201,15 @@ def _locked(host: Host, fd: int, local: Path, path: PurePosixPath) -> Lock | Non
     return None
 
 
-def _is_a_neighbours(host: Host, fd: int) -> bool:
+def _is_of_a_stranger(host: Host, fd: int) -> bool:
     """Tell whether others than root may open and so lock a file, and no process of root's is seen to do so.
 
     So it is with NVIDIA's pidfiles. The host's own /proc is looked at, too, where it is mounted: ours shows
     the processes of this pid namespace alone.
     """
     file = os.fstat(fd)
-    procs = {PROC, host.local_path(PurePosixPath(PROC))} if file.st_mode & OTHERS else ()
-    return bool(procs) and not any(holders(file, proc) for proc in procs)
+    procs = {PROC, host.local_path(PurePosixPath(PROC))}
+    return bool(file.st_mode & OTHERS) and not any(holders(file, proc) for proc in procs)
 
 
 def _flock(fd: int, local: Path, path: PurePosixPath) -> None:
@@ -239,14 +226,15 @@ def _describe_holder(local: Path) -> str:
     """Return who holds a lock, as part of a sentence; "" where nobody can tell, as of what has just gone."""
     with suppress(OSError):
         for pid in holders(local.stat()):
-            if (started := started_of(pid, PROC)) is not None:
-                since = time.gmtime(_booted_s() + started)
-                return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', since)} UTC"
+            if (since_s := _started_s(pid)) is not None:
+                return f": pid {pid}, started {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(since_s))} UTC"
     return ""
 
 
-def _booted_s() -> float:
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+def _started_s(pid: int) -> float | None:
+    """Return when a process was started, on the clock of files; None if it has ended."""
+    started = started_of(pid, PROC)
+    return None if started is None else time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + started
 
 
 def _open_or_make_pidfile(local: Path, path: PurePosixPath) -> int | None:
@@ -287,12 +275,12 @@ def _is_another(local: Path, status: os.stat_result, content: bytes) -> bool:
     pid = content.strip(b"\0 \n")
     if stat.S_IMODE(status.st_mode) == PRIVATE or local.name == PIDFILE or not pid.isdigit():
         return False
-    started = started_of(int(pid), PROC)  # numbers are given again: a later process has not written it
-    return started is not None and _booted_s() + started <= status.st_mtime
+    started_s = _started_s(int(pid))  # numbers are given again: a later process has not written it
+    return started_s is not None and started_s <= status.st_mtime
 
 
 @contextmanager
-def claimed(host: Host, directory: PurePosixPath) -> Iterator[None]:
+def announce_wait(host: Host, directory: PurePosixPath) -> Iterator[None]:
     """Tell whoever holds the lock of ``directory``, during the block, that somebody waits for it.
 
     By a lock of an open file description (fcntl(2), F_OFD_SETLK) on the same file, which an flock(2) does not
@@ -309,7 +297,7 @@ def claimed(host: Host, directory: PurePosixPath) -> Iterator[None]:
             os.close(fd)
 
 
-def is_claimed(lock: Lock) -> bool:
+def is_awaited(lock: Lock) -> bool:
     """Tell whether somebody waits for a lock that we hold."""
     with suppress(OSError):
         claim = fcntl.fcntl(lock.fd, fcntl.F_OFD_GETLK, _CLAIM.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
@@ -317,10 +305,11 @@ def is_claimed(lock: Lock) -> bool:
     return False
 
 
-def _read_flocks(proc: Path) -> list[tuple[int, int]]:
-    """Return pid, and inode of the file, of each flock(2) that is held; OSError without such a table."""
-    lines = map(_FLOCK.match, text_of(proc / "locks").split("\n"))
-    return [(int(line[1]), int(line[2])) for line in lines if line]
+def _read_flocks(proc: Path) -> list[tuple[int, int]] | None:
+    """Return pid, and inode of the file, of each flock(2) that is held; None without such a table."""
+    with suppress(OSError):
+        return [(int(pid), int(inode)) for pid, inode in _FLOCK.findall(text_of(proc / "locks"))]
+    return None
 
 
 def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
@@ -328,11 +317,7 @@ def holders(status: os.stat_result, proc: Path = PROC) -> list[int]:
 
     Every file system counts its inodes for itself, and some tell another device of their locks.
     """
-    try:
-        table = _read_flocks(proc)
-    except OSError:
-        return []
-    pids = (pid for pid, inode in table if inode == status.st_ino and is_roots(pid, proc))
+    pids = (pid for pid, inode in _read_flocks(proc) or () if inode == status.st_ino and is_roots(pid, proc))
     return [pid for pid in pids if _has_open(status, pid, proc)]
 
 
@@ -350,10 +335,7 @@ def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
 
     Where we may not look, the table of locks has to do; where there is none to be read, it seems held.
     """
-    try:
-        table = _read_flocks(proc)
-    except OSError:
-        table = None
+    table = _read_flocks(proc)
     try:
         with opened(here, LOOK) as fd:
             file, pid = os.fstat(fd), os.pread(fd, MAX_PID_BYTES, 0).strip(b"\0 \n").decode("latin-1")
@@ -363,9 +345,7 @@ def is_held_pidfile(here: Path, proc: Path = PROC) -> bool:
         return False
     if not stat.S_ISREG(file.st_mode) or file.st_uid not in trusted_uids():
         return False
-    if table is None:
-        return True
-    return any(_is_called(holder, pid, proc) for holder in holders(file, proc))
+    return table is None or any(_is_called(holder, pid, proc) for holder in holders(file, proc))
 
 
 def _is_called(holder: int, pid: str, proc: Path) -> bool:
@@ -388,43 +368,21 @@ def send(here: Path, number: signal.Signals) -> int | None:
     Its lock proves it, not the number in the file.
     """
     pid = holder_of(here)
-    if pid is None:
-        return None
-    with suppress(ProcessLookupError), pidfd(pid) as process:
-        if process is None:
-            os.kill(pid, number)
-            return pid
-        if holder_of(here) == pid:  # from here on the descriptor can mean nobody else
-            signal.pidfd_send_signal(process, number)
+
+    def prove() -> None:
+        if holder_of(here) != pid:
+            raise ProcessLookupError
+
+    with suppress(ProcessLookupError):
+        if pid is not None:
+            send_signal(pid, number, prove)
             return pid
     return None
 
 
 def halted(here: Path) -> str:
     """Return why the holder of a pidfile does not go on; "" where it does."""
-    before = None
-    for look in range(BUSY_LOOKS):
-        time.sleep(HALTED_S if look else 0)
-        try:
-            found = [_halt(pid) for pid in holders(here.stat())]
-        except OSError:
-            return ""
-        now = next((each for each in found if each[0]), None)
-        if now is None or before not in {None, now}:
-            return ""
-        before = now
-        if look + 1 >= HALTED_LOOKS and now[0] != HALTED["R"]:
-            return now[0]
-    return HALTED["R"]
-
-
-def _halt(pid: int) -> tuple[str, str]:
-    """Return why a process does not go on, and how often it has waited until now."""
-    (state, *_), (waits, *_) = (
-        status_field(name, pid, PROC) or [""] for name in ("State:", "voluntary_ctxt_switches:")
-    )
-    try:
-        frozen = state == "S" and text_of(PROC / f"{pid}/wchan") in FROZEN_IN
-    except OSError:
-        frozen = False
-    return FROZEN if frozen else HALTED.get(state, ""), waits
+    with suppress(OSError, IndexError):  # it has ended
+        for pid in holders(here.stat()):
+            return HALTED.get(status_field("State:", pid, PROC)[0], "")
+    return ""

@@ -12,15 +12,15 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 
 from installer.errors import InstallerError
-from installer.host.files import Host
+from installer.host.files import Host, text
 from installer.host.kernel import is_roots, pids, text_of, trusted_uids
 from installer.host.sockets import connectable
 
@@ -38,7 +38,7 @@ INOTIFY: Final = "anon_inode:inotify"
 _PROC = Path("/proc")
 _MONITORS = ("containerd-shim", "conmon")  # what comm has of them
 _UCRED = struct.Struct("=iII")  # struct ucred: pid, uid, gid
-_SERVICE = re.compile(r".*/([^/]+\.service)((?:/.*)?)$")
+_SERVICE = re.compile(r"(.*/[^/]+\.service)((?:/.*)?)$")
 _CONTAINER = re.compile(r"/kubepods|\.scope(/|$)|:")  # k8s; systemd driver; cgroupfs path with systemd's name
 
 
@@ -108,10 +108,11 @@ def peer_of(
             ) from error
     if not answer:
         return Silent("the connection was closed without an answer")
-    pid, uid = _sender(ancillary)
+    sent = (content for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS)
+    pid, uid, _ = next(map(_UCRED.unpack_from, sent), (0, -1, 0))
     if uid not in trusted_uids():
         return Silent(f"a process of uid {uid} answers, and only one of root is believed to be an engine")
-    return _seen(pid, proc) or Unseen()
+    return _describe(pid, proc) or Unseen()
 
 
 def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], proc: Path = _PROC) -> None:
@@ -126,14 +127,18 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
             remedy="run in the node's pid namespace (hostPID)",
             code="engine-not-signalled",
         )
+
+    def prove() -> None:
+        name = _name(proc / str(peer.pid))
+        if name not in expected or started_of(peer.pid, proc) != peer.started:
+            raise InstallerError(
+                f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
+                remedy="try again; if a proxy serves the engine's socket, name the engine's own",
+                code="engine-not-signalled",
+            )
+
     try:
-        with pidfd(peer.pid) as process:
-            # In this order: from here on the descriptor cannot mean a later process with the same number.
-            _prove(peer, expected, proc)
-            if process is None:
-                os.kill(peer.pid, number)
-            else:
-                signals.pidfd_send_signal(process, number)
+        send_signal(peer.pid, number, prove)
     except OSError as error:
         raise InstallerError(
             f"send {number.name} to {peer.name} (pid {peer.pid}: {error.strerror or error})",
@@ -142,8 +147,34 @@ def signal(peer: Peer, number: signals.Signals, *, expected: frozenset[str], pro
         ) from error
 
 
+def send_signal(pid: int, number: signals.Signals, prove: Callable[[], None]) -> None:
+    """Signal a process unless ``prove`` raises, which looks whether it is the one that is meant.
+
+    Raises:
+        OSError: it has ended, or may not be signalled.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):  # a kernel before 5.3, or an old seccomp profile
+            raise
+        prove()
+        os.kill(pid, number)
+        return
+    try:
+        prove()  # from here on the descriptor cannot mean a later process with the same number
+        signals.pidfd_send_signal(process, number)
+    finally:
+        os.close(process)
+
+
 def unit_in(cgroup: str) -> str | None:
-    """Return the systemd service that a process with this /proc/PID/cgroup is part of, the innermost one.
+    """Return the systemd service that a process with this /proc/PID/cgroup is part of, the innermost one."""
+    return _service_in(cgroup).rpartition("/")[2] or None
+
+
+def _service_in(cgroup: str) -> str:
+    """Return the cgroup of that service, "" where it is in none.
 
     A process in a container below a service is not part of it: engines that do not use systemd's cgroups hang
     containers below their own.
@@ -152,9 +183,8 @@ def unit_in(cgroup: str) -> str | None:
     paths = {line[1]: line[2] for line in lines if len(line) > 2}  # noqa: PLR2004 - id:controllers:path
     for hierarchy in ("name=systemd", ""):  # v1 (and hybrid), v2
         if found := _SERVICE.match(paths.get(hierarchy, "")):
-            unit, below = found.groups()
-            return None if _CONTAINER.search(below) else unit
-    return None
+            return "" if _CONTAINER.search(found[2]) else found[1]
+    return ""
 
 
 def unit_of(pid: int, proc: Path) -> str:
@@ -171,64 +201,38 @@ def monitors_in_unit_of(process: Path) -> int:
     A stop of the service may end them, and with them their containers; those in a scope or a pod it does not.
     A conmon that CRI-O has started for a call in flight holds no container (engine-facts.md#crio-conmon).
     """
-    try:
-        service = _service_of(process)
-    except OSError:
-        service = ""
-    proc = process.parent
-    return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in pids(proc) if service)
+    with suppress(OSError):
+        if service := _service_in(text_of(process / "cgroup")):
+            proc = process.parent
+            return sum(_is_monitor_in(proc / str(pid), service, process.name) for pid in pids(proc))
+    return 0
 
 
-def _is_monitor_in(process: Path, service: str, name: str) -> bool:
-    try:
-        return (
-            text_of(process / "comm").startswith(_MONITORS)
-            and _service_of(process) == service
-            and not _is_of_a_call(process, name)
-        )
-    except OSError:  # it ended meanwhile
-        return False
+def _is_monitor_in(process: Path, service: str, engine: str) -> bool:
+    with suppress(OSError):  # it ended meanwhile
+        name = text_of(process / "comm")
+        if name.startswith(_MONITORS) and _service_in(text_of(process / "cgroup")) == service:
+            return not name.startswith("conmon") or not _is_of_a_call(process, engine)
+    return False
 
 
-def _is_of_a_call(process: Path, name: str) -> bool:
+def _is_of_a_call(process: Path, engine: str) -> bool:
     """Tell whether a conmon serves an exec, or a container that is not made yet, and not a live container."""
-    if not text_of(process / "comm").startswith("conmon"):
-        return False
-    words = text_of(process / "cmdline").split("\0")
-    parent = _fields(text_of(process / "stat"))[1]
-    return "-e" in words or parent == name
+    return "-e" in _command_line(process) or _fields(text_of(process / "stat"))[1] == engine
 
 
-def _service_of(process: Path) -> str:
-    """Return the cgroup of the systemd service that a process is part of: a name may be there twice."""
-    cgroup = text_of(process / "cgroup")
-    unit = unit_in(cgroup)
-    paths = [line.split(":", 2)[-1] for line in cgroup.split("\n") if unit and f"/{unit}" in line]
-    return paths[-1].partition(f"/{unit}")[0] + f"/{unit}" if paths else ""
-
-
-def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """Return pid and uid of whoever sent the answer; uid -1 where the kernel does not tell."""
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            pid, uid, _ = _UCRED.unpack_from(content)
-            return pid, uid
-    return 0, -1
-
-
-def _seen(pid: int, proc: Path) -> Peer | None:
+def _describe(pid: int, proc: Path) -> Peer | None:
     """Describe a process of our pid namespace; None if ``proc`` shows another one, or the process ended."""
-    try:
+    process = proc / str(pid)
+    with suppress(OSError):  # it ended meanwhile
         # A /proc of another namespace (the host's, mounted) has other processes under our numbers.
-        if pid <= 0 or int((proc / "self").readlink().name) != os.getpid():
-            return None
-        started = started_of(pid, proc)
-        name = _name(pid, proc)
-        cmdline = _command_line(pid, proc)
-        unit = unit_in(text_of(proc / f"{pid}/cgroup"))
-    except OSError:  # it ended meanwhile
-        return None
-    return None if started is None else Peer(pid, name, _exe(pid, proc), cmdline, unit, started)
+        if pid > 0 and int((proc / "self").readlink().name) == os.getpid():
+            unit = unit_in(text_of(process / "cgroup"))
+            exe = _link(process / "exe").removesuffix(DELETED) or None  # upgraded while it runs
+            started = started_of(pid, proc)
+            if started is not None:
+                return Peer(pid, _name(process), exe, _command_line(process), unit, started)
+    return None
 
 
 def started_of(pid: int, proc: Path) -> float | None:
@@ -250,49 +254,20 @@ def _fields(text: str) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def _name(pid: int, proc: Path) -> str:
-    return text_of(proc / f"{pid}/comm").removesuffix("\n")
+def _name(process: Path) -> str:
+    return text_of(process / "comm").removesuffix("\n")
 
 
-def _command_line(pid: int, proc: Path) -> tuple[str, ...]:
-    return tuple(text_of(proc / f"{pid}/cmdline").split("\0")[:-1])
+def _command_line(process: Path) -> tuple[str, ...]:
+    return tuple(text_of(process / "cmdline").split("\0")[:-1])
 
 
-def _exe(pid: int, proc: Path) -> str | None:
+def _link(link: Path) -> str:
+    """Return what a link of /proc says, which need not be a path; "" where we may not look."""
     try:
-        return str((proc / f"{pid}/exe").readlink()).removesuffix(DELETED)  # upgraded while it runs
+        return os.readlink(link)  # noqa: PTH115 - the text counts
     except OSError:
-        return None
-
-
-def _prove(peer: Peer, expected: frozenset[str], proc: Path) -> None:
-    name = _name(peer.pid, proc)
-    if name not in expected or started_of(peer.pid, proc) != peer.started:
-        raise InstallerError(
-            f"signal pid {peer.pid} ({name}, not the {' or '.join(sorted(expected))} that was seen)",
-            remedy="try again; if a proxy serves the engine's socket, name the engine's own",
-            code="engine-not-signalled",
-        )
-
-
-@contextmanager
-def pidfd(pid: int) -> Iterator[int | None]:
-    """Hold on to a process; None where the kernel (before 5.3) or an old seccomp profile has no pidfd.
-
-    Raises:
-        ProcessLookupError: it has ended.
-    """
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        return ""
 
 
 class Seen(Struct, frozen=True):
@@ -314,13 +289,8 @@ class Seen(Struct, frozen=True):
 
 def sees_host(host: Host) -> bool:
     """Tell whether the host's processes are in view: its first one, or the kernel's own."""
-    directory = host.local_path(PROC)
-    with suppress(OSError):
-        if text_of(directory / "2/comm") == "kthreadd\n":
-            return True
-    with suppress(OSError):
-        return text_of(directory / "1/comm") in {"systemd\n", "init\n"}
-    return False
+    firsts = (text(host, PROC / f"{pid}/comm").removesuffix("\n") for pid in (1, 2))
+    return not {"systemd", "init", "kthreadd"}.isdisjoint(firsts)
 
 
 def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
@@ -329,55 +299,54 @@ def of_root(host: Host, *, unread: bool = False) -> Iterator[Seen]:
     ``unread`` has those come as well whose program nobody may look at.
     """
     proc = host.local_path(PROC)
-    init = _namespace(proc / "1")
-    for directory in _roots(proc):
-        pid = int(directory.name)
+    init = _link(proc / "1/ns/mnt")
+    for process in _list_of_root(proc):
         try:
-            name, cmdline = _name(pid, proc), _command_line(pid, proc)
-        except OSError:  # it ended
-            continue
-        try:
-            program = os.readlink(directory / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
+            name, cmdline = _name(process), _command_line(process)
+            program = os.readlink(process / "exe")  # noqa: PTH115 - the text counts, "(deleted)" and all
         except PermissionError:
-            if unread and cmdline:
-                yield Seen(pid, name, "", deleted=False, cmdline=cmdline, file=(0, 0), of_host=False)
-            continue
+            if not unread or not cmdline:
+                continue
+            program = ""
         except OSError:  # it ended, or is a thread of the kernel's
             continue
-        file, safe = _program(directory / "exe")
-        of_host = safe and init != "" and _namespace(directory) == init
+        file, safe = (0, 0), False
+        if program:
+            with suppress(OSError):
+                status = (process / "exe").stat()
+                file, safe = (status.st_dev, status.st_ino), _is_roots_alone(status)
         yield Seen(
-            pid, name, program.removesuffix(DELETED), program.endswith(DELETED), cmdline, file, of_host
+            int(process.name),
+            name,
+            program.removesuffix(DELETED),
+            program.endswith(DELETED),
+            cmdline,
+            file,
+            of_host=safe and init != "" and _link(process / "ns/mnt") == init,
         )
 
 
 def holds(host: Host, pid: int, mark: bytes) -> bool:
     """Tell whether the program of a process has ``mark`` in it; only its first 64 MB are looked at."""
-    try:
-        with (host.local_path(PROC) / str(pid) / "exe").open("rb") as file:
-            size = min(os.fstat(file.fileno()).st_size, READ_BYTES)
-            if not size:
-                return False
-            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
-                return content.find(mark) >= 0
-    except (OSError, ValueError):
-        return False
+    with (
+        suppress(OSError, ValueError),
+        (host.local_path(PROC) / f"{pid}/exe").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return content.find(mark, 0, READ_BYTES) >= 0
+    return False
 
 
 def inotify_instances(host: Host) -> int:
     """Return how many inotify instances root's processes hold: their limit is one for all of them."""
-    return sum(_instances(directory) for directory in _roots(host.local_path(PROC)))
+    count = 0
+    for process in _list_of_root(host.local_path(PROC)):
+        with suppress(OSError):
+            count += sum(_link(fd) == INOTIFY for fd in (process / "fd").iterdir())
+    return count
 
 
-def _instances(directory: Path) -> int:
-    try:
-        links = [entry.path for entry in os.scandir(directory / "fd")]
-        return sum(os.readlink(link) == INOTIFY for link in links)  # noqa: PTH115 - the text counts
-    except OSError:
-        return 0
-
-
-def _roots(proc: Path) -> Iterator[Path]:
+def _list_of_root(proc: Path) -> Iterator[Path]:
     deadline = time.monotonic() + LOOK_S
     for pid in pids(proc):
         if time.monotonic() > deadline:
@@ -386,30 +355,15 @@ def _roots(proc: Path) -> Iterator[Path]:
             yield proc / str(pid)
 
 
-def _namespace(directory: Path) -> str:
-    try:
-        return os.readlink(directory / "ns/mnt")  # noqa: PTH115 - the text counts
-    except OSError:
-        return ""
-
-
-def _program(exe: Path) -> tuple[tuple[int, int], bool]:
-    try:
-        status = exe.stat()
-    except OSError:
-        return (0, 0), False
-    return (status.st_dev, status.st_ino), _by_root(status)
-
-
 def root_wrote(host: Host, path: PurePosixPath) -> bool:
     """Tell whether a program of the host is one that root alone can have written."""
     try:
-        return _by_root(host.local_path(path).stat())
+        return _is_roots_alone(host.local_path(path).stat())
     except OSError:
         return False
 
 
-def _by_root(status: os.stat_result) -> bool:
+def _is_roots_alone(status: os.stat_result) -> bool:
     mode = status.st_mode
     others = mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISREG(mode) and bool(mode & 0o111) and not others and status.st_uid in trusted_uids()

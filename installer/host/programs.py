@@ -4,9 +4,9 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -16,9 +16,6 @@ from installer.host.devices import size_of
 from installer.host.files import Host, is_file
 from installer.host.inodes import opened
 from installer.model.paths import EXECUTABLE_DIRS
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -57,7 +54,7 @@ def is_program(host: Host, path: PurePosixPath) -> bool:
 
 
 def can_be_started(host: Host, path: PurePosixPath) -> bool:
-    """Tell whether a program stands at ``path``, or a link leads to one: a file, executable, not empty."""
+    """Tell whether a program stands at ``path``, not empty, and not behind a link of a stranger's."""
     return is_file(host, path) and is_program(host, path) and size_of(host, path) > 0
 
 
@@ -87,10 +84,7 @@ def run_in(
     environment: Mapping[str, str] = ENVIRONMENT,
     fds: Sequence[int] = (),
 ) -> Ran | None:
-    """Run a program of the host whose root is ``root`` here; None where it cannot be run, or not in time.
-
-    It inherits ``fds``.
-    """
+    """Run a program as ``run_in_time`` does; None also where it is late."""
     with suppress(LateError):
         return run_in_time(root, words, timeout_s=timeout_s, environment=environment, fds=fds)
     return None
@@ -104,14 +98,13 @@ def run_in_time(
     environment: Mapping[str, str] = ENVIRONMENT,
     fds: Sequence[int] = (),
 ) -> Ran | None:
-    """Run a program as ``run_in`` does.
+    """Run a program of the host whose root is ``root`` here, with ``fds``; None where it cannot be run.
 
     Raises:
         LateError: it was started, and had not come to its end after ``timeout_s``.
     """
     command = list(words) if root == Path("/") else ["chroot", str(root), *words]
-    with _child(command, environment=environment, fds=fds) as child:
-        ran = _run(child, timeout_s)
+    ran = _run(command, timeout_s, env=environment, pass_fds=fds)
     if ran is None or ran.returncode < 0 or (ran.returncode in UNSTARTED and root != Path("/")):
         return None
     return ran
@@ -132,58 +125,31 @@ def run_until_stopped(
     with os.fdopen(os.memfd_create("text"), "wb+") as given:
         given.write(text.encode())
         given.seek(0)
-        with _child([str(program), *words], stdin=given.fileno()) as child:
-            return _run(child, timeout_s, check=signals.check)
-
-
-@contextmanager
-def _child(
-    command: Sequence[str],
-    *,
-    stdin: int | None = None,
-    environment: Mapping[str, str] = ENVIRONMENT,
-    fds: Sequence[int] = (),
-) -> Iterator["Popen[bytes] | None"]:
-    """Start a program, and end it after the block; None where it cannot be started."""
-    from subprocess import DEVNULL, PIPE, Popen, SubprocessError
-
-    try:
-        child = Popen(
-            command,
-            stdin=DEVNULL if stdin is None else stdin,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment,
-            cwd="/",
-            pass_fds=fds,
-        )
-    except (OSError, SubprocessError):  # the second where it is killed before it is that program
-        yield None
-        return
-    with child:
-        try:
-            yield child
-        finally:
-            child.kill()
+        return _run([str(program), *words], timeout_s, signals.check, stdin=given.fileno())
 
 
 def _run(
-    child: "Popen[bytes] | None", timeout_s: float, check: Callable[[], None] = lambda: None
+    command: Sequence[str], timeout_s: float, check: Callable[[], None] = lambda: None, **options: Any
 ) -> Ran | None:
-    """Return what a program gave at its end; ``check`` is called meanwhile, and may raise."""
-    from subprocess import TimeoutExpired
+    """Return what a program gave at its end; ``check`` is called meanwhile, and may raise: that ends it."""
+    from subprocess import DEVNULL, PIPE, Popen, SubprocessError, TimeoutExpired
 
     deadline = time.monotonic() + timeout_s
-    while child is not None:
-        left_s = max(0.0, deadline - time.monotonic())
-        with suppress(TimeoutExpired):
-            out, err = child.communicate(timeout=min(left_s, STOP_POLL_S))
-            return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-        check()
-        if not left_s:
-            program = child.args[0] if isinstance(child.args, list) else ""
-            raise LateError(f"run {program} within {timeout_s:g} s", remedy="run it by hand on the node")
-    return None
+    usual: dict[str, Any] = {"stdin": DEVNULL, "env": ENVIRONMENT, "stdout": PIPE, "stderr": PIPE, "cwd": "/"}
+    try:
+        child: Popen[bytes] = Popen(command, **usual | options)
+    except (OSError, SubprocessError):  # the second where it is killed before it is that program
+        return None
+    with child:
+        try:
+            while (left_s := deadline - time.monotonic()) > 0:
+                with suppress(TimeoutExpired):
+                    out, err = child.communicate(timeout=min(left_s, STOP_POLL_S))
+                    return Ran(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+                check()
+        finally:
+            child.kill()
+    raise LateError(f"run {command[0]} within {timeout_s:g} s", remedy="run it by hand on the node")
 
 
 class Held(Struct, frozen=True):
@@ -205,13 +171,9 @@ class Held(Struct, frozen=True):
 @contextmanager
 def held_texts(count: int) -> Iterator[Sequence[Held]]:
     """Yield ``count`` empty texts (memfd_create(2)), gone at the end."""
-    fds: list[int] = []
-    try:
-        fds.extend(os.memfd_create("config") for _ in range(count))
+    with ExitStack() as stack:
+        fds = [stack.enter_context(os.fdopen(os.memfd_create("config"), "wb")).fileno() for _ in range(count)]
         yield [Held(fd, f"/proc/self/fd/{fd}") for fd in fds]
-    finally:
-        for fd in fds:
-            os.close(fd)
 
 
 @contextmanager

@@ -38,20 +38,12 @@ def stop_requested() -> bool:
 
 
 def check() -> None:
-    """Raise where a stop is pending.
-
-    Raises:
-        StoppedError: TERM, INT or QUIT has come.
-    """
+    """Raise StoppedError where a stop is pending."""
     if stop_requested():
         raise StoppedError
 
 
 def check_parent() -> None:
-    """Raise where the ``run`` whose child this is was killed; a stop that comes again is ignored.
-
-    Raises:
-        StoppedError: it was.
-    """
+    """Raise StoppedError where the ``run`` that started this was killed; a second stop is ignored."""
     if supervision.is_orphan():
         raise StoppedError

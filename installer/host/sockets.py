@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from installer.host.kernel import text_of, trusted_uids
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LONGEST: Final = 107  # bytes of a path that connect(2) takes (unix(7))
 FOR_ALL: Final = 0o666  # to connect is to write; a textfile is for all to read, too
 LISTENS: Final = "00010000"  # __SO_ACCEPTCON
+BACKLOG: Final = 16
 MAX_BYTES: Final = 16 << 20  # as the limit of CRI; what dockerd says of 1000 containers is 1 MB
 
 
@@ -98,6 +99,54 @@ def _left_s(deadline: float) -> float:
     if left_s <= 0:
         raise TimeoutError("no whole answer in time")
     return left_s
+
+
+Listener: TypeAlias = socket.socket
+
+
+def listen_tcp(address: str, port: int) -> Listener:
+    """Return a socket that listens on an address.
+
+    Raises:
+        OSError: it is taken, or is none of this node.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen(BACKLOG)
+    return listener
+
+
+def listen_unix(here: Path) -> Listener:
+    """Return a socket that listens at ``here``, for all.
+
+    Raises:
+        OSError: something has that name, or there is no such directory.
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    with connectable(here) as name:
+        before = os.umask(0o777 & ~FOR_ALL)  # by name somebody else's file could be opened to all
+        try:
+            listener.bind(name)
+        finally:
+            os.umask(before)
+        listener.listen(BACKLOG)
+    return listener
+
+
+@contextmanager
+def ended_after(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """End a connection for which the block takes longer: each wait for its peer ends then."""
+    from threading import Timer
+
+    def end() -> None:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(seconds, end)
+    timer.start()
+    yield
+    timer.cancel()
 
 
 def listening(process: Path) -> frozenset[str]:

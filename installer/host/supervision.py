@@ -26,9 +26,8 @@ HUNG: Final = "hung"  # as there
 class Run:
     """The ``run`` whose child this process is, by its ``pid``; the process itself where it is none.
 
-    ``options`` is the file of what it was asked for, ``lock`` the descriptor that is of the ledger's lock,
-    and ``answers`` that of the pipe on which a check answers. ``plugin_ends`` is how often the NRI plugin has
-    ended by itself, or hung.
+    ``options`` is the file of what it was asked for, ``lock`` a descriptor of the ledger's lock, ``answers``
+    that of what a check answers, and ``plugin_ends`` how often the NRI plugin has ended by itself, or hung.
     """
 
     pid: int = 0
@@ -100,21 +99,22 @@ def become(
         kept: the children of the wait.
         left: what those may leave.
     """
-    words: list[str] = []
-    for path, fd in held:
-        os.set_inheritable(fd, True)  # noqa: FBT003 - its only form
-        words += [str(path), str(fd)]
+    words = [word for path, fd in held for word in (str(path), str(fd))]
     words += [str(options), str(most), kept, " ".join(left), *command()]
-    with suppress(OSError):
-        os.execv(sys.executable, [*BARE, START, "supervisor", *words])  # noqa: S606 - no shell is meant to be there
+    _exec("supervisor", words, [fd for _, fd in held])
 
 
 def become_plugin(lock: int, words: Sequence[str]) -> None:
-    """Become the plugin that ``nri_plugin.main`` makes of ``words``, with its lock; return if that fails."""
-    os.set_inheritable(lock, True)  # noqa: FBT003 - its only form
+    """Become the plugin that ``nri.plugin.main`` makes of ``words``, with its lock; return if that fails."""
     _keep_no_capability()
+    _exec("plugin", words, [lock])
+
+
+def _exec(what: str, words: Sequence[str], fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.set_inheritable(fd, True)  # noqa: FBT003 - its only form
     with suppress(OSError):
-        os.execv(sys.executable, [*BARE, START, "plugin", *words])  # noqa: S606 - no shell is meant to be there
+        os.execv(sys.executable, [*BARE, START, what, *words])  # noqa: S606 - no shell is meant to be there
 
 
 def _keep_no_capability() -> None:

@@ -1,8 +1,7 @@
-"""systemd, over the host's system bus or its own socket: one connection and one deadline for each question.
+"""A client of systemd: over the host's system bus or systemd's own socket, and by the host's systemctl.
 
-Only answers are read: every local user may send us a signal over the bus. Each function raises
-``NoBusError`` where no bus leads to systemd, and another ``InstallerError`` where that refuses, or does not
-answer in time.
+Only answers are read: every local user may send us a signal over the bus. Whoever asks gets ``NoBusError``
+where no way leads to systemd, and another ``InstallerError`` where that refuses, or does not answer in time.
 """
 
 import os
@@ -10,35 +9,31 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
+from installer.errors import InstallerError, PendingError
+from installer.host.programs import ENVIRONMENT, LateError, Ran, run_in_time
 from installer.host.sockets import connectable
 
 T = TypeVar("T")
 
 SYSTEMD: Final = "org.freedesktop.systemd1"
 LOGIND: Final = "org.freedesktop.login1"
+MANAGER: Final = "org.freedesktop.systemd1.Manager"
 ROOT: Final = "/org/freedesktop/systemd1"
+LOGIND_ROOT: Final = "/org/freedesktop/login1"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
 PRIVATE: Final = "private"  # systemd's own socket: no daemon between, so no Hello
 CONNECT_S: Final = 5.0
-CHECK_S: Final = 0.1
-JOB_POLL_S: Final = 0.01
-WITHDRAW_S: Final = 30.0  # a few questions to a systemd that has no time
 MAX_GREETING_BYTES: Final = 4096
 # What the bus says of a service that is not there; of one that has gone, as systemd at a daemon-reexec.
 ABSENT: Final = frozenset(
     f"org.freedesktop.DBus.Error.{name}" for name in ("NameHasNoOwner", "ServiceUnknown")
 )
 GONE: Final = "org.freedesktop.DBus.Error.NoReply"
-UNKNOWN_OBJECT: Final = "org.freedesktop.DBus.Error.UnknownObject"
 # What jeepney raises where a message is not what its signature says.
 MALFORMED: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
@@ -46,9 +41,10 @@ MALFORMED: Final = (
 )
 MOUNT: Final = "mount the node's /run/dbus into the container (the directory, not the socket)"
 NOT_SYSTEMD: Final = "what answers is not systemd"
-MASKED: Final = "masked"
-RESTART: Final = "RestartUnit"
-REFUSING: Final = ("RefuseManualStop", "RefuseManualStart")
+# What systemctl 252 and 257 say where there is no systemd, or it cannot be reached either.
+UNREACHABLE: Final = ("has not been booted", "connect to bus", "connect to system scope bus")
+# Where it takes a root for a chroot it ignores "restart" and ends well.
+REAL: Final = {"SYSTEMD_IGNORE_CHROOT": "1"}
 
 
 class NoBusError(InstallerError):
@@ -65,108 +61,10 @@ class BusError(Exception):
         self.name = name
 
 
-class UnitState(Struct, frozen=True):
-    """A unit as systemd sees it, in its words.
-
-    ``main_pid`` is in systemd's pid namespace, 0 if none runs; ``job`` is 0 if nothing is being done to it;
-    ``invocation`` is another one after each start; ``result`` is how the last run of a service ended,
-    "success" while it runs well; ``listens`` are the places that a socket unit listens on.
-    """
-
-    load: str
-    active: str
-    sub: str
-    main_pid: int
-    can_reload: bool
-    job: int = 0
-    invocation: str = ""
-    result: str = ""
-    listens: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> "UnitState":
-        """Return the state that the properties of a unit tell."""
-        return cls(
-            load=str(answer["LoadState"]),
-            active=str(answer["ActiveState"]),
-            sub=str(answer["SubState"]),
-            main_pid=int(answer.get("MainPID", 0)),
-            can_reload=bool(answer["CanReload"]),
-            job=int(answer["Job"][0]),
-            invocation=bytes(list(answer["InvocationID"])).hex(),
-            result=str(answer.get("Result", "")),
-            listens=tuple(str(place) for _, place in answer.get("Listen", ())),
-        )
-
-
-class Command(Struct, frozen=True):
-    """One that is run before the service; ``optional`` tells that it may fail."""
-
-    setting: str
-    words: tuple[str, ...]
-    optional: bool
-
-
-class Condition(Struct, frozen=True):
-    """What has to hold; of those with ``either``, which are written with a ``|``, one is enough."""
-
-    setting: str
-    either: bool
-    negated: bool
-    value: str
-
-    def __str__(self) -> str:
-        return f"{self.setting}={'|' * self.either}{'!' * self.negated}{self.value}"
-
-
-class UnitStart(Struct, frozen=True):
-    """How a unit starts its service, as systemd has read it: its program first, variables as written.
-
-    ``needed`` are the environment files that have to be there. ``elsewhere`` tells that the service has a
-    root of its own, in which its programs are looked for. ``refuses`` are the settings for which systemd
-    lets nobody restart it; ``kill_mode`` says what a stop ends besides the service.
-    """
-
-    words: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    environment_files: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    before: tuple[Command, ...] = ()
-    conditions: tuple[Condition, ...] = ()
-    elsewhere: bool = False
-    refuses: tuple[str, ...] = ()
-    kill_mode: str = ""
-    masked: bool = False
-
-    @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> "UnitStart":
-        """Return what the properties of a service say (org.freedesktop.systemd1(5))."""
-        if answer["LoadState"] == MASKED:
-            return cls(masked=True)
-        files = answer["EnvironmentFiles"]
-        return cls(
-            words=tuple(answer["ExecStart"][-1][1]) if answer["ExecStart"] else (),
-            environment=tuple(answer["Environment"]),
-            environment_files=tuple(path for path, _ in files),
-            needed=tuple(path for path, optional in files if not optional),
-            before=tuple(
-                Command(setting, tuple(line[1]), bool(line[2]))
-                for setting in ("ExecCondition", "ExecStartPre")
-                for line in answer.get(setting, ())  # systemd before 243 knows no ExecCondition
-            ),
-            conditions=tuple(
-                Condition(*each[:4]) for name in ("Conditions", "Asserts") for each in answer.get(name, ())
-            ),
-            elsewhere=bool(answer["RootDirectory"] or answer.get("RootImage")),
-            refuses=tuple(name for name in REFUSING if answer.get(name)),
-            kill_mode=str(answer.get("KillMode", "")),
-        )
-
-
 class Bus:
-    """jeepney's connection: a wait ends at ``deadline``; ``check`` is called meanwhile, and may raise."""
+    """jeepney's connection: each wait ends at ``deadline``."""
 
-    def __init__(self, here: Path, *, deadline: float, check: Callable[[], None]) -> None:
+    def __init__(self, here: Path, *, deadline: float) -> None:
         from jeepney.auth import BEGIN, make_auth_external  # type: ignore[import-untyped]  # ships no types
         from jeepney.bus_messages import message_bus  # type: ignore[import-untyped]
         from jeepney.io.blocking import (  # type: ignore[import-untyped]
@@ -174,7 +72,7 @@ class Bus:
             DBusConnectionBase,
         )
 
-        self.deadline, self.check = deadline, check
+        self.deadline = deadline
         # Not DBusConnection's own: that says Hello, for which it waits for ever.
         self._connection = DBusConnection.__new__(DBusConnection)
         DBusConnectionBase.__init__(self._connection, socket.socket(socket.AF_UNIX))
@@ -198,24 +96,19 @@ class Bus:
 
         serial = next(self._connection.outgoing_serial)
         self._connection.send(request, serial=serial)
-        while (left_s := self.deadline - time.monotonic()) > 0:
-            try:
-                message = self._connection.receive(timeout=min(left_s, CHECK_S))
-            except TimeoutError:
-                self.check()
-                continue
-            kind, fields = message.header.message_type, message.header.fields
-            answers = kind in {MessageType.method_return, MessageType.error}
-            if not answers or fields[HeaderFields.reply_serial] != serial:
-                continue
-            if kind is MessageType.error:
-                raise BusError(fields[HeaderFields.error_name], " ".join(map(str, message.body)))
-            return message.body
+        with suppress(TimeoutError):
+            while (left_s := self.deadline - time.monotonic()) > 0:
+                message = self._connection.receive(timeout=left_s)
+                kind, fields = message.header.message_type, message.header.fields
+                answers = kind in {MessageType.method_return, MessageType.error}
+                if not answers or fields[HeaderFields.reply_serial] != serial:
+                    continue
+                if kind is MessageType.error:
+                    raise BusError(fields[HeaderFields.error_name], " ".join(map(str, message.body)))
+                return message.body
         raise TimeoutError("no answer in time")
 
-    def call(
-        self, path: str, method: str, signature: str = "", *arguments: Any, service: str = SYSTEMD
-    ) -> Any:
+    def call(self, path: str, method: str, signature: str, *arguments: Any, service: str = SYSTEMD) -> Any:
         """Call ``interface.Method`` of a service, which is not started for us; return its answer's body."""
         from jeepney import DBusAddress, MessageFlag, new_method_call
 
@@ -225,24 +118,20 @@ class Bus:
         request.header.flags |= MessageFlag.no_auto_start
         return self._answer(request)
 
-    def manager(self, method: str, signature: str, *arguments: Any) -> Any:
-        """Call a method of systemd's manager."""
-        return self.call(ROOT, f"{SYSTEMD}.Manager.{method}", signature, *arguments)
+    def get(self, path: str, interface: str, name: str, service: str = SYSTEMD) -> Any:
+        """Return a property of an object."""
+        return self.call(path, f"{PROPERTIES}.Get", "ss", interface, name, service=service)[0][1]
 
-    def get(self, path: str, name: str, service: str = SYSTEMD) -> Any:
-        """Return the property ``interface.Name`` of an object."""
-        interface, _, member = name.rpartition(".")
-        return self.call(path, f"{PROPERTIES}.Get", "ss", interface, member, service=service)[0][1]
-
-    def unit(self, unit: str) -> dict[str, Any]:
+    def properties(self, unit: str) -> dict[str, Any]:
         """Return all properties of a unit in one question: systemd may be kept busy by others."""
-        found = self.call(path_of(unit), f"{PROPERTIES}.GetAll", "s", "")[0]
-        return {name: value for name, (_, value) in found.items()}
+        answer = self.call(path_of(unit), f"{PROPERTIES}.GetAll", "s", "")[0]
+        return {name: value for name, (_, value) in answer.items()}
 
 
-def _refuse_refused(said: bytes) -> None:
-    if not said.startswith(b"OK "):
-        raise ConnectionRefusedError(f"authentication: {said.decode(errors='replace').strip() or 'closed'}")
+def _refuse_refused(greeting: bytes) -> None:
+    if not greeting.startswith(b"OK "):
+        reason = greeting.decode(errors="replace").strip() or "closed"
+        raise ConnectionRefusedError(f"authentication: {reason}")
 
 
 def path_of(unit: str) -> str:
@@ -253,14 +142,7 @@ def path_of(unit: str) -> str:
     return f"{ROOT}/unit/{escaped}"
 
 
-def ask(
-    buses: Sequence[Path],
-    question: Callable[[Bus], T],
-    *,
-    purpose: str,
-    timeout_s: float,
-    check: Callable[[], None] = lambda: None,
-) -> T:
+def ask(buses: Sequence[Path], question: Callable[[Bus], T], *, purpose: str, timeout_s: float) -> T:
     """Put the question to the first bus that leads to systemd; every failure becomes an InstallerError."""
     failures: list[str] = []
     deadline = time.monotonic() + timeout_s
@@ -268,7 +150,7 @@ def ask(
         try:
             # One that hangs leaves time for the next.
             share_s = min(CONNECT_S, (deadline - time.monotonic()) / 2)
-            bus = Bus(path, deadline=time.monotonic() + share_s, check=check)
+            bus = Bus(path, deadline=time.monotonic() + share_s)
         except (BusError, OSError, *MALFORMED) as error:
             failures.append(f"{path}: {NOT_SYSTEMD if isinstance(error, MALFORMED) else error}")
             continue
@@ -286,10 +168,7 @@ def ask(
 
 def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError:
     if isinstance(error, TimeoutError):
-        return PendingError(
-            f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
-            remedy="see systemctl list-jobs on the node",
-        )
+        return late(purpose, timeout_s)
     if isinstance(error, BusError) and error.name != GONE:
         return InstallerError(f"{purpose} ({error})", remedy="check the unit on the node", code="unit-failed")
     if isinstance(error, MALFORMED):
@@ -299,16 +178,19 @@ def _failure(purpose: str, timeout_s: float, error: Exception) -> InstallerError
     return InstallerError(f"{purpose} ({reason})", remedy=remedy, code="systemd-unreachable")
 
 
-def look(buses: Sequence[Path], unit: str, *, read: Callable[[Mapping[str, Any]], T], timeout_s: float) -> T:
-    """Return what ``read`` makes of the properties of a unit; one that does not exist is "not-found"."""
-    return ask(buses, lambda on: read(on.unit(unit)), purpose=f"look at {unit}", timeout_s=timeout_s)
+def late(purpose: str, timeout_s: float) -> PendingError:
+    """Return that systemd has not done something in time, and may still do it."""
+    return PendingError(
+        f"{purpose} within {timeout_s:g} s (systemd still works on it, or hangs)",
+        remedy="see systemctl list-jobs on the node",
+    )
 
 
 def system_state(buses: Sequence[Path], *, timeout_s: float) -> str:
     """Return systemd's word for the whole node: "running", "degraded", "starting", "stopping" ..."""
 
     def state(on: Bus) -> str:
-        return str(on.get(ROOT, f"{SYSTEMD}.Manager.SystemState"))
+        return str(on.get(ROOT, MANAGER, "SystemState"))
 
     return ask(buses, state, purpose="ask systemd for its state", timeout_s=timeout_s)
 
@@ -320,136 +202,23 @@ def shutdown_prepared(buses: Sequence[Path], *, timeout_s: float) -> bool:
     """
 
     def prepared(on: Bus) -> bool:
-        return bool(on.get("/org/freedesktop/login1", f"{LOGIND}.Manager.PreparingForShutdown", LOGIND))
+        return bool(on.get(LOGIND_ROOT, f"{LOGIND}.Manager", "PreparingForShutdown", LOGIND))
 
     shared = [path for path in buses if path.name != PRIVATE]  # systemd's own socket leads to nobody else
     return ask(shared, prepared, purpose="ask logind for a shutdown", timeout_s=timeout_s)
 
 
-def restart_unit(
-    buses: Sequence[Path],
-    unit: str,
-    *,
-    timeout_s: float,
-    check: Callable[[], None] = lambda: None,
-    withdraw_s: float = WITHDRAW_S,
-) -> None:
-    """Restart a unit and return when its start is done, which is when the service said it is ready.
-
-    systemd's count of recent starts is reset before: a few quick restarts otherwise leave the unit dead.
-    ``check`` is called meanwhile; what it raises ends the wait, as ``timeout_s`` does. For ``withdraw_s`` it
-    is tried then to take back a restart that has not begun.
-
-    Raises:
-        NotBegunError: systemd did not come to it, and will not.
-        PendingError: systemd is still at work on it.
-    """
-    ask(
-        buses,
-        lambda on: _do(on, RESTART, unit, withdraw_s),
-        purpose=f"restart {unit}",
-        timeout_s=timeout_s,
-        check=check,
-    )
-
-
-def reload_unit(buses: Sequence[Path], unit: str, *, timeout_s: float) -> None:
-    """Let a unit reload its config in its own way, and return when that is done."""
-    ask(buses, lambda on: _do(on, "ReloadUnit", unit), purpose=f"reload {unit}", timeout_s=timeout_s)
-
-
-def start_transient(buses: Sequence[Path], unit: str, words: Sequence[str], *, timeout_s: float) -> None:
-    """Have systemd run a command of the host's as a unit of its own, and do not wait for its end."""
-    properties = [
-        ("Description", ("s", "toolkit-installer carries on an undo")),
-        ("CollectMode", ("s", "inactive-or-failed")),
-        ("ExecStart", ("a(sasb)", [(words[0], list(words), False)])),
-    ]
-
-    def start(on: Bus) -> None:
-        on.manager("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", properties, [])
-
-    ask(buses, start, purpose=f"start {unit}", timeout_s=timeout_s)
-
-
-def _do(bus: Bus, method: str, unit: str, withdraw_s: float = 0.0) -> None:
-    """Queue a job for a unit, wait for its end, and look at what has become of the unit."""
-    purpose = f"{method.removesuffix('Unit').lower()} {unit}"
-    before = UnitState.of(bus.unit(unit))
-    if before.load != "loaded":
-        raise InstallerError(
-            f"{purpose} ({before.load})", remedy="name the unit that runs the engine", code="unit-failed"
-        )
-    if method == RESTART:
-        with _unless(f"{SYSTEMD}.NoSuchUnit"):  # a unit at rest is unloaded again at once
-            bus.manager("ResetFailedUnit", "s", unit)
-    began = time.monotonic()
-    job = bus.manager(method, "ss", unit, "replace")[0]
+def run_program(root: Path, words: Sequence[str], *, purpose: str, timeout_s: float) -> Ran:
+    """Run the host's systemctl or systemd-run, in the host's root."""
     try:
-        said = _await_end(bus, unit, job)
-    except (TimeoutError, StoppedError) as error:
-        # systemd answers questions also while others keep it busy, but runs its jobs only when it is idle.
-        waited_s = time.monotonic() - began
-        bus.deadline, bus.check = time.monotonic() + withdraw_s, lambda: None
-        if not (withdraw_s and _withdrawn(bus, job, unit, before)):
-            raise
-        if isinstance(error, StoppedError):
-            raise StoppedBeforeError from error
-        raise NotBegunError(
-            f"{purpose} (systemd has not begun with it within {waited_s:.0f} s)",
-            remedy="wait until systemd is idle (systemctl list-jobs and top on the node), then run again",
-        ) from error
-    state, result = UnitState.of(said), said.get("Result" if method == RESTART else "ReloadResult")
-    if method == RESTART and state.active == "active" and _unchanged(before, state):
-        raise NotBegunError(
-            f"{purpose} (somebody has cancelled it, or asked for something else of the unit)",
-            remedy="see systemctl list-jobs and the journal of systemd on the node, then run again",
-        )
-    if state.active != "active" or result not in {None, "success"}:
+        ran = run_in_time(root, words, timeout_s=timeout_s, environment=ENVIRONMENT | REAL)
+    except LateError as error:
+        raise late(purpose, timeout_s) from error
+    if ran is None or (ran.returncode and any(text in ran.stderr for text in UNREACHABLE)):
+        reason = ran.last_line if ran else f"the host's {words[0]} cannot be run"
+        raise NoBusError(f"reach systemd ({reason})", remedy=MOUNT)
+    if ran.returncode:
         raise InstallerError(
-            f"{purpose} (unit {state.active}/{state.sub}, {result or 'no result'})",
-            remedy=f"see journalctl -u {unit} on the node",
-            code="unit-failed",
+            f"{purpose} ({ran.last_line})", remedy="check the unit on the node", code="unit-failed"
         )
-
-
-def _await_end(bus: Bus, unit: str, job: str) -> dict[str, Any]:
-    """Return the unit as it is when ``job`` is its no more: done, failed, cancelled or replaced.
-
-    A job outlives a daemon-reexec, during which nobody answers.
-    """
-    while True:
-        with _unless(GONE, *ABSENT):
-            if bus.get(path_of(unit), f"{SYSTEMD}.Unit.Job")[1] != job:
-                return bus.unit(unit)
-        bus.check()
-        time.sleep(JOB_POLL_S)
-
-
-def _withdrawn(bus: Bus, job: str, unit: str, before: UnitState) -> bool:
-    """Take a job back that has not begun; tell whether the unit stays as it was ``before``."""
-    now = UnitState.of(bus.unit(unit))
-    if not now.job or not _unchanged(before, now):
-        return False
-    with _unless(UNKNOWN_OBJECT):  # it has just come to its end
-        bus.call(job, f"{SYSTEMD}.Job.Cancel")
-    if _unchanged(before, UnitState.of(bus.unit(unit))):
-        return True
-    # It has begun in this very moment: what is stopped would stay so.
-    bus.manager("StartUnit", "ss", unit, "replace")
-    return False
-
-
-def _unchanged(before: UnitState, now: UnitState) -> bool:
-    """Tell whether nothing was done to a unit, whatever is queued for it."""
-    return replace(now, job=0) == replace(before, job=0)
-
-
-@contextmanager
-def _unless(*names: str) -> Iterator[None]:
-    """Let errors of those names be none."""
-    try:
-        yield
-    except BusError as error:
-        if error.name not in names:
-            raise
+    return ran

@@ -22,7 +22,7 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.limits import each as do_each
+from installer.host.limits import do_each
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.paths import DIRECTORY
 from installer.model.files import Copy, Meta, PayloadFile, Symlink, Text

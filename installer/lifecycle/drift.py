@@ -91,30 +91,25 @@ class Drifted(Struct, frozen=True):
     @classmethod
     def of(cls, plan: Plan, record: Record) -> "Drifted":
         """Return what a plan is about to change of what is ``record``."""
-        pairs = list(zip(plan.steps, plan.why, strict=True))
-        things = {
-            _thing(step): why
-            for step, why in pairs
-            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS
-        }
-        engines = dict.fromkeys(engine for step, _ in pairs if (engine := _reloaded(step)))
+        things: dict[str, str] = {}
+        engines: dict[str, None] = {}
+        removed = []
+        for step, why in zip(plan.steps, plan.why, strict=True):
+            if not isinstance(step, HOUSEKEEPING) and why not in FOLLOWS:
+                things[_name_thing(step)] = why
+            if isinstance(step, Reload) or (isinstance(step, WriteConfig) and _restarts_itself(step.engine)):
+                engines[step.engine] = None
+            if isinstance(step, WriteConfig) and step.before is None:
+                row = record.config(step.path)
+                removed += [step.path] if row is not None and row.original else []
         # One that is to be restarted once it is idle, and one that was to be since the install: no drift.
-        things |= dict.fromkeys(plan.pending.keys(), "it does not serve our runtimes")
-        engines |= dict.fromkeys(plan.pending.keys())
-        things = {thing: why for thing, why in things.items() if thing not in plan.due}
-        made = (step.path for step in plan.steps if isinstance(step, WriteConfig) and step.before is None)
-        removed = (path for path in made if (row := record.config(path)) is not None and row.original)
+        things |= dict.fromkeys(plan.pending, "it does not serve our runtimes")
         return cls(
-            things,
-            tuple(engine for engine in engines if engine not in plan.due),
+            {thing: why for thing, why in things.items() if thing not in plan.due},
+            tuple(name for name in (engines | dict.fromkeys(plan.pending)) if name not in plan.due),
             theirs=THEIRS in plan.why,
             removed=tuple(removed),
         )
-
-    @property
-    def names(self) -> str:
-        """The things, as part of a sentence."""
-        return " and ".join(self.things)
 
     @property
     def told(self) -> str:
@@ -122,18 +117,12 @@ class Drifted(Struct, frozen=True):
         return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
 
 
-def _reloaded(step: Step) -> str:
-    """Return the engine that is restarted or reloaded for a step, or by itself when it sees a write."""
-    match step:
-        case Reload(engine):
-            return engine
-        case WriteConfig(engine) if engine in ENGINES:
-            return engine if ENGINES[engine].reload is ReloadMethod.ITSELF else ""
-        case _:
-            return ""
+def _restarts_itself(engine: str) -> bool:
+    """Tell whether an engine restarts when it sees a write; CDI specifications have no engine."""
+    return engine in ENGINES and ENGINES[engine].reload is ReloadMethod.ITSELF
 
 
-def _thing(step: Step) -> str:
+def _name_thing(step: Step) -> str:
     match step:
         case WriteConfig(_, path):
             return str(path)
@@ -151,26 +140,57 @@ def decide(
     """Return what is done about drift that nobody has asked us to repair; ``clock`` words a moment."""
     if not drifted.things:
         return Decision(Action.NOTHING)
-    if policy is Drift.IGNORE:
-        return Decision(Action.IGNORE, _reported(drifted, "--drift ignore repairs nothing"))
-    if not policy.repairs:
-        return Decision(Action.REPORT, _reported(drifted, "--drift report only tells"))
-    if drifted.theirs:
-        return Decision(Action.REPORT, _taken_over(drifted))
-    if drifted.removed:
-        return Decision(Action.REPORT, _not_ours_alone(drifted.removed))
-    if drifted.engines and not policy.restarts:
-        return Decision(Action.REPORT, _reported(drifted, _reload_needed(drifted.engines)))
+    if (reason := _refuse_repair(policy, drifted)) is not None:
+        return Decision(Action.IGNORE if policy is Drift.IGNORE else Action.REPORT, reason)
     recent = recent_repairs(repairs, now_s)
     counts = {thing: recent.get(thing, ()) for thing in drifted.things}
     worst = max(counts, key=lambda thing: len(counts[thing]))
     times = counts[worst]
+    often = f"{len(times)} repair{'s' if len(times) > 1 else ''}"
     if len(times) >= len(PAUSES_S):
-        return Decision(Action.GIVE_UP, _given_up(worst, times, clock), times[0] + HOUR_S)
+        reason = InstallerError(
+            f"keep {worst} as it was installed (somebody changes it again and again: {often} "
+            f"within an hour, the last at {clock(times[-1])})",
+            remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
+            code="drift-repeats",
+        )
+        return Decision(Action.GIVE_UP, reason, times[0] + HOUR_S)
     until_s = max(((each[-1] + PAUSES_S[len(each)]) for each in counts.values() if each), default=now_s)
     if until_s > now_s:
-        return Decision(Action.WAIT, _waited(worst, times, clock(until_s)), until_s)
+        reason = InstallerError(
+            f"keep {worst} as it was installed (somebody has changed it again after {often})",
+            remedy=f"find who changes it; the next repair is at {clock(until_s)}, or when "
+            f"you run {RECONCILE}",
+            code="drifted",
+        )
+        return Decision(Action.WAIT, reason, until_s)
     return Decision(Action.REPAIR)
+
+
+def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
+    """Return why nothing is repaired without being asked; None where that is not so."""
+    things, remedy = " and ".join(drifted.things), f"run {RECONCILE} at a time of your choice"
+    if policy is Drift.IGNORE:
+        why = f"--drift ignore repairs nothing; {drifted.told}"
+    elif not policy.repairs:
+        why = f"--drift report only tells; {drifted.told}"
+    elif drifted.theirs:
+        why = "what has that place is another installer's"
+        remedy = f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back"
+    elif drifted.removed:  # with ours alone in it the engine would start without all that its owner had there
+        files = " and ".join(map(str, drifted.removed))
+        things, why = "the node", f"somebody has removed {files}, with more in it than our runtimes"
+        remedy = f"put it back; or run {RECONCILE} for one with our runtimes alone"
+    elif drifted.engines and not policy.restarts:
+        specs = [ENGINES[name] for name in drifted.engines]
+        verbs = dict.fromkeys(
+            "reloaded" if spec.reload is ReloadMethod.HUP else "restarted" for spec in specs
+        )
+        titles = " and ".join(spec.title for spec in specs)
+        why = f"{titles} would have to be {' or '.join(verbs)}; {drifted.told}"
+    else:
+        return None
+    return InstallerError(f"repair {things} without being asked ({why})", remedy=remedy, code="drifted")
 
 
 def following(plan: Plan, record: Record) -> Plan | None:
@@ -222,59 +242,3 @@ def retry_s(failures: int) -> float:
 def rest_s(looks: Sequence[float], now_s: float) -> float:
     """Return for how many seconds no change leads to a look; ``looks`` are those that found nothing."""
     return REST_S if sum(now_s - each < LOOKS_WITHIN_S for each in looks) >= LOOKS else 0.0
-
-
-def _reload_needed(engines: Sequence[str]) -> str:
-    verbs = dict.fromkeys(
-        "reloaded" if ENGINES[name].reload is ReloadMethod.HUP else "restarted" for name in engines
-    )
-    titles = " and ".join(ENGINES[name].title for name in engines)
-    return f"{titles} would have to be {' or '.join(verbs)}"
-
-
-def _reported(drifted: Drifted, why: str) -> InstallerError:
-    return InstallerError(
-        f"repair {drifted.names} without being asked ({why}; {drifted.told})",
-        remedy=f"run {RECONCILE} at a time of your choice",
-        code="drifted",
-    )
-
-
-def _taken_over(drifted: Drifted) -> InstallerError:
-    return InstallerError(
-        f"repair {drifted.names} without being asked (what has that place is another installer's)",
-        remedy=f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back",
-        code="drifted",
-    )
-
-
-def _not_ours_alone(paths: Sequence[PurePosixPath]) -> InstallerError:
-    """With ours alone in it the engine's next start would be without all that its owner had there."""
-    files = " and ".join(map(str, paths))
-    return InstallerError(
-        f"repair the node without being asked (somebody has removed {files}, with more in it than our "
-        "runtimes)",
-        remedy=f"put it back; or run {RECONCILE} for one with our runtimes alone",
-        code="drifted",
-    )
-
-
-def _waited(thing: str, times: Sequence[float], then: str) -> InstallerError:
-    return InstallerError(
-        f"keep {thing} as it was installed (somebody has changed it again after {_often(times)})",
-        remedy=f"find who changes it; the next repair is at {then}, or when you run {RECONCILE}",
-        code="drifted",
-    )
-
-
-def _given_up(thing: str, times: Sequence[float], clock: Callable[[float], str]) -> InstallerError:
-    return InstallerError(
-        f"keep {thing} as it was installed (somebody changes it again and again: {_often(times)} "
-        f"within an hour, the last at {clock(times[-1])})",
-        remedy=f"find who does (a bootstrap script? configuration management?), then run {RECONCILE}",
-        code="drift-repeats",
-    )
-
-
-def _often(times: Sequence[float]) -> str:
-    return f"{len(times)} repair{'s' if len(times) > 1 else ''}"

@@ -17,8 +17,8 @@ from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteEr
 from installer.host import units
 from installer.host.events import log
 from installer.host.files import Host
-from installer.host.kubernetes import changed_since, replicas
-from installer.host.locks import Lock, claimed, is_claimed, is_held_pidfile, lock_directory
+from installer.host.kubernetes import replica_made
+from installer.host.locks import Lock, announce_wait, is_awaited, is_held_pidfile, lock_directory
 from installer.host.supervision import BARE, START, command, run
 from installer.model.files import File, Kind, Meta
 from installer.model.options import Options, RestartMode
@@ -30,6 +30,9 @@ SIGN_S: Final = 1.0  # from the stop to the next pod's directory: the kubelet wa
 START_S: Final = 10.0  # and from there to its run; what is left of the pod's grace is enough for an undo
 ENDS_S: Final = 30.0  # an undo ends within 25 s
 POLL_S: Final = 0.05
+UNIT: Final = "toolkit-installer-undo.service"  # carries on the undo of a container that has to end first
+TAKEN_S: Final = 10.0
+REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
 
 
 def await_next_run(host: Host, lock: Lock) -> bool:
@@ -37,15 +40,13 @@ def await_next_run(host: Host, lock: Lock) -> bool:
 
     That takes time only where the kubelet may be making another pod like ours.
     """
-    stopped_s = time.time()
-    until = time.monotonic() + SIGN_S
-    comes = False
-    while not is_claimed(lock):
-        others = replicas(host)
-        if not comes and others is not None and changed_since(host, others, stopped_s - RECENT_S):
+    stopped_s, until, comes = time.time(), time.monotonic() + SIGN_S, False
+    while not is_awaited(lock):
+        made = replica_made(host, stopped_s - RECENT_S)
+        if made and not comes:
             log.info("waiting for the next pod", seconds=START_S, reason="the kubelet makes one like this")
             comes, until = True, time.monotonic() + START_S
-        if others is None or time.monotonic() > until:
+        if made is None or time.monotonic() > until:
             return False
         time.sleep(POLL_S)
     return True
@@ -65,7 +66,7 @@ def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) 
         if _serves(host, options):
             raise
     log.info("waiting for another instance", seconds=ENDS_S)
-    with claimed(host, options.layout.home):
+    with announce_wait(host, options.layout.home):
         return _open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
 
 
@@ -81,11 +82,6 @@ def _serves(host: Host, options: Options) -> bool:
     return any(is_held_pidfile(host.local_path(path)) for path in files)
 
 
-UNIT: Final = "toolkit-installer-undo.service"
-TAKEN_S: Final = 10.0
-REMEDY: Final = "run uninstall on the node, or as a Job: everything is still installed"
-
-
 def handed_over(host: Host, options: Options, record: Record) -> bool:
     """Hand the undo to a unit of systemd's if we are a container of an engine that cannot restart meanwhile.
 
@@ -93,27 +89,18 @@ def handed_over(host: Host, options: Options, record: Record) -> bool:
         UndoIncompleteError: it cannot be handed over; nothing was changed.
     """
     rows = [row for row in record.engines if ENGINES[row.name].finishes_calls]
-    pids = [
-        pid
-        for row in rows
-        if (pid := pid_of_own(host, row.state or ENGINES[row.name].state.usual)) is not None
-    ]
-    if not pids or options.restart_mode is RestartMode.NONE:
+    pids = (pid_of_own(host, row.state or ENGINES[row.name].state.usual) for row in rows)
+    pid = next((pid for pid in pids if pid is not None), None)
+    if pid is None or options.restart_mode is RestartMode.NONE:
         return False
     found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
     if not found:
-        raise UndoIncompleteError(
-            "leave this container to undo (the node has no nsenter)",
-            remedy=REMEDY,
-            code="undo-not-handed-over",
-        )
-    words = (str(found[0]), "-t", str(pids[0]), "-m", "--", *_command(host, options))
+        raise _not_handed_over("leave this container to undo (the node has no nsenter)")
+    words = (str(found[0]), "-t", str(pid), "-m", "--", *_command(host, options))
     try:
         units.start_transient(host, UNIT, words)
     except InstallerError as error:
-        raise UndoIncompleteError(
-            f"hand over the undo ({error.problem})", remedy=REMEDY, code="undo-not-handed-over"
-        ) from error
+        raise _not_handed_over(f"hand over the undo ({error.problem})") from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
     return True
 
@@ -142,9 +129,11 @@ def await_successor(options: Options) -> Exit:
             return Exit.OK
         lock.release()
         time.sleep(POLL_S)
-    raise UndoIncompleteError(
-        f"hand over the undo ({UNIT} does not start)", remedy=REMEDY, code="undo-not-handed-over"
-    )
+    raise _not_handed_over(f"hand over the undo ({UNIT} does not start)")
+
+
+def _not_handed_over(problem: str) -> UndoIncompleteError:
+    return UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over")
 
 
 def ledger_of_predecessor(host: Host, layout: Layout) -> Ledger:

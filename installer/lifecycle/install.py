@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
-from installer.cdi import generate as gpus
+from installer.cdi.generate import stale_withdrawn
 from installer.change.ledger import Ledger
 from installer.change.lost import recover
 from installer.change.observe import probe_install
@@ -20,17 +20,15 @@ from installer.host import signals, supervision
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
-from installer.lifecycle import check as looks
-from installer.lifecycle import handover, watching
-from installer.lifecycle import readiness as ready
-from installer.lifecycle.uninstall import node_stops, open_ledger, opened_by_run, remove_readiness, undoing
-from installer.lifecycle.watching import Watch
-from installer.metrics import snapshot as monitoring
+from installer.lifecycle import handover, readiness
+from installer.lifecycle.check import Work, check_node, conclude_install
+from installer.lifecycle.uninstall import open_ledger, opened_by_run, remove_readiness, undoing
+from installer.lifecycle.watching import Watch, await_stopped
+from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.files import File, Meta
 from installer.model.options import Options, RestartMode, Wish
-from installer.model.record import Record
-from installer.model.steps import Part, Reload
+from installer.model.steps import Part
 from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
 from installer.payload.installed import install_dir_obstacles, refuse_strangers_files
@@ -48,9 +46,13 @@ def install(options: Options) -> Exit:
     host = Host.under(options.host_root, options.mounts)
     _refuse_strangers(host, options)
     with open_ledger(host, options) as ledger:
-        monitoring.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
+        metrics.claim(host, replace(options, metrics_listen=None), ledger)  # nobody stays to answer
         _install(host, options, ledger, patience_s=options.timeout_s)
-        _log_next_step(options, ledger.held)
+        command = "toolkit-installer status"
+        if any(ENGINES[row.name].api is Api.DOCKER for row in ledger.held.engines):
+            name = options.runtime_name
+            command = f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
+        log.info("next step", command=command)
     return Exit.OK
 
 
@@ -75,37 +77,31 @@ def run(wish: Wish) -> Exit:
     opening = partial(Ledger.open, host, options.layout, check=signals.check)
     with open_ledger(host, options, partial(handover.ledger_for_run, host, options, opening)) as ledger:
         if ledger.held.failed is not None:
-            _planned(host, options, ledger)  # what failed before is refused ahead of the first write
+            _plan(host, options, ledger)  # what failed before is refused ahead of the first write
         _claim_files(host, options, ledger)
         pidfile = lock_pidfile(host, options.pid_file)
         try:
             with internal_errors():
                 # Of one that was killed, whose pid may be ours: in a container each is 1.
-                ready.remove(host, options.ready_file)
+                readiness.remove(host, options.ready_file)
                 write_pid(pidfile, options.pid_file)
                 ledger.write(replace(ledger.held, pid_file=options.pid_file))
-                _become(host, wish, ledger, pidfile)
+                _become_supervisor(host, wish, ledger, pidfile)
         except InstallerError:
             with undoing():
                 remove_readiness(host, options, ledger)
             raise
-    return Exit.FAILED
 
 
 def _claim_files(host: Host, options: Options, ledger: Ledger) -> None:
     """Write down what is going to be told, and refuse files of others in its place."""
-    monitoring.claim(host, options, ledger)
+    metrics.claim(host, options, ledger)
     ledger.make_directories(options.pid_file.parent)
-    for published in (options.ready_file, options.state_file):
-        ready.refuse_foreign(host, published)
+    for path in (options.ready_file, options.state_file):
+        readiness.refuse_foreign(host, path)
 
 
-def _become(host: Host, wish: Wish, ledger: Ledger, pidfile: Lock) -> NoReturn:
-    """Become the supervisor.
-
-    Raises:
-        InstallerError: that cannot be.
-    """
+def _become_supervisor(host: Host, wish: Wish, ledger: Ledger, pidfile: Lock) -> NoReturn:
     options = wish.options
     host.replace(options.options_file, File(dumps(wish), Meta(0o600)))
     beside = (options.nri.state, options.nri.lock) if options.serves_nri else ()
@@ -137,10 +133,9 @@ def first_install(options: Options) -> Exit:
     with opened_by_run(host, options, signals.check) as ledger:
         try:
             with internal_errors():
-                plan = _install(host, options, ledger, undo_follows=options.on_exit.undoes)
+                plan = _install(host, options, ledger)
                 installed = True
-                _answer(looks.conclude_install(_work(host, options, ledger), plan))
-                log.info("waiting for a signal")
+                _answer(conclude_install(_work(host, options, ledger), plan))
         except StoppedError:
             ledger.stays = True  # what was made for the pidfile is to be removed by the undo
             raise
@@ -154,10 +149,10 @@ def first_install(options: Options) -> Exit:
 
 
 def check(options: Options, *, asked: bool) -> Exit:
-    """Look at the node, as a child of a ``run`` that waits, and repair what is to be repaired.
+    """Check the node, as a child of a ``run`` that waits, and repair what is to be repaired.
 
     Raises:
-        UndoIncompleteError: it could not look.
+        UndoIncompleteError: it could not be checked.
         StoppedError: a stop has come.
     """
     host = Host.under(options.host_root, options.mounts)
@@ -165,28 +160,28 @@ def check(options: Options, *, asked: bool) -> Exit:
         with undoing(), opened_by_run(host, options, signals.check) as ledger:
             _claim_files(host, options, ledger)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
-            watching.await_stopped(host, options, ledger.held)
-            _answer(looks.check_node(_work(host, options, ledger, asked=asked), asked=asked))
+            await_stopped(host, options, ledger.held)
+            _answer(check_node(_work(host, options, ledger, asked=asked), asked=asked), tells=asked)
     except UndoIncompleteError as error:
         if isinstance(error.__cause__, StoppedError):
             raise error.__cause__ from None
         raise
-    if asked:
-        log.info("waiting for a signal")
     return Exit.OK
 
 
-def _answer(watch: Watch) -> None:
+def _answer(watch: Watch, *, tells: bool = True) -> None:
     supervision.answer(watch.before, watch.due_s, watch.rest_s, watch.places)
+    if tells:
+        log.info("waiting for a signal")
 
 
-def _planned(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0) -> Plan:
+def _plan(host: Host, options: Options, ledger: Ledger, patience_s: float = 0.0) -> Plan:
     """Return what is to be done.
 
     Raises:
         InstallerError: it could not end well.
     """
-    with gpus.stale_withdrawn(host, options, ledger):
+    with stale_withdrawn(host, options, ledger):
         facts = probe_install(host, options, ledger.held, patience_s)
         trials = Trials(host, facts.contents)
         plan = plan_install(facts, options, trials)
@@ -195,76 +190,33 @@ def _planned(host: Host, options: Options, ledger: Ledger, patience_s: float = 0
         return plan
 
 
-def _install(
-    host: Host, options: Options, ledger: Ledger, *, undo_follows: bool = False, patience_s: float = 0.0
-) -> Plan:
+def _install(host: Host, options: Options, ledger: Ledger, *, patience_s: float = 0.0) -> Plan:
+    """Install; ``patience_s`` is for engines that are to be idle first."""
     recover(host, options, ledger)
     until_s = time.monotonic() + patience_s
-    plan = _planned(host, options, ledger, options.timeout_s)
+    plan = _plan(host, options, ledger, options.timeout_s)
     while plan.pending and time.monotonic() < until_s:
         signals.check()
         time.sleep(IDLE_POLL_S)
-        plan = _planned(host, options, ledger)
+        plan = _plan(host, options, ledger)
     _log_found(plan)
     before = ledger.held.nri
     try:
-        _carry_out(host, options, ledger, plan, undo_follows=undo_follows)
+        _carry_out(host, options, ledger, plan)
     except NotIdleError:  # since it was asked; what was written is taken back
-        return _install(host, options, ledger, undo_follows=undo_follows)
+        return _install(host, options, ledger)
     if before is not None and before != ledger.held.nri:  # nobody looks there any more
         plugin_state.remove(host, options.nri.at(before))
     _log_done(plan)
-    monitoring.installed(host, options, ledger, plan)
+    metrics.publish_success(host, options, ledger, plan)
     return plan
-
-
-def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan, *, undo_follows: bool) -> None:
-    signals.check()
-    if any(isinstance(step, Reload) for step in plan.steps):
-        ready.remove(host, options.ready_file)
-    if plan.steps or plan.final != ledger.held:
-        context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
-        with gpus.stale_withdrawn(host, options, ledger):
-            apply(context, plan, signals.check, undo_follows=undo_follows)
-    else:
-        ledger.save(plan.backups)  # a copy that somebody has removed or changed since
-
-
-def _publish(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
-    if not plan.unproven:
-        ready.publish(host, options.ready_file, ledger.held)
-
-
-def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> looks.Work:
-    """Return what a look may do to the node: one that somebody ``asked`` for leaves no restart."""
-    if asked and options.restart_mode is RestartMode.WHEN_IDLE:
-        options = replace(options, restart_mode=RestartMode.AUTO)
-
-    def plan() -> Plan:
-        recover(host, options, ledger)
-        return _planned(host, options, ledger)
-
-    return looks.Work(
-        host,
-        options,
-        held=lambda: ledger.held,
-        plan=plan,
-        carry_out=partial(_carry_out, host, options, ledger, undo_follows=options.on_exit.undoes),
-        publish=partial(_publish, host, options, ledger),
-        withdraw=partial(ready.remove, host, options.ready_file),
-        withdraw_stale=partial(gpus.withdraw_stale, host, options, ledger),
-        looked=partial(monitoring.installed, host, options, ledger),
-        failed=partial(monitoring.failed, host, options, ledger),
-        node_stops=partial(node_stops, host),
-    )
 
 
 def _log_found(plan: Plan) -> None:
     for engine in plan.engines.values():
         version = ".".join(map(str, engine.version or ())) or "unknown"
-        log.info(
-            "engine found", engine=engine.name, version=version, unit=engine.unit, config=str(engine.config)
-        )
+        config = str(engine.config)
+        log.info("engine found", engine=engine.name, version=version, unit=engine.unit, config=config)
     for note in plan.notes:
         log.info("install note", note=note)
 
@@ -280,10 +232,26 @@ def _log_done(plan: Plan) -> None:
         log.warning("not proven", engines=unasked, reason="they have not said that they serve our runtimes")
 
 
-def _log_next_step(options: Options, record: Record) -> None:
-    """Log the command that shows that it works."""
-    command = "toolkit-installer status"
-    if any(ENGINES[engine.name].api is Api.DOCKER for engine in record.engines):
-        name = options.runtime_name
-        command = f"docker run --rm --runtime={name} --env NVIDIA_VISIBLE_DEVICES=all ubuntu nvidia-smi"
-    log.info("next step", command=command)
+def _carry_out(host: Host, options: Options, ledger: Ledger, plan: Plan) -> None:
+    signals.check()
+    if plan.reloaded:
+        readiness.remove(host, options.ready_file)
+    if plan.steps or plan.final != ledger.held:
+        context = Context(host, options.layout, ledger, options.timeout_s, restart_mode=options.restart_mode)
+        undo_follows = supervision.run().pid > 0 and options.on_exit.undoes
+        with stale_withdrawn(host, options, ledger):
+            apply(context, plan, signals.check, undo_follows=undo_follows)
+    else:
+        ledger.save(plan.backups)  # a copy that somebody has removed or changed since
+
+
+def _work(host: Host, options: Options, ledger: Ledger, *, asked: bool = False) -> Work:
+    """Return what a check may do to the node: one that somebody ``asked`` for leaves no restart."""
+    if asked and options.restart_mode is RestartMode.WHEN_IDLE:
+        options = replace(options, restart_mode=RestartMode.AUTO)
+
+    def plan() -> Plan:
+        recover(host, options, ledger)
+        return _plan(host, options, ledger)
+
+    return Work(host, options, ledger, plan, partial(_carry_out, host, options, ledger))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from installer.change.ledger import is_lost, ledger_lost, read_record
 from installer.change.lost import elsewhere, left_behind, lost_specification
+from installer.change.published import is_foreign
 from installer.config_text import Edit, unheld
 from installer.engines.config_edits import relocated, text_of
 from installer.engines.dependencies import crowded, mounted
@@ -20,7 +21,6 @@ from installer.host.files import NOEXEC, Host
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
 from installer.lifecycle.readiness import LastCheck
-from installer.metrics.publish import is_foreign
 from installer.model.files import Kind
 from installer.model.options import GPU_KIND, Options
 from installer.model.paths import VERSIONS, Layout, cdi_hook
@@ -46,6 +46,7 @@ THEIRS: Final = (
     "start it, install takes the node over again"
 )
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
+CUT_SHORT: Final = "left between two texts by what was cut short, and edited by somebody else since"
 LAST_CHECK: Final = "last look"
 RECONCILE: Final = "toolkit-installer reconcile"
 
@@ -58,7 +59,7 @@ class Line(Struct, frozen=True):
 
     what: str
     state: str
-    good: bool
+    good: bool = False
     later: bool = False
 
 
@@ -106,23 +107,21 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     if record.toolkit is not None:
         yield from _toolkit(host, layout, record, record.toolkit, deep=deep)
     elif is_foreign_toolkit(host, layout):
-        yield Line(str(layout.toolkit), THEIRS, good=False)
+        yield Line(str(layout.toolkit), THEIRS)
     if unclaimed := host.names(layout.unclaimed):
         state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
         yield Line(str(layout.unclaimed), state, good=True)
     written = (row.path.parent for row in record.configs if row.written)
     places = dict.fromkeys((layout.install_dir, *written))
-    yield from (
-        Line(str(path), READ_ONLY, good=False, later=True) for path in places if is_read_only(host, path)
-    )
+    yield from (Line(str(path), READ_ONLY, later=True) for path in places if is_read_only(host, path))
     for path in (path for path in record.published if is_foreign(host, path)):
         yield Line(str(path), "not from us: it is not written; move it away", good=True)
     if NOEXEC in mounted(host, layout.toolkit):
-        yield Line(str(layout.toolkit), NOT_STARTED, good=False)
+        yield Line(str(layout.toolkit), NOT_STARTED)
     for path in crowded(host, record.served):
-        yield Line(str(path), CROWDED, good=False)
+        yield Line(str(path), CROWDED)
     for path, _, flaw in list_exposed(host, layout, record):
-        yield Line(str(path), f"{flaw}: {REPAIR}", good=False)
+        yield Line(str(path), f"{flaw}: {REPAIR}")
     yield from _config_lines(host, layout, record, ignores=ignores)
     if record.cdi is not None:
         yield Line(
@@ -140,34 +139,31 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
 def _toolkit(
     host: Host, layout: Layout, record: Record, toolkit: ToolkitRow, *, deep: bool
 ) -> Iterator[Line]:
-    state = _link(host, layout, toolkit)
-    yield Line(str(layout.toolkit), state or f"toolkit {toolkit.version}", good=not state)
+    flaw = _link_flaw(host, layout, toolkit)
+    yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
     yield from (Line(*each) for each in describe_in_place(host, toolkit))
     damaged = dict(find_damage(host, layout, toolkit, deep=deep))
     runtime = cdi_hook(layout) if record.cdi else layout.toolkit / "nvidia-container-runtime"
-    if not (state or host.exists(runtime)):  # a link that is as installed may lead to nothing
+    if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing
         damaged.setdefault(runtime.name, "missing")
-    for name, flaw in damaged.items():
-        yield Line(str(layout.toolkit / name), f"{flaw}: {REPAIR}", good=False)
+    for name, damage in damaged.items():
+        yield Line(str(layout.toolkit / name), f"{damage}: {REPAIR}")
     file = host.read(layout.config)
     if file is not None:
         for key in edited_keys(toolkit.rendered, text_of(file, layout.config), name=str(layout.config)):
             yield Line(str(layout.config), f"{key} edited by an administrator", good=True)
 
 
-def _link(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
+def _link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
     """Return what is wrong with the link that leads to the toolkit; "" where nothing is."""
     target = host.link_target(layout.toolkit)
     if target == f"{VERSIONS}{toolkit.version}":
-        return (
-            ""
-            if host.exists(layout.version(toolkit.version))
-            else f"leads to {target}, which is gone: {REPAIR}"
-        )
+        there = host.exists(layout.version(toolkit.version))
+        return "" if there else f"leads to {target}, which is gone"
     if target is not None:
-        return f"not ours: somebody has it lead to {target}: {REPAIR}"
+        return f"not ours: somebody has it lead to {target}"
     there = host.kind(layout.toolkit, last=False) is not Kind.ABSENT
-    return f"not ours: somebody has put something else there: {REPAIR}" if there else f"missing: {REPAIR}"
+    return "not ours: somebody has put something else there" if there else "missing"
 
 
 def _config_lines(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
@@ -183,61 +179,58 @@ def _config_lines(host: Host, layout: Layout, record: Record, *, ignores: bool) 
                 fatal, lacks[row.engine], in_force[row.engine], refused = lacking(host, engine, record)
             if fatal:
                 state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
-                yield Line(row.engine, state, good=False, later=True)
+                yield Line(row.engine, state, later=True)
             for lack in lacks[row.engine]:
                 state = f"drifted: {lack} in its configs: {refused or REPAIR}"
-                yield Line(row.engine, state, good=False, later=ignores)
+                yield Line(row.engine, state, later=ignores)
         known = in_force.get(row.engine, lambda _: False)
-        line = _config_line(host, layout, row, known, finished=record.finished)
-        told = line.good and lacks.get(row.engine)
-        line = replace(line, later=ignores and not line.good and row.engine in engines)
-        yield replace(line, state=line.state.removesuffix(IN_FORCE)) if told else line
+        kept = "" if lacks.get(row.engine) else IN_FORCE
+        try:
+            state, good = _judge_config(host, layout, row, known, kept, finished=record.finished)
+        except InstallerError as error:
+            state, good = error.problem, False
+        yield Line(str(row.path), state, good, later=ignores and not good and row.engine in engines)
 
 
-def _config_line(
-    host: Host, layout: Layout, row: ConfigRow, in_force: Callable[[Edit], bool], *, finished: bool
-) -> Line:
-    try:
-        file = host.read(row.path)
-        if file is None and row.original is None and not finished:
-            return Line(str(row.path), BEFORE, good=False)
-        if file is None:
-            moved = bool(row.edits) and all(map(in_force, row.edits))
-            return Line(str(row.path), f"removed by somebody else{IN_FORCE if moved else ''}", good=moved)
-        ours = file.digest in row.ours
-        if (ours or row.syntax) and row.original and is_lost(host, layout, row):
-            copy = layout.backups / row.original.digest
-            remedy = REPAIR if row.syntax else "put back by hand what stood there before, then uninstall"
-            return Line(str(row.path), f"its saved copy {copy} is missing or damaged: {remedy}", good=False)
-        if ours:
-            return Line(str(row.path), "as we wrote it", good=True)
-        if row.syntax is None:
-            return Line(str(row.path), "replaced by somebody else", good=False)
-        edits = relocated(row, file)
-        gone = unheld(text_of(file, row.path), edits, row.syntax, name=str(row.path))
-        lost = [edit for edit in gone if not in_force(edit)]
-    except InstallerError as error:
-        return Line(str(row.path), error.problem, good=False)
-    if not finished and row.original and file.digest == row.original.digest:
-        return Line(str(row.path), BEFORE, good=False)
-    if not finished:  # nobody knows which of them we have taken out ourselves
-        state = "left between two texts by what was cut short, and edited by somebody else since"
-        return Line(str(row.path), state, good=False)
-    if lost:
+def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine and of the install
+    host: Host, layout: Layout, row: ConfigRow, in_force: Callable[[Edit], bool], kept: str, *, finished: bool
+) -> tuple[str, bool]:
+    """Return how a config is, and whether that is good; ``kept`` is said where our keys are in force."""
+    file = host.read(row.path)
+    if file is None:
+        if row.original is None and not finished:
+            return BEFORE, False
+        moved = bool(row.edits) and all(map(in_force, row.edits))
+        return f"removed by somebody else{kept if moved else ''}", moved
+    ours = file.digest in row.ours
+    if (ours or row.syntax) and row.original and is_lost(host, layout, row):
+        copy = layout.backups / row.original.digest
+        remedy = REPAIR if row.syntax else "put back by hand what stood there before, then uninstall"
+        return f"its saved copy {copy} is missing or damaged: {remedy}", False
+    if ours:
+        return "as we wrote it", True
+    if row.syntax is None:
+        return "replaced by somebody else", False
+    edits = relocated(row, file)
+    gone = unheld(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+    if not finished:  # nobody knows which of the edits we have taken out ourselves
+        untouched = row.original and file.digest == row.original.digest
+        return BEFORE if untouched else CUT_SHORT, False
+    if lost := [edit for edit in gone if not in_force(edit)]:
         keys = ", ".join(dict.fromkeys(".".join(edit.key) for edit in lost))
-        return Line(str(row.path), f"drifted: {keys} changed by somebody else", good=False)
-    return Line(str(row.path), f"edited by somebody else{IN_FORCE if row.edits else ''}", good=True)
+        return f"drifted: {keys} changed by somebody else", False
+    return f"edited by somebody else{kept if row.edits else ''}", True
 
 
 def _without_ledger(host: Host, options: Options) -> Iterator[Line]:
     """Yield what is left of an installation without its ledger, and the configs that name our toolkit."""
     if ledger_lost(host, options.layout):
         state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
-        yield Line(str(options.layout.ledger), state, good=False)
+        yield Line(str(options.layout.ledger), state)
     row = lost_specification(host, options.layout)
     state = f"names {options.layout.toolkit}, but there is no ledger: install or uninstall puts it right"
     for path in (*left_behind(host, options), *((row.path,) if row else ())):
-        yield Line(str(path), state, good=False)
+        yield Line(str(path), state)
 
 
 def check_lines(seen: LastCheck | None) -> Iterator[Line]:
@@ -249,18 +242,18 @@ def check_lines(seen: LastCheck | None) -> Iterator[Line]:
         yield Line(LAST_CHECK, state, good=True)
         return
     if seen.problem:
-        yield Line(LAST_CHECK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}", good=False)
+        yield Line(LAST_CHECK, f"{seen.time}: cannot {seen.problem}; {seen.remedy}")
     serves = "takes devices by CDI" if seen.by_cdi else "serves our runtimes"
     for engine in seen.engines:
         if engine.serves:
             yield Line(engine.name, f"{serves}, since {engine.since}", good=True)
         elif engine.serves is not None:
             state = f"did not serve our runtimes at the last look ({engine.differs}), since {engine.since}"
-            yield Line(engine.name, f"{state}: {RECONCILE}", good=False)
+            yield Line(engine.name, f"{state}: {RECONCILE}")
         if engine.refusal is not None:
-            yield Line(engine.name, str(engine.refusal), good=False, later=True)
+            yield Line(engine.name, str(engine.refusal), later=True)
     if seen.generation is not None:
-        yield Line(GPU_KIND, str(seen.generation), good=False, later=True)
+        yield Line(GPU_KIND, str(seen.generation), later=True)
     if seen.doing:
         yield Line("repair", f"under way since {seen.time}: {', '.join(seen.doing)}", good=True)
 
@@ -270,18 +263,18 @@ def last_act(record: Record) -> Iterator[Line]:
     nothing = replace(record, failed=None).empty
     if record.published and nothing:
         what = ", ".join(map(str, record.published))
-        yield Line(what, "told of an install that failed; nothing is installed", good=False)
+        yield Line(what, "told of an install that failed; nothing is installed")
     # What is told of an install that failed holds nothing of the node.
     rolled_back = nothing and (record.failed is not None or bool(record.published))
     if not record.finished and not rolled_back:
         state = "the last install or undo failed or was cut short; run install or uninstall again"
-        yield Line("unfinished", state, good=False)
+        yield Line("unfinished", state)
     if record.left and record.finished:
         state = f"did not give everything back ({record.left}): run uninstall again, or install"
-        yield Line("last undo", state, good=False)
+        yield Line("last undo", state)
     if record.failed is not None:
         state = f"failed and is not tried again as it is: {record.failed.problem}"
-        yield Line("last plan", state, good=False)
+        yield Line("last plan", state)
 
 
 def not_proven(host: Host, pid_file: PurePosixPath, record: Record | None, seen: LastCheck | None) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from msgspec import Struct, field
@@ -13,7 +13,7 @@ from installer.change import ledger
 from installer.engines import ENGINES
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, told_by_root
-from installer.host.kernel import boot_id, runs
+from installer.host.kernel import boot_id
 from installer.host.locks import is_held_pidfile
 from installer.host.supervision import own_pid
 from installer.model.files import File, Kind
@@ -67,10 +67,10 @@ def _is_ours(host: Host, path: PurePosixPath) -> bool:
 def is_ready(host: Host, path: PurePosixPath, pid_file: PurePosixPath) -> bool:
     """Tell whether readiness was published in this boot, by the process that holds the pidfile."""
     said = told_by_root(host, path, Ready)
-    held = host.read(pid_file) if is_held_pidfile(host.local_path(pid_file)) else None
-    if held is None or said is None or said.boot_id != boot_id():
+    if said is None or said.boot_id != boot_id() or not is_held_pidfile(host.local_path(pid_file)):
         return False
-    return held.content.strip() == str(said.pid).encode()
+    held = host.read(pid_file)
+    return held is not None and held.content.strip() == str(said.pid).encode()
 
 
 class EngineCheck(Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +140,7 @@ class LastCheck(Struct, frozen=True, forbid_unknown_fields=True, tag_field="vers
     @property
     def current(self) -> bool:
         """Whether the process that has looked still waits, in this boot."""
-        return self.boot_id == boot_id() and runs(self.pid)
+        return self.boot_id == boot_id() and Path(f"/proc/{self.pid}").exists()
 
     @property
     def error(self) -> InstallerError | None:

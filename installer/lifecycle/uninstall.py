@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final, TypeAlias
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.adopted import adoption, left_alone
@@ -29,9 +30,8 @@ from installer.host.locks import remove_pidfile
 from installer.host.supervision import HANDED_OVER
 from installer.host.trees import remove_staged
 from installer.host.units import buses
-from installer.lifecycle import handover
-from installer.lifecycle import readiness as ready
-from installer.metrics import snapshot as monitoring
+from installer.lifecycle import handover, readiness
+from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
 from installer.model.facts import Facts, names_of
 from installer.model.files import File, Meta
@@ -51,8 +51,6 @@ INIT_NAME: Final = PurePosixPath("/proc/1/comm")
 SWEEP_S: Final = 60.0
 HURRIED_S: Final = 15.0
 REMOVE: Final = {Api.DOCKER: trial_containers.remove_containers, Api.CRI: trial_containers.remove_pods}
-
-Made: TypeAlias = tuple[str, str, str, str]  # an engine, its socket and unit, the name of what it made
 
 
 def uninstall(options: Options) -> Exit:
@@ -109,13 +107,13 @@ def undo(host: Host, options: Options, ledger: Ledger, *, within_s: float = inf)
     until_s, hurried = time.monotonic() + within_s, within_s < inf
     with undoing():
         remove_readiness(host, options, ledger)
-        monitoring.withdraw(host, options, ledger)
+        metrics.withdraw(host, options, ledger)
         recover(host, options, ledger)
         facts = probe_undo(host, options, ledger.held, awaits_s=PROBE_S if hurried else inf)
         if remove_made(host, options.layout, hurried=hurried):
             facts = probe_undo(host, options, ledger.held, awaits_s=0.0 if hurried else inf)
-        if facts.running and options.in_use.waits:
-            facts = _awaited(host, options, ledger, facts, until_s)
+        if facts.containers.running and options.in_use.waits:
+            facts = _await_containers(host, options, ledger, facts, until_s)
         plan = plan_undo(facts, options, Trials(host, facts.contents))
         for note in plan.notes:
             log.warning("undo note", note=note)
@@ -154,9 +152,9 @@ def undoing() -> Iterator[None]:
 def open_ledger(
     host: Host, options: Options, opening: Callable[[], Ledger] | None = None
 ) -> Iterator[Ledger]:
-    """Open the ledger, and tell monitoring where the block fails."""
+    """Open the ledger, and tell metrics where the block fails."""
     opening = opening or partial(Ledger.open, host, options.layout, check=signals.check)
-    with opened(opening) as ledger, monitoring.failures_told(host, options, ledger):
+    with opened(opening) as ledger, metrics.counting_failures(host, options, ledger):
         yield ledger
 
 
@@ -166,14 +164,16 @@ def opened_by_run(host: Host, options: Options, check: Callable[[], None]) -> Ab
     return open_ledger(host, options, opening)
 
 
-def _awaited(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
+def _await_containers(host: Host, options: Options, ledger: Ledger, facts: Facts, until_s: float) -> Facts:
     """Return what is found when the containers on our runtimes are gone, or have had their time.
 
     That ends early enough for a reload ``until_s``.
     """
     seconds = max(0.0, min(IN_USE_S, until_s - time.monotonic() - RELOAD_S))
     log.info(
-        "waiting for containers", containers=[each.name for each in facts.running], seconds=round(seconds, 1)
+        "waiting for containers",
+        containers=[each.name for each in facts.containers.running],
+        seconds=round(seconds, 1),
     )
     deadline = time.monotonic() + seconds
     restarts = options.restart_mode is not RestartMode.NONE
@@ -190,9 +190,9 @@ def remove_readiness(host: Host, options: Options, ledger: Ledger) -> None:
     """Remove readiness file and pidfile, also those of a killed run; the ledger's lock keeps others out."""
     pid_files = {options.pid_file, ledger.held.pid_file or options.pid_file}
     for each in (replace(options, pid_file=pid_file) for pid_file in pid_files):
-        ready.remove(host, each.ready_file)
+        readiness.remove(host, each.ready_file)
         remove_pidfile(host, each.pid_file)
-        ready.remove(host, each.state_file)
+        readiness.remove(host, each.state_file)
         host.remove(each.options_file)
         for published in (each.ready_file, each.state_file, each.options_file):
             host.sweep(published)
@@ -256,13 +256,22 @@ def node_stops(host: Host) -> bool:
         return False
 
 
+class Made(Struct, frozen=True, array_like=True):
+    """What ``verify`` has made of an engine: a container or a pod, by its name."""
+
+    engine: str
+    socket: PurePosixPath
+    unit: str
+    name: str
+
+
 @contextmanager
 def written_down(host: Host, layout: Layout, made: Made) -> Iterator[None]:
     """Keep written down what is made during the block; where that fails it may be there still."""
-    before = _made(host, layout)
-    _write(host, layout, [*before, made])
+    before = _read_made(host, layout)
+    _write_made(host, layout, [*before, made])
     yield
-    _write(host, layout, before)
+    _write_made(host, layout, before)
 
 
 def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
@@ -270,40 +279,41 @@ def remove_made(host: Host, layout: Layout, *, hurried: bool = False) -> bool:
 
     What cannot be removed is left to the next time: also of an engine that its owner has stopped.
     """
-    made, left, removed = _made(host, layout), list[Made](), False
+    made, left, removed = _read_made(host, layout), list[Made](), False
     deadline = time.monotonic() + (HURRIED_S if hurried else SWEEP_S)
     for each in made:
         try:
-            removed = _remove(host, each, timeout_s=max(1.0, deadline - time.monotonic())) or removed
+            found = _remove_one(host, each, timeout_s=max(1.0, deadline - time.monotonic()))
         except InstallerError as error:
-            log.warning("verify leftover not removed", engine=each[0], name=each[-1], error=error)
+            log.warning("verify leftover not removed", engine=each.engine, name=each.name, error=error)
             left.append(each)
+            continue
+        removed = removed or bool(found)
+        for what in found:
+            log.info("verify leftover removed", engine=each.engine, what=what, name=each.name)
     if left != made:
-        _write(host, layout, left)
+        _write_made(host, layout, left)
     return removed
 
 
-def _remove(host: Host, made: Made, *, timeout_s: float) -> bool:
-    engine, socket, unit, name = made
-    path, row = PurePosixPath(socket), ENGINES[engine]
-    if not host.exists(path) or is_held(host, row, path, unit):
+def _remove_one(host: Host, made: Made, *, timeout_s: float) -> list[str]:
+    spec = ENGINES[made.engine]
+    if not host.exists(made.socket) or is_held(host, spec, made.socket, made.unit):
         raise InstallerError(
-            f"reach {row.title} on {path} (it does not run)",
-            remedy=f"start it, and remove {name} by hand",
+            f"reach {spec.title} on {made.socket} (it does not run)",
+            remedy=f"start it, and remove {made.name} by hand",
             code="engine-not-answering",
         )
-    found = REMOVE[row.api](host.local_path(path), name, timeout_s=timeout_s)
-    for what in found:
-        log.info("verify leftover removed", engine=engine, what=what, name=name)
-    return bool(found)
+    return REMOVE[spec.api](host.local_path(made.socket), made.name, timeout_s=timeout_s)
 
 
-def _made(host: Host, layout: Layout) -> list[Made]:
+def _read_made(host: Host, layout: Layout) -> list[Made]:
     found = told_by_root(host, layout.made, dict[str, list[Made]]) or {}  # damaged: nothing is known
-    return [each for each in found.get("made", ()) if each[0] in ENGINES and each[-1].startswith(f"{MARK}-")]
+    made = found.get("made", ())
+    return [each for each in made if each.engine in ENGINES and each.name.startswith(f"{MARK}-")]
 
 
-def _write(host: Host, layout: Layout, made: list[Made]) -> None:
+def _write_made(host: Host, layout: Layout, made: list[Made]) -> None:
     if made:
         host.replace(layout.made, File(dumps({"made": made}), Meta(0o600)))
     elif host.exists(layout.made):

@@ -68,12 +68,6 @@ def places(host: Host, options: Options, record: Record, seen: LastCheck) -> tup
     return tuple(dict.fromkeys((*found, *signs(host, options, record), *map(str, below))))
 
 
-def moment(host: Host, options: Options, record: Record) -> str:
-    """Return what is another one as soon as a device has come or gone, also one that is as before by now."""
-    patterns = (place for place in gpus.watched(host, options, record) if place.endswith("*"))
-    return signature(tuple(dict.fromkeys(place.rpartition("/")[0] for place in patterns)))
-
-
 def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     """Return the file systems that we write to, as they are watched after a look that failed.
 
@@ -86,11 +80,6 @@ def rooms(host: Host, options: Options, record: Record) -> tuple[str, ...]:
     )
     found = (next(each for each in path.parents if host.exists(each)) for path in paths)
     return tuple(dict.fromkeys(f"{ROOM}{host.local_path(each)}" for each in found))
-
-
-def engine_places(host: Host, options: Options, record: Record, seen: LastCheck) -> tuple[str, ...]:
-    """Return what is not the same any more once an engine was restarted."""
-    return (*signs(host, options, record), *processes(seen))
 
 
 def processes(seen: LastCheck) -> tuple[str, ...]:
@@ -126,7 +115,7 @@ def process_of(host: Host, engine: EngineState) -> str:
     if engine.pid:
         return f"/proc/{engine.pid}"
     with suppress(InstallerError):  # it is in another pid namespace, and perhaps the host's /proc is mounted
-        if pid := units.state(host, engine.unit).main_pid:
+        if pid := units.read(host, engine.unit).main_pid:
             return str(host.local_path(PurePosixPath(f"/proc/{pid}")))
     return ""
 
@@ -165,5 +154,5 @@ def _of_rows(layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, bo
 def _config_directories(name: str, config: PurePosixPath | None) -> Iterable[PurePosixPath]:
     engine = ENGINES[name]
     own = config or engine.config
-    directories = (own.parent, own.parent / "conf.d", engine.drop_in_dir)
+    directories = (own.parent, own.parent / "conf.d", engine.drop_ins.directory)
     return dict.fromkeys(each for each in directories if each is not None)

@@ -3,26 +3,24 @@
 One connection at a time, each with a deadline: who asks can hold up nobody but others who ask.
 """
 
-import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from socketserver import BaseServer
-from threading import Timer
 from typing import Final
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Metric, MetricsHandler
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from installer.errors import InstallerError, Option, Remedy
+from installer.errors import Exit, InstallerError, Option, Remedy
+from installer.host import signals, supervision
 from installer.host.files import Host
-from installer.host.sockets import FOR_ALL, connectable, is_abandoned
-from installer.model.options import Listen
+from installer.host.sockets import Listener, ended_after, is_abandoned, listen_tcp, listen_unix
+from installer.metrics.snapshot import warned
+from installer.model.options import Listen, Options
 
-BACKLOG: Final = 16
 LOOK_S: Final = 1.0
 AT_MOST_S: Final = 1.0
 
@@ -48,6 +46,17 @@ class _Handler(MetricsHandler):
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
 
 
+def serve_beside(options: Options) -> Exit:
+    """Answer who asks for metrics, as a child of ``run``, until told to stop."""
+    assert options.metrics_listen is not None  # noqa: S101 - else nobody has started us
+    if not supervision.end_with_run():
+        return Exit.OK
+    host = Host.under(options.host_root, options.mounts)
+    with warned():
+        serve(host, options.metrics_listen, options.layout.answer, lambda: not signals.stop_requested())
+    return Exit.OK if signals.stop_requested() else Exit.FAILED
+
+
 def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[], bool]) -> None:
     """Answer who asks on ``where`` with the file ``answer`` as long as it ``goes_on``.
 
@@ -64,54 +73,28 @@ def serve(host: Host, where: Listen, answer: PurePosixPath, goes_on: Callable[[]
             while goes_on() and (where.path is None or host.exists(where.path)):
                 with suppress(OSError):  # nobody has asked, or whoever has is gone
                     connection, peer = listener.accept()
-                    timer = Timer(AT_MOST_S, _end, [connection])
-                    with connection:
-                        timer.start()
+                    with connection, ended_after(connection, AT_MOST_S):
                         server.finish_request(connection, peer)
-                    timer.cancel()
     if where.path is not None:
         host.remove(where.path)
 
 
-def _end(connection: socket.socket) -> None:
-    """End a connection that takes too long: each wait of the handler ends then."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def bind(host: Host, where: Listen) -> socket.socket:
+def bind(host: Host, where: Listen) -> Listener:
     """Return a socket that listens.
 
     Raises:
         InstallerError: there can be none.
     """
     try:
-        return _listener(host, where)
+        if where.path is None:
+            return listen_tcp(where.address, where.port)
+        local = host.local_path(where.path, last=False)
+        if is_abandoned(local):
+            host.remove(where.path)
+        return listen_unix(local)
     except OSError as error:
         raise InstallerError(
             f"listen on {where} ({(error.strerror or str(error)).lower()})",
             remedy=Remedy("free it, or choose another address with ", Option("metrics-listen")),
             code="name-taken",
         ) from error
-
-
-def _listener(host: Host, where: Listen) -> socket.socket:
-    if where.path is None:
-        family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((where.address, where.port))
-        listener.listen(BACKLOG)
-        return listener
-    local = host.local_path(where.path, last=False)
-    if is_abandoned(local):
-        host.remove(where.path)
-    listener = socket.socket(socket.AF_UNIX)
-    with connectable(local) as name:
-        before = os.umask(0o777 & ~FOR_ALL)  # by name somebody else's file could be opened to all
-        try:
-            listener.bind(name)
-        finally:
-            os.umask(before)
-        listener.listen(BACKLOG)
-    return listener

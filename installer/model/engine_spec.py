@@ -208,8 +208,8 @@ class Api(StrEnum):
     CRI = "CRI over HTTP/2"
 
 
-class Telling(Struct, frozen=True):
-    """What tells an engine of runtimes besides its files, as it is started: a flag, or a variable."""
+class RuntimeFlags(Struct, frozen=True):
+    """The flags and variables that name runtimes to an engine as it starts."""
 
     default: str  # the flag of the default runtime
     runtime: str  # the flag of one runtime: its value is the name, ``between`` and the path
@@ -225,17 +225,27 @@ class CommandLine(Struct, frozen=True):
     drop_ins: tuple[str, ...] = ()  # of their directory
     # Where it keeps what it knows of its containers, and where it listens: without these it has none.
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    telling: Telling | None = None
+    runtimes: RuntimeFlags | None = None
     conflicts: Mapping[str, str] = field(default_factory=dict)  # why, with any runtime in a config
     conflicts_as_default: Mapping[str, str] = field(default_factory=dict)  # why, with a default there
 
 
-class DropIns(StrEnum):
+class DropInKind(StrEnum):
     """How an engine comes to read another file than its root file."""
 
     NONE = "not at all"
     IMPORTED = "by an import of the root file"
     READ = "all that are in a directory"
+
+
+class DropIns(Struct, frozen=True):
+    """The files that an engine reads besides its root file."""
+
+    kind: DropInKind = DropInKind.NONE
+    usual: PurePosixPath | None = None  # where ours goes
+    directory: PurePosixPath | None = None
+    pattern: str = ""  # of the names that it reads there; "" for all, those below as well
+    imports: bool = False  # its files name others to be read, with ``imports``
 
 
 class Monitor(StrEnum):
@@ -330,26 +340,22 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     name: str
     title: str  # in a sentence
 
-    # Its texts. ``named`` returns the runtimes that one names, with their programs: "" is looked for by its
-    # name. ``relocated`` are edits whose keys the engine's own tools have moved.
-    config: PurePosixPath
-    drop_in: PurePosixPath | None = None
-    drop_ins: DropIns = DropIns.NONE
-    drop_in_dir: PurePosixPath | None = None
-    drop_in_names: str = ""  # the pattern of what it reads there; "" for all, those below as well
-    imports: bool = False  # its files name others to be read, with ``imports``
+    # Its configs.
+    config: PurePosixPath  # the root file
+    drop_ins: DropIns = DropIns()
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
     generated: Generated | None = None
-    named: Callable[[Tree], Mapping[str, str]] | None = None
-    relocated: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
-
-    # What it makes of them: ``edits`` are the ways to have our runtimes served, the plainest first;
-    # ``effect`` is what files have in force as far as their texts tell; ``check`` is how its own program is
-    # asked.
-    edits: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
-    effect: Callable[[ConfigFiles], EffectiveConfig]
-    check: Callable[[Question], Check] | None = None
+    # The ways to have our runtimes served, the plainest first.
+    draft: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
+    # What files have in force as far as their texts tell.
+    estimate: Callable[[ConfigFiles], EffectiveConfig]
+    # How its own program is asked.
+    make_check: Callable[[Question], Check] | None = None
+    # The runtimes that a text names, with their programs: "" is looked for by its name.
+    read_runtimes: Callable[[Tree], Mapping[str, str]] | None = None
+    # Edits with their keys where the engine's own tools have moved them.
+    relocate: Callable[[tuple[Edit, ...], Tree], tuple[Edit, ...]] = lambda edits, _: edits
 
     # Its process and its socket.
     process: str
@@ -364,18 +370,18 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     # containerd-shim-gpu-v2, which any client may ask for.
     starts: tuple[str, ...] = ("runc", "containerd-shim", "containerd-shim-*")
 
-    # A reload. One that misreports says afterwards what its files say, and serves what it had
-    # (engine-facts.md#crio-reload). One that finishes calls stops when those in flight have returned, so that
-    # a container which it ends cannot wait for its restart.
+    # Its reload.
     reload: ReloadMethod
+    # It says afterwards what its files say, and serves what it had (engine-facts.md#crio-reload).
     reload_misreports: bool = False
+    # It stops when calls in flight have returned: a container which it ends cannot wait for its restart.
     finishes_calls: bool = False
 
-    # Its containers. ``needs_handler`` tells for a version whether one cannot be used any more once its
-    # handler is not configured: containerd 2.x refuses exec, CRI-O stop and remove
-    # (engine-facts.md#removed-handler).
+    # Its containers.
     state: State
     data: Data | None = None
+    # Whether in a version one cannot be used any more once its handler is not configured: containerd 2.x
+    # refuses exec, CRI-O stop and remove (engine-facts.md#removed-handler).
     needs_handler: Callable[[Version | None], bool]
 
     # Devices without a runtime of ours.

@@ -1,9 +1,8 @@
 """What was found on the host: everything a decision may depend on."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from posixpath import normpath
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct, field
 
@@ -11,11 +10,23 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags
 from installer.model.files import Artifact, Entry, File, Kind
-from installer.model.paths import DEFAULT_DRIVER_ROOT, Layout
+from installer.model.paths import DEFAULT_DRIVER_ROOT
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload
 
 NAMED: Final = 8
+T = TypeVar("T")
+
+
+def observed(fact: T | None) -> T:
+    """Return a fact that the observation of this verb includes.
+
+    Raises:
+        LookupError: it does not, which is a bug.
+    """
+    if fact is None:
+        raise LookupError("not observed for this verb")
+    return fact
 
 
 class Container(Struct, frozen=True):
@@ -41,59 +52,46 @@ def names_of(containers: Iterable[Container]) -> str:
 class EngineState(Struct, frozen=True):
     """One engine of this run: where it is configured, and what the running one says.
 
-    ``files`` are the configs it reads, in that order, by the host's path. ``serving`` is
-    None, and ``silence`` says why, where none answers; ``remedy`` what lets us connect, where that alone is
-    it; ``stopped`` that none runs at all; ``crashing`` that
-    none does for the moment, for its unit is started again and again.
-    ``pid`` is its process where that is in a pid namespace we see, ``exe`` what it runs, ``build`` tells
-    one build of that binary from another, ``start`` one way in which its unit starts it from another;
-    ``state`` is where the state of its containers is, if not at the usual place. ``outdated`` tells that it
-    may serve less than it says: a config changed since its start, and no install has proven it.
-    ``hooks`` are the OCI hooks that it runs, where somebody looked for them. ``flags`` are those of its
-    start that say more than its files, ``next_flags`` those that its unit will give it at its next, and
-    ``next_words`` that whole command line, () where nobody knows it. ``unreadable`` are the names that it
-    imports which are there without a text as well, as symbolic links and directories are: with such a one
-    it does not start. ``dormant`` are files that it does not read, and would with an import of ours.
-    ``rendered`` is what it made of its configs at its last start, where it does not read them as they are.
-    ``not_restarted`` is why it is not to be restarted by us, as far as anybody can tell, ``places_by_files``
-    are those of its places that its configs alone will give it. ``paths`` are the PATHs by which it finds
-    programs, of this start and of its next. ``creating`` are the containers that it has created and not yet
-    started, where somebody has asked.
+    A path is the host's. ``flags`` are those that say more than its files.
     """
 
     name: str
     config: PurePosixPath
     drop_in: PurePosixPath | None
     hook: PurePosixPath | None
-    files: tuple[PurePosixPath, ...]
+    files: tuple[PurePosixPath, ...]  # the configs it reads, in that order
     socket: PurePosixPath
     unit: str
     version: tuple[int, ...] | None = None
-    serving: EffectiveConfig | None = None
+    serving: EffectiveConfig | None = (
+        None  # None where it does not answer, for which ``silence`` is the reason
+    )
     silence: str = ""
-    remedy: str = ""
+    remedy: str = ""  # what lets us connect, where that alone is missing
     stopped: bool = False
     failed: bool = False
     disabled: bool = False
     another: str = ""
-    crashing: bool = False
-    pid: int | None = None
+    crashing: bool = False  # it does not run for the moment: its unit is started again and again
+    pid: int | None = None  # its process, where that is in a pid namespace we see
     exe: PurePosixPath | None = None
-    build: str = ""
-    start: str = ""
-    state: PurePosixPath | None = None
-    outdated: bool = False
-    hooks: tuple[PurePosixPath, ...] = ()
+    build: str = ""  # tells one build of ``exe`` from another
+    start: str = ""  # tells one way in which its unit starts it from another
+    state: PurePosixPath | None = None  # where the state of its containers is, if not at the usual place
+    outdated: bool = (
+        False  # a config changed since its start, and no install has proven it: it may serve less
+    )
+    hooks: tuple[PurePosixPath, ...] = ()  # OCI hooks that it runs, for --adopt only
     flags: Flags = field(default_factory=Flags)
-    next_flags: Flags = field(default_factory=Flags)
-    next_words: tuple[str, ...] = ()
-    unreadable: frozenset[PurePosixPath] = frozenset()
-    dormant: frozenset[PurePosixPath] = frozenset()
-    rendered: File | None = None
-    not_restarted: InstallerError | None = None
-    places_by_files: frozenset[str] = frozenset()
-    paths: tuple[tuple[PurePosixPath, ...], ...] = ()
-    creating: tuple[str, ...] = ()
+    next_flags: Flags = field(default_factory=Flags)  # those that its unit will give it at its next start
+    next_words: tuple[str, ...] = ()  # that whole command line, () where it is not known
+    unreadable: frozenset[PurePosixPath] = frozenset()  # imports without a text, with which it does not start
+    dormant: frozenset[PurePosixPath] = frozenset()  # files that it would read with an import of ours
+    rendered: File | None = None  # what it made of its configs at its start, where it does not read them
+    not_restarted: InstallerError | None = None  # why it is not to be restarted by us
+    places_by_files: frozenset[str] = frozenset()  # those of its places that its configs alone will give it
+    paths: tuple[tuple[PurePosixPath, ...], ...] = ()  # its PATHs, of this start and of its next
+    creating: tuple[str, ...] = ()  # containers created and not yet started, for --restart-mode when-idle
 
     @property
     def title(self) -> str:
@@ -117,131 +115,102 @@ class Reference(Struct, frozen=True):
 
 
 class ToolkitFacts(Struct, frozen=True):
-    """What stands at ``<install-dir>/toolkit``.
-
-    ``link`` is what the symlink holds; ``versions`` lists the payloads beside the ledger, file
-    by file, and ``digests`` holds the sha256 of the files of the one that the symlink leads to;
-    ``config`` is the text of the installed config.toml; ``replaced`` tells that the directory of
-    another installer stands aside; ``theirs`` that what stands there has programs, and is not ours;
-    ``superseded`` that what we have set aside has a later one in its place; ``defaults`` are the default
-    runtimes that configs had before ours, where they are that installer's by now.
-    """
+    """What stands at ``<install-dir>/toolkit``."""
 
     kind: Kind = Kind.ABSENT
-    link: str = ""
-    versions: Mapping[str, Mapping[PurePosixPath, Entry]] = field(default_factory=dict)
-    config: str | None = None
-    replaced: bool = False
-    theirs: bool = False
-    superseded: bool = False
+    link: str = ""  # what the symlink holds
+    versions: Mapping[str, Mapping[PurePosixPath, Entry]] = field(default_factory=dict)  # beside the ledger
+    config: str | None = None  # the installed config.toml
+    replaced: bool = False  # the directory of another installer stands aside
+    theirs: bool = False  # another installer's programs stand there
+    superseded: bool = False  # what we have set aside has a later one in its place
+    # The default runtimes that configs had before ours, where they are that installer's.
     defaults: Mapping[PurePosixPath, str] = field(default_factory=dict)
-    digests: Mapping[PurePosixPath, str] = field(default_factory=dict)
+    digests: Mapping[PurePosixPath, str] = field(default_factory=dict)  # sha256 of the version in place
+
+
+class PayloadFacts(Struct, frozen=True):
+    """What is to be installed, and what the node has for it."""
+
+    artifacts: tuple[Artifact, ...]
+    absent_interpreters: frozenset[PurePosixPath] = frozenset()  # of the payload's scripts
+    version: tuple[int, ...] | None = None  # what the toolkit says of itself
+    free_bytes: int | None = None
+    machine: str = "x86_64"
+
+
+class DriverFacts(Struct, frozen=True):
+    """Where NVIDIA's driver is, and how the host finds libraries."""
+
+    root: str = str(DEFAULT_DRIVER_ROOT)
+    ldconfig_real: bool = False
+    suse: bool = False
 
 
 class GpuSpecification(Struct, frozen=True):
-    """The CDI specification of the node's GPUs: what it is to be, and what stands in its place.
-
-    ``text`` is "" where none can be made, and then ``lacking`` says why. ``ours`` tells that what stands at
-    ``path`` is one of ours, and ``stale`` are the files that it names and that are not there any more.
-    ``others`` are the files of somebody else, in directories that engines read, with devices that ours has,
-    too, and ``missing`` the devices that one of these engines gets of nobody then. ``unmade`` is how
-    nvidia-ctk has failed although a driver is loaded, for no file may tell when it would not, or that the
-    others have not all GPUs.
-    """
+    """The CDI specification of the node's GPUs: what it is to be, and what stands in its place."""
 
     path: PurePosixPath
-    text: str = ""
+    text: str = ""  # "" where none can be made, for which ``lacking`` is the reason
     lacking: str = ""
-    ours: bool = False
-    stale: tuple[str, ...] = ()
-    others: tuple[PurePosixPath, ...] = ()
-    missing: tuple[str, ...] = ()
+    ours: bool = False  # what stands at ``path`` is ours
+    stale: tuple[str, ...] = ()  # files that it names and that are gone
+    others: tuple[
+        PurePosixPath, ...
+    ] = ()  # others' files, in directories that engines read, with its devices
+    missing: tuple[str, ...] = ()  # devices of ours that one of these engines gets from no file then
+    # How nvidia-ctk has failed although a driver is loaded: no file tells when it would not.
     unmade: InstallerError | None = None
 
 
-class Facts(Struct, frozen=True):
-    """The host as it was found.
+class CdiFacts(Struct, frozen=True):
+    """What the CDI specifications depend on that an install writes."""
 
-    ``contents`` holds each config that was read, ``originals`` the saved text of those in the ledger,
-    ``missing`` the directories that would have to be made. ``obstacles`` are reasons for which an install
-    could not end well. ``targets`` tells of each config that is reached through a symbolic link where it
-    is. ``running`` are the containers on our runtimes, ``idle`` the names of stopped ones that could not be
-    started without them; ``low_level`` is a runtime of the host that can take the place of ours;
-    ``cdi_spec`` is the specification for this node, None while device nodes are absent that it would name:
-    ``absent_nodes``; ``held_nodes`` are those of the ledger that are still there. ``gpus`` is there where
-    containers get GPUs by CDI.
-    ``absent_interpreters`` are those of the payload's scripts that the host lacks. ``version`` is what the
-    toolkit to be installed says of itself, if anything. ``links`` tells of what configs and engines name by a
-    symbolic link where it is, ``returning`` what of that comes back with the directory that stood in the
-    toolkit's place before ours. ``lost`` are the configs whose saved text is missing or damaged; ``relinked``
-    tells what the symbolic links hold that somebody has put in the place of files that we created.
-    ``references`` are what names the toolkit, or device nodes of ours, besides the configs of the ledger's
-    engines. ``refused`` tells by name of an engine that runs why nobody knows its configs;
-    ``unwritable`` tells by path why a file that an install may write could not be written.
-    """
+    management: str | None = None  # its text; None while device nodes are absent that it would name
+    absent_nodes: tuple[DeviceNode, ...] = ()
+    held_nodes: tuple[DeviceNode, ...] = ()  # those of the ledger that are still there
+    gpus: GpuSpecification | None = None  # None where containers do not get GPUs by CDI
 
-    engines: tuple[EngineState, ...]
-    contents: Mapping[PurePosixPath, File | None]
-    originals: Mapping[PurePosixPath, File | None]
-    missing: frozenset[PurePosixPath]
-    artifacts: tuple[Artifact, ...]
-    toolkit: ToolkitFacts
-    held: Record
-    driver_root: str = str(DEFAULT_DRIVER_ROOT)
-    ldconfig_real: bool = False
-    suse: bool = False
-    free_bytes: int | None = None
-    machine: str = "x86_64"
-    obstacles: tuple[InstallerError, ...] = ()
-    notes: tuple[str, ...] = ()
-    targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)
+
+class ContainerFacts(Struct, frozen=True):
+    """The containers on our runtimes, and the names of stopped ones that could not start without them."""
+
     running: tuple[Container, ...] = ()
     idle: tuple[str, ...] = ()
-    low_level: PurePosixPath | None = None
-    cdi_spec: str | None = None
-    gpus: GpuSpecification | None = None
-    absent_nodes: tuple[DeviceNode, ...] = ()
-    held_nodes: tuple[DeviceNode, ...] = ()
-    absent_interpreters: frozenset[PurePosixPath] = frozenset()
-    lost: frozenset[PurePosixPath] = frozenset()
-    version: tuple[int, ...] | None = None
-    links: Mapping[str, PurePosixPath] = field(default_factory=dict)
-    returning: frozenset[str] = frozenset()
+    low_level: PurePosixPath | None = None  # a runtime of the host that can take the place of ours
+
+
+class Facts(Struct, frozen=True):
+    """The host as it was found. What one verb does not look at is None."""
+
+    engines: tuple[EngineState, ...]
+    contents: Mapping[PurePosixPath, File | None]  # each config that was read
+    originals: Mapping[PurePosixPath, File | None]  # the saved text of those in the ledger
+    missing: frozenset[PurePosixPath]  # directories that would have to be made
+    toolkit: ToolkitFacts
+    held: Record
+    payload: PayloadFacts | None = None
+    driver: DriverFacts | None = None
+    cdi: CdiFacts | None = None
+    containers: ContainerFacts = field(default_factory=ContainerFacts)
+    lost: frozenset[PurePosixPath] = frozenset()  # configs whose saved text is missing or damaged
+    targets: Mapping[PurePosixPath, PurePosixPath] = field(default_factory=dict)  # behind symbolic links
+    # What the symbolic links hold that an administrator has put in the place of files that we created.
     relinked: Mapping[PurePosixPath, str] = field(default_factory=dict)
-    references: tuple[Reference, ...] = ()
-    refused: Mapping[str, InstallerError] = field(default_factory=dict)
+    links: Mapping[str, PurePosixPath] = field(
+        default_factory=dict
+    )  # where programs are that have other names
+    # Programs that come back with the directory that stood in the toolkit's place before ours.
+    returning: frozenset[str] = frozenset()
+    references: tuple[
+        Reference, ...
+    ] = ()  # what names the toolkit besides the configs of the ledger's engines
+    refused: Mapping[str, InstallerError] = field(default_factory=dict)  # engines whose configs are not known
     unwritable: Mapping[PurePosixPath, InstallerError] = field(default_factory=dict)
+    obstacles: tuple[InstallerError, ...] = ()  # reasons for which an install could not end well
+    notes: tuple[str, ...] = ()
 
     @property
     def digests(self) -> dict[PurePosixPath, str]:
         """The digest of each config, "" where there is none."""
         return {path: file.digest if file else "" for path, file in self.contents.items()}
-
-    def leads_into(self, value: str, layout: Layout) -> bool:
-        """Tell whether a path is one of the toolkit's: by its name, behind ``toolkit``, by another link."""
-        return self._leads(value, layout, lambda each: (each.toolkit, each.home))
-
-    def goes(self, value: str, layout: Layout) -> bool:
-        """Tell whether an undo takes the program at a path away: not that of another toolkit in our place.
-
-        Nor one that comes back with the directory that stood there before ours.
-        """
-        if value in self.returning:
-            return False
-        if not self.toolkit.theirs:
-            return self.leads_into(value, layout)
-        return self._leads(value, layout, lambda each: (each.home,))
-
-    def _leads(
-        self, value: str, layout: Layout, places_of: Callable[[Layout], tuple[PurePosixPath, ...]]
-    ) -> bool:
-        real = self.links.get(str(layout.install_dir), layout.install_dir)
-        places = {each for directory in (layout, Layout(real)) for each in places_of(directory)}
-        # Without what only spells it otherwise; a word is no path.
-        named = PurePosixPath(normpath(f"/{value.lstrip('/')}")) if value.startswith("/") else None
-        found = {named, self.links.get(value)}
-        return any(
-            path is not None and path not in places and path.is_relative_to(place)
-            for path in found
-            for place in places
-        )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from math import inf
 from pathlib import PurePosixPath
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -66,7 +66,7 @@ class Mode(StrEnum):
 
     ``runtime``: engines serve runtimes of ours. ``cdi``: engines take devices of a CDI specification, which
     needs no runtime, no config and no restart. ``nri``: the same, and pods that no device plugin serves ask
-    by annotation. ``auto`` takes what costs the node least (``decide.mode``).
+    by annotation. ``auto`` takes what costs the node least (``cdi.mode``).
     """
 
     AUTO = "auto"
@@ -101,13 +101,7 @@ class OnExit(StrEnum):
     @property
     def undoes(self) -> bool:
         """Whether the host is as before when ``run`` has ended."""
-        match self:
-            case OnExit.UNDO:
-                return True
-            case OnExit.KEEP:
-                return False
-            case _:
-                assert_never(self)
+        return self is OnExit.UNDO
 
 
 class Drift(StrEnum):
@@ -147,24 +141,12 @@ class InUse(StrEnum):
     @property
     def waits(self) -> bool:
         """Whether those containers are given time to end."""
-        match self:
-            case InUse.WAIT:
-                return True
-            case InUse.KEEP | InUse.FORCE:
-                return False
-            case _:
-                assert_never(self)
+        return self is InUse.WAIT
 
     @property
     def forces(self) -> bool:
         """Whether the payload goes although such containers run."""
-        match self:
-            case InUse.FORCE:
-                return True
-            case InUse.WAIT | InUse.KEEP:
-                return False
-            case _:
-                assert_never(self)
+        return self is InUse.FORCE
 
 
 class Places(Struct, frozen=True):

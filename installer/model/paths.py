@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 HOME: Final = ".toolkit-installer"
-VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins
+VERSIONS: Final = f"{HOME}/versions/"  # how the toolkit's link begins: so it holds in every mount of the host
 DEFAULT_INSTALL_DIR: Final = PurePosixPath("/usr/local/nvidia")
 DEFAULT_DRIVER_ROOT: Final = PurePosixPath("/run/nvidia/driver")
 RUN_DIR: Final = PurePosixPath("/run/nvidia/toolkit")
@@ -88,10 +88,6 @@ class Layout(Struct, frozen=True):
     def version(self, digest: str) -> PurePosixPath:
         """Return the directory of one payload."""
         return self.versions / digest
-
-    def link_target(self, digest: str) -> PurePosixPath:
-        """Return what ``toolkit`` points to: relative, so that it holds in every mount of the host."""
-        return PurePosixPath(HOME) / "versions" / digest
 
     @property
     def config(self) -> PurePosixPath:

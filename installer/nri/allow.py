@@ -116,16 +116,10 @@ def refuse_dropping(name: str, text: str) -> None:
     """
     found = _VERSION.match(text)
     if name not in INJECTS or found is None:
-        raise InstallerError(
-            f"give CDI devices by NRI (nobody knows whether {name or 'an engine without a name'} {text} "
-            "injects them)",
-            remedy=_UPGRADE,
-            code="nri-unusable",
-        )
-    number = (int(found[1]), int(found[2]), int(found[3] or 0))
-    if not any(least <= number and (end is None or number < end) for least, end in INJECTS[name]):
-        raise InstallerError(
-            f"give CDI devices by NRI ({name} {text} takes them and starts the container without them)",
-            remedy=_UPGRADE,
-            code="nri-unusable",
-        )
+        reason = f"nobody knows whether {name or 'an engine without a name'} {text} injects them"
+    else:
+        number = (int(found[1]), int(found[2]), int(found[3] or 0))
+        if any(least <= number and (end is None or number < end) for least, end in INJECTS[name]):
+            return
+        reason = f"{name} {text} takes them and starts the container without them"
+    raise InstallerError(f"give CDI devices by NRI ({reason})", remedy=_UPGRADE, code="nri-unusable")

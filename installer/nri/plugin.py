@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from installer.errors import InstallerError, LockedError
 from installer.host.events import leave, log, writer
@@ -28,12 +28,10 @@ from installer.nri.allow import RefusedError, some
 from installer.nri.session import Configured, Given, Missed, Session, Synchronized
 from installer.watch import Held
 
-# An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes;
-# then its socket is looked at, and dialled now and then all the same.
+# An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes.
 SOON_S: Final = 0.005
 SOON_FOR_S: Final = 5.0
-LOOK_S: Final = 0.05
-LATER_S: Final = 1.0
+LATER_S: Final = 0.05
 WATCH_S: Final = 2.0  # until lock and state are looked at again; ``run`` sees by it that we live
 REGISTER_S: Final = 10.0  # engines give up after 5
 SEND_S: Final = 2.0  # engines wait no longer for an answer
@@ -63,10 +61,6 @@ class State:
     missed: tuple[Missed, ...] = ()
     missed_in_all: int = 0
     version: Literal[1] = VERSION
-
-    def now(self) -> Self:
-        """Return it as one that is so since now."""
-        return replace(self, since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +127,7 @@ class Plugin:
         self._state = State()
         self._refused: dict[str, float] = {}
         self._engine = ""
-        self._dialled_at: tuple[int, ...] = ()
+        self._listened_at: tuple[int, ...] = ()
 
     def serve(self) -> None:
         """Serve the engine, and each that comes after it, until a signal tells to stop.
@@ -142,39 +136,43 @@ class Plugin:
             InstallerError: the engine has no use for us.
         """
         self.tell_state(State(problem="it waits for the engine"))
-        while (connection := self._connected()) is not None:
+        pause_s = 0.0
+        while (connection := self._connected(pause_s)) is not None:
             began = time.monotonic()
             with closing(connection):
                 served = self._served(connection)
-            if self._wakes.stopping:
-                return
-            if not served or time.monotonic() - began < STEADY_S:
-                self._pause()
+            pause_s = 0.0 if served and time.monotonic() - began >= STEADY_S else PAUSE_S
 
     def tell_state(self, state: State) -> None:
         """Let ``status`` know. It must not end us that it cannot."""
-        self._state = state = state.now()
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._state = state = replace(state, since=since)
         try:
             publish(self._place.state, state)
         except OSError as error:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
-    def _connected(self) -> socket.socket | None:
-        """Return a connection as soon as there is one; None where a stop comes first."""
-        soon_until, later, before = time.monotonic() + SOON_FOR_S, 0.0, self._listens_at()
+    def _connected(self, pause_s: float) -> socket.socket | None:
+        """Return a connection as soon as there is one; None where a stop comes first.
+
+        An engine that has thrown us out is left alone for ``pause_s``, but not the one that comes after it.
+        One that stops takes a connection in its last moment, and is not the one that starts next.
+        """
+        dial_at = time.monotonic() + pause_s
+        soon_until = dial_at + SOON_FOR_S
         while not self._wakes.stopping:
             now, found = time.monotonic(), self._listens_at()
-            if found != before:
-                before, soon_until = found, now + SOON_FOR_S
-            if now < soon_until or now >= later:
-                later = now + LATER_S
+            if found and found != self._listened_at:
+                self._listened_at, dial_at, soon_until = found, now, now + SOON_FOR_S
+            if now >= dial_at:
                 self._watch()
                 try:
                     return self._dialled()
-                except OSError as error:
-                    if isinstance(error, PermissionError):
-                        self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
-            self._wakes.wait(None, SOON_S if now < soon_until else LOOK_S)
+                except PermissionError as error:
+                    self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
+                except OSError:
+                    pass
+            self._wakes.wait(None, SOON_S if now < soon_until else LATER_S)
         return None
 
     def _watch(self) -> None:
@@ -183,7 +181,7 @@ class Plugin:
         Raises:
             LockedError: another process has taken the place of our lock.
         """
-        renewed = self._lock.renewed()
+        renewed = self._lock.renew()
         if renewed is None:
             raise LockedError(
                 f"go on (another instance holds {self._place.lock} by now)",
@@ -200,7 +198,6 @@ class Plugin:
     def _dialled(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            self._dialled_at = self._listens_at()
             with connectable(Path(self._place.socket)) as path:
                 connection.connect(path)
             refuse_stranger(connection)
@@ -209,17 +206,6 @@ class Plugin:
             connection.close()
             raise
         return connection
-
-    def _pause(self) -> None:
-        """Leave an engine that has thrown us out alone for a while, but not the one that comes after it.
-
-        One that stops takes a connection in its last moment, and is not the one that starts next.
-        """
-        until = time.monotonic() + PAUSE_S
-        while not self._wakes.stopping and (left_s := until - time.monotonic()) > 0:
-            if (now := self._listens_at()) and now != self._dialled_at:
-                return
-            self._wakes.wait(None, min(left_s, SOON_S))
 
     def _listens_at(self) -> tuple[int, ...]:
         """Return what tells this socket from those before it, whose inode it may have; () where none is."""
@@ -262,9 +248,9 @@ class Plugin:
             content = connection.recv(READ_BYTES)
             if not content:
                 return
-            for turn in session.hear(content):
-                self._send(connection, turn.reply)  # all the node waits for it: telling is for later
-                self._tell(turn.news)
+            for reply, news in session.hear(content):
+                self._send(connection, reply)  # all the node waits for it: telling is for later
+                self._tell(news)
 
     def _send(self, connection: socket.socket, content: bytes) -> None:
         try:

@@ -57,14 +57,6 @@ class Given:
 News: TypeAlias = Configured | Synchronized | Given | RefusedError
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What is to be sent, at once, and then what there is to tell."""
-
-    reply: bytes = b""
-    news: News | None = None
-
-
 class Session:
     """What is known of one connection; ``registered`` once the engine has told what exists."""
 
@@ -87,8 +79,8 @@ class Session:
         content = wire.pack(wire.ASKED, asked)
         return wire.encoded(wire.Message(wire.RUNTIME, FIRST_STREAM, wire.REQUEST, content))
 
-    def hear(self, content: bytes) -> Iterator[Turn]:
-        """Yield a turn for each message that is whole with ``content``.
+    def hear(self, content: bytes) -> Iterator[tuple[bytes, News | None]]:
+        """Yield for each message that is whole with ``content`` what to send, at once, and then what to tell.
 
         Raises:
             WireError: it is not NRI.
@@ -98,13 +90,13 @@ class Session:
             if message.connection == wire.PLUGIN and message.kind == wire.REQUEST:
                 yield self._answer(message)
             elif message.connection == wire.RUNTIME and message.kind == wire.RESPONSE:
-                self._taken(wire.unpack(wire.ANSWERED, message.content)["status"])
+                _refuse_refused(wire.unpack(wire.ANSWERED, message.content)["status"])
 
-    def _answer(self, message: wire.Message) -> Turn:
+    def _answer(self, message: wire.Message) -> tuple[bytes, News | None]:
         asked = wire.unpack(wire.ASKED, message.content)
         answer, news = self._answered(asked["service"], asked["method"], asked["payload"])
         content = wire.pack(wire.ANSWERED, answer)
-        return Turn(wire.encoded(wire.Message(wire.PLUGIN, message.stream, wire.RESPONSE, content)), news)
+        return wire.encoded(wire.Message(wire.PLUGIN, message.stream, wire.RESPONSE, content)), news
 
     def _answered(self, service: str, method: str, payload: bytes) -> tuple[dict[str, Any], News | None]:
         if service == wire.PLUGIN_SERVICE and method in wire.TOLD_ONLY:
@@ -118,15 +110,6 @@ class Session:
             code = wire.PERMISSION_DENIED if error.forbidden else wire.INVALID_ARGUMENT
             return _status(code, str(error)), error
         return {"payload": answer}, news
-
-    def _taken(self, status: Mapping[str, Any]) -> None:
-        """Raise where the engine has refused to register us."""
-        if status["code"]:
-            raise InstallerError(
-                f"register with the engine over NRI ({status['message']})",
-                remedy=Remedy("look at ", Option("nri-name"), " and ", Option("nri-index")),
-                code="nri-failed",
-            )
 
     def _configure(self, payload: bytes) -> tuple[bytes, News | None]:
         request = wire.unpack(wire.CONFIGURE, payload)
@@ -178,3 +161,13 @@ class Session:
 
 def _status(code: int, message: str) -> dict[str, Any]:
     return {"status": {"code": code, "message": message}}
+
+
+def _refuse_refused(status: Mapping[str, Any]) -> None:
+    """Raise where the engine has refused to register us."""
+    if status["code"]:
+        raise InstallerError(
+            f"register with the engine over NRI ({status['message']})",
+            remedy=Remedy("look at ", Option("nri-name"), " and ", Option("nri-index")),
+            code="nri-failed",
+        )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.facts import Facts, names_of
+from installer.model.facts import Facts, names_of, observed
 from installer.model.files import Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
 from installer.model.paths import VERSIONS
@@ -52,19 +52,20 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     not as it was installed.
     """
     shipped = replace(shipped, in_place=options.in_place)
+    found = observed(facts.payload)
     try:
         check_artifacts(
-            facts.artifacts,
+            found.artifacts,
             source_root=options.toolkit_source,
-            machine=facts.machine,
-            absent=facts.absent_interpreters,
+            machine=found.machine,
+            absent=found.absent_interpreters,
             shipped=shipped,
         )
     except InstallerError as error:
         return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
     rendered = _rendered(facts, options, low_level) if shipped.config else ""
     files = payload(
-        facts.artifacts,
+        found.artifacts,
         toolkit_dir=options.layout.toolkit,
         low_level=low_level,
         config_text=rendered,
@@ -102,12 +103,13 @@ def _is_config(shipped: PayloadFile) -> TypeGuard[Text]:
 
 def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
     """Return config.toml as we write it."""
+    driver = observed(facts.driver)
     tree = config_tree(
-        replace(options.toolkit, driver_root=facts.driver_root),
+        replace(options.toolkit, driver_root=driver.root),
         toolkit_dir=options.layout.toolkit,
         low_level=low_level,
-        ldconfig_real=facts.ldconfig_real,
-        suse=facts.suse,
+        ldconfig_real=driver.ldconfig_real,
+        suse=driver.suse,
     )
     return render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
 
@@ -190,13 +192,13 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     row = facts.held.toolkit
     if needed:
         return Part(ID, rows=Record(toolkit=row))
-    if facts.running and row is not None:
+    if facts.containers.running and row is not None:
         return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
     steps = [*_removal(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
     why = ["nothing names it any more"] * len(steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
-    if steps and (hooked or reloads) and not facts.running:
+    if steps and (hooked or reloads) and not facts.containers.running:
         steps.insert(0, ProveUnused(hooked))
         why.insert(0, "one may have been started since the node was looked at")
     return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_name_taken(facts)))
@@ -238,7 +240,7 @@ def _stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     """
     if toolkit.version == STAND_IN:
         return Part(ID, rows=Record(toolkit=toolkit))
-    if facts.low_level is None:
+    if facts.containers.low_level is None:
         error = InstallerError(
             "leave a low-level runtime in the place of ours (neither runc nor crun was found)",
             remedy=Remedy("use ", Option("in-use", "keep")),
@@ -246,12 +248,12 @@ def _stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
         )
         return Part(ID, rows=Record(toolkit=toolkit), obstacles=(error,))
     served = {binary.name for engine in facts.held.engines for _, binary in engine.runtimes}
-    names = sorted(served | {container.binary.name for container in facts.running})
-    links = tuple(Symlink(PurePosixPath(name), str(facts.low_level)) for name in names)
+    names = sorted(served | {container.binary.name for container in facts.containers.running})
+    links = tuple(Symlink(PurePosixPath(name), str(facts.containers.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links)]
     steps.append(SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"))
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
-    why = (f"{names_of(facts.running)} can be stopped and removed by it",) * len(steps)
+    why = (f"{names_of(facts.containers.running)} can be stopped and removed by it",) * len(steps)
     left = replace(toolkit, version=STAND_IN, previous=None, files=())
     return Part(ID, tuple(steps), why, Record(toolkit=left))
 
@@ -266,11 +268,12 @@ def standing(facts: Facts) -> str | None:
 def no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
     """Return why there is no room for a payload of these files."""
     need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
-    if facts.free_bytes is None or facts.free_bytes >= need:
+    free_bytes = observed(facts.payload).free_bytes
+    if free_bytes is None or free_bytes >= need:
         return ()
     return (
         InstallerError(
-            f"install into {options.install_dir} ({_size(facts.free_bytes)} are free, "
+            f"install into {options.install_dir} ({_size(free_bytes)} are free, "
             f"two payloads take {_size(need)})",
             remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
             code="no-space",

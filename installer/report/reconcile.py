@@ -8,7 +8,7 @@ from typing import Final
 from installer.errors import Exit, InstallerError
 from installer.host import locks, signals
 from installer.host.files import Host
-from installer.lifecycle import readiness as seen
+from installer.lifecycle import readiness
 from installer.lifecycle.installed import check_lines
 from installer.lifecycle.readiness import LastCheck
 from installer.model.options import Options
@@ -27,50 +27,43 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         InstallerError: it could not put the node right, or did not answer.
     """
     host = Host.under(options.host_root, options.mounts)
-    sent_s = seen.now_s()
+    sent_s = readiness.now_s()
     pid = locks.send(host.local_path(options.pid_file), signal.SIGHUP)
     if pid is None:
         sys.stdout.write(f"no run waits on this node (nobody holds {options.pid_file}): use install\n")
         return Exit.NOBODY_WAITS
-    answer = _answer(host, options, pid, sent_s)
+    answer = _await_answer(host, options, pid, sent_s)
+    refusals = (engine.refusal for engine in answer.engines)
+    problems = [each for each in (answer.error, *refusals, answer.generation) if each is not None]
     if as_json:
         sys.stdout.write(dumps(status.check_document(answer), indent=2).decode())
-        refused = any(each.refused for each in answer.engines)
-        return Exit.FAILED if answer.problem or answer.unmade or refused else Exit.OK
-    if answer.error is not None:
-        raise answer.error
-    for step in answer.did:
-        sys.stdout.write(f"done: {step}\n")
-    for line in check_lines(answer):
-        sys.stdout.write(f"{line.what}: {line.state}\n")
-    for engine in answer.engines:
-        if engine.refusal is not None:
-            raise engine.refusal
-    if answer.generation is not None:
-        raise answer.generation
+        return Exit.FAILED if problems else Exit.OK
+    if answer.error is None:
+        sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
+        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in check_lines(answer))
+    for problem in problems:
+        raise problem
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
     return Exit.OK
 
 
-def _answer(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
-    """Return the first look that was asked for and that began after ``sent_s``, once it is over."""
-    told, said = False, False
-    while seen.now_s() < sent_s + ANSWER_S:
+def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
+    """Return the first check that was asked for and that began after ``sent_s``, once it is over."""
+    # To stderr: an engine that is restarted ends the kubectl exec that it serves.
+    asked = f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
+    notes = {"asked": f"{asked}or a GPU that nvidia-ctk asks, does not answer\n"}
+    while readiness.now_s() < sent_s + ANSWER_S:
         signals.check()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
-        found = seen.read_check(host, options.state_file)
-        ours = found is not None and found.asked and found.began_s >= sent_s
-        if found is not None and ours and not found.doing:
-            return found
-        if found is not None and ours and not told:
-            told = True
-            # To stderr: an engine that is restarted ends the kubectl exec that it serves.
-            sys.stderr.write(f"under way: {', '.join(found.doing)}\n")
-        if not said and seen.now_s() > sent_s + SOON_S:
-            said = True
-            sys.stderr.write(
-                f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
-                "or a GPU that nvidia-ctk asks, does not answer\n"
-            )
+        found = readiness.read_check(host, options.state_file)
+        if found is not None and found.asked and found.began_s >= sent_s:
+            if not found.doing:
+                return found
+            notes.setdefault("doing", f"under way: {', '.join(found.doing)}\n")
+            sys.stderr.write(notes["doing"])
+            notes["doing"] = ""
+        if readiness.now_s() > sent_s + SOON_S:
+            sys.stderr.write(notes["asked"])
+            notes["asked"] = ""
         if locks.holder_of(host.local_path(options.pid_file)) != pid:
             raise InstallerError(
                 "reconcile (the run that waited has ended)",

@@ -1,16 +1,15 @@
 """Proves the way through each engine: a container on each of our runtimes, made of what the node has."""
 
-import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from secrets import token_hex
 from typing import Final
 
 import click
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.ledger import read_record
@@ -22,14 +21,15 @@ from installer.engines.restart import is_held
 from installer.engines.trial_containers import MARK, Exec, Tools, opens, shell_of
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
-from installer.host.locks import alone
-from installer.lifecycle.uninstall import remove_made, written_down
+from installer.host.locks import lock_file
+from installer.lifecycle.uninstall import Made, remove_made, written_down
 from installer.model.engine_spec import Api
 from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import EngineRow, Record
+from installer.model.typed_json import dumps
 from installer.payload.wrapper import real_name
-from installer.report.doctor.read_node import driver
+from installer.report.doctor.read_node import read_driver
 
 SCHEMA: Final = 1
 OK, BAD = "ok", "bad"
@@ -96,7 +96,7 @@ def verify(options: Options, *, as_json: bool) -> Exit:
         lacks = "no runtime of ours is installed: engines take devices by CDI"
         click.echo(lacks if held and held.cdi else "nothing is installed", err=True)
         return Exit.NOTHING_INSTALLED
-    with alone(host, options.layout.ledger):  # each removes what another has written down
+    with lock_file(host, options.layout.ledger):  # each removes what another has written down
         remove_made(host, options.layout)
         try:
             found = tuple(prove_runtimes(host, options, held))
@@ -104,8 +104,8 @@ def verify(options: Options, *, as_json: bool) -> Exit:
             remove_made(host, options.layout)
     worst = BAD if any(each.level == BAD for each in found) else OK
     if as_json:
-        document = {"schema": SCHEMA, "verdict": worst, "runtimes": to_builtins(found)}
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        document = {"schema": SCHEMA, "verdict": worst, "runtimes": found}
+        sys.stdout.write(dumps(document, indent=2).decode())
     else:
         for line in _lines(found):
             click.echo(line)
@@ -114,16 +114,17 @@ def verify(options: Options, *, as_json: bool) -> Exit:
 
 def prove_runtimes(host: Host, options: Options, record: Record) -> Iterator[Proof]:
     """Yield what each of our runtimes proves; an engine that its owner has stopped is not asked."""
-    there = driver(host, PurePosixPath(driver_root(host, options)[0]))
+    there = read_driver(host, PurePosixPath(driver_root(host, options)[0]))
     gpus = tuple(path for node in there.nodes if GPU.fullmatch(path := str(node.path)))
     tools = shell_of(host)
     for row in record.engines:
         stopped = is_held(host, ENGINES[row.name], row.socket, row.unit)
         for name, binary in choose_runtimes(options, record, row):
-            wanted = Wanted(row.name, name, binary, gpus, there.version)
-            if stopped:
-                yield judge_stopped(wanted, row.unit)
+            if stopped:  # a connection would start it again
+                problem = f"nothing is proven: {row.title} is stopped, and verify does not start it"
+                yield Proof(row.name, name, BAD, problem, f"systemctl start {row.unit}, then verify again")
             else:
+                wanted = Wanted(row.name, name, binary, gpus, there.version)
                 yield judge(wanted, _observe(host, options, record, row, wanted, tools=tools))
 
 
@@ -140,35 +141,27 @@ def _observe(  # noqa: PLR0913 - a trial has many sides
     host: Host, options: Options, record: Record, row: EngineRow, wanted: Wanted, *, tools: Tools
 ) -> Observed:
     """Return what was seen of a container on one of the engine's runtimes; it is gone by then."""
-    binary = wanted.binary
+    binary, spec, name = wanted.binary, ENGINES[row.name], f"{MARK}-{token_hex(8)}"
     wrapper, real = host.local_path(binary), host.local_path(binary.parent / real_name(binary.name))
     environment = {"NVIDIA_VISIBLE_DEVICES": "all" if wanted.devices else "void"}
-    run, name = CONTAINERS[ENGINES[row.name].api], f"{MARK}-{token_hex(8)}"
     socket, timeout_s = host.local_path(row.socket), max(PATIENCE_S, options.timeout_s)
-    seen: Observed | None = None
+    run, seen = CONTAINERS[spec.api], None
     try:
         with (
-            written_down(host, options.layout, (row.name, str(row.socket), row.unit, name)),
+            written_down(host, options.layout, Made(row.name, row.socket, row.unit, name)),
             opens((wrapper, real)) as watch,
             run(socket, name, wanted.runtime, tools, environment, timeout_s=timeout_s) as (made, script),
         ):
             said = ask_container(script, timeout_s=timeout_s)
             opened = watch()
-            started_by = _started_by(host, options, record, row, made)
+            # What the records of the engine's shims, or of CRI-O, name for it.
+            state = EngineState(row.name, spec.config, None, None, (), row.socket, row.unit, state=row.state)
+            running = running_containers(host, options.layout, record, (state,))
+            started_by = next((each.binary for each in running if each.id == made), None)
             seen = Observed("", said, started_by, wrapper in opened, real in opened)
     except InstallerError as error:
         return Observed(failure=error.problem) if seen is None else replace(seen, left=error.problem)
     return seen
-
-
-def _started_by(
-    host: Host, options: Options, record: Record, row: EngineRow, made: str
-) -> PurePosixPath | None:
-    """Return the program that the records of the engine's shims, or of CRI-O, name for a container."""
-    config = ENGINES[row.name].config
-    facts = EngineState(row.name, config, None, None, (), row.socket, row.unit, state=row.state)
-    running = running_containers(host, options.layout, record, (facts,))
-    return next((each.binary for each in running if each.id == made), None)
 
 
 def ask_container(script: Exec, *, timeout_s: float) -> str:
@@ -187,31 +180,22 @@ def ask_container(script: Exec, *, timeout_s: float) -> str:
 
 def judge(wanted: Wanted, observed: Observed) -> Proof:
     """Return what was proven; the first thing that is missing on the way is the problem."""
-    lines = observed.said.splitlines()
-    devices = tuple(line.partition(" ")[2] for line in lines if line.startswith("device "))
-    libraries = tuple(line.partition(" ")[2] for line in lines if line.startswith("library "))
-    problem, remedy = _problem(wanted, observed, devices, libraries)
-    seen = [f"a container ran on {wanted.binary}", "wrapper and NVIDIA's runtime took part"]
-    seen += [f"sees {len(devices)} GPUs"] if wanted.devices else ["the node has no GPU to be seen"]
+    problem, remedy = _find_problem(wanted, observed)
     if problem:
         return Proof(wanted.engine, wanted.runtime, BAD, problem, remedy)
-    return Proof(wanted.engine, wanted.runtime, OK, "; ".join(seen))
+    gpus = f"sees {len(wanted.devices)} GPUs" if wanted.devices else "the node has no GPU to be seen"
+    found = f"a container ran on {wanted.binary}; wrapper and NVIDIA's runtime took part; {gpus}"
+    return Proof(wanted.engine, wanted.runtime, OK, found)
 
 
-def judge_stopped(wanted: Wanted, unit: str) -> Proof:
-    """Return what is said of an engine that its owner has stopped: a connection would start it again."""
-    title = ENGINES[wanted.engine].title
-    problem = f"nothing is proven: {title} is stopped, and verify does not start it"
-    return Proof(wanted.engine, wanted.runtime, BAD, problem, f"systemctl start {unit}, then verify again")
-
-
-def _problem(
-    wanted: Wanted, observed: Observed, devices: Sequence[str], libraries: Sequence[str]
-) -> tuple[str, str]:
+def _find_problem(wanted: Wanted, observed: Observed) -> tuple[str, str]:
+    """Return what is missing, and what to do about it; "" where nothing is."""
     title, doctor = ENGINES[wanted.engine].title, "see toolkit-installer doctor"
+    lines = observed.said.splitlines()
+    libraries = [line for line in lines if line.startswith("library ")]
     if observed.failure:
         return f"no container could be run: {observed.failure}", f"see the log of {title}; {doctor}"
-    if MARK not in observed.said.splitlines():
+    if MARK not in lines:
         return f"the container printed {observed.said[:200]!r}", doctor
     if wanted.runtime and observed.started_by != wanted.binary:
         by = observed.started_by or "a runtime that is not ours"
@@ -222,7 +206,7 @@ def _problem(
         reason = "the wrapper ran the low-level runtime: the driver's module is not loaded, or it is missing"
         anew = "where status names a program that is missing, install again"
         return f"NVIDIA's runtime took no part ({reason})", f"load the driver; {anew}; {doctor}"
-    absent = [device for device in wanted.devices if device not in devices]
+    absent = [device for device in wanted.devices if f"device {device}" not in lines]
     if absent:
         return f"not in the container: {', '.join(absent)}", doctor
     if wanted.devices and wanted.driver and not any(each.endswith(wanted.driver) for each in libraries):

@@ -37,41 +37,36 @@ def _for(row: Row, variable: str) -> str:
     return ENGINE_OF.get(variable.partition("_")[0], "docker") if row.name in OWN_ENGINE_ONLY else "docker"
 
 
-def _cases() -> Iterator[Any]:
+def _cases() -> Iterator[tuple[Row, str, list[str]]]:
     for row in PLAIN:
-        for name in row.names:
-            for flag in _flags(name):
-                yield pytest.param(row, flag, id=flag)
+        text = SAMPLES[row.kind][0]
+        for flag in (flag for name in row.names for flag in _flags(name)):
+            yield row, flag, [f"{flag}={text}"]
+            yield row, flag, [flag] if row.kind == "bool" else [flag, text]
 
 
-@pytest.mark.parametrize("row", PLAIN, ids=lambda row: str(row.name))
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_nobody_says_has_its_default(row: Row, engine: str) -> None:
+def test_what_nobody_says_has_its_default(engine: str) -> None:
     asked = read([], {"RUNTIME": engine})
 
-    assert asked[row.name] == row.default_for(engine)
-    assert not asked.given(row.name)
+    assert {row.name: asked[row.name] for row in PLAIN} == {
+        row.name: row.default_for(engine) for row in PLAIN
+    }
+    assert [row.name for row in PLAIN if asked.given(row.name)] == []
 
 
-@pytest.mark.parametrize(("row", "flag"), list(_cases()))
-def test_every_name_is_taken_with_one_dash_or_two_and_beats_every_variable(row: Row, flag: str) -> None:
-    text, value = SAMPLES[row.kind]
-    environment = dict.fromkeys(row.env, OTHERS[row.kind][0])
+def test_every_name_is_taken_with_one_dash_or_two_and_beats_every_variable() -> None:
+    for row, flag, words in _cases():
+        asked = read(words, dict.fromkeys(row.env, OTHERS[row.kind][0]))
 
-    forms = [[f"{flag}={text}"], [flag] if row.kind == "bool" else [flag, text]]
-    for words in forms:
-        asked = read(words, environment)
-
-        assert asked[row.name] == value
-        assert asked.settings[row.name].by == flag
+        assert (asked[row.name], asked.settings[row.name].by) == (SAMPLES[row.kind][1], flag), words
 
 
-@pytest.mark.parametrize("row", [row for row in PLAIN if row.env], ids=lambda row: str(row.name))
-def test_the_first_variable_that_is_set_counts(row: Row) -> None:
-    text, value = SAMPLES[row.kind]
-    other = OTHERS[row.kind][0]
-    for place, variable in enumerate(row.env):
-        engine = _for(row, variable)
+def test_the_first_variable_that_is_set_counts() -> None:
+    variables = [(row, *place) for row in PLAIN for place in enumerate(row.env)]
+    for row, place, variable in variables:
+        text, value = SAMPLES[row.kind]
+        other, engine = OTHERS[row.kind][0], _for(row, variable)
         later = dict.fromkeys(row.env[place + 1 :], other)
 
         asked = read([], {"RUNTIME": engine, **later, variable: text})
@@ -80,18 +75,18 @@ def test_the_first_variable_that_is_set_counts(row: Row) -> None:
         assert asked.settings[row.name].by == variable
 
 
-@pytest.mark.parametrize("row", [row for row in PLAIN if row.env], ids=lambda row: str(row.name))
-def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning(row: Row) -> None:
-    first, *later = row.env
-    empty = {"bool": False, "text": ""}.get(row.kind, row.default_for("docker"))
+def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning() -> None:
+    for row in (row for row in PLAIN if row.env):
+        first, *later = row.env
+        empty = {"bool": False, "text": ""}.get(row.kind, row.default_for("docker"))
 
-    asked = read([], {first: "", **dict.fromkeys(later, SAMPLES[row.kind][0])})
+        asked = read([], {first: "", **dict.fromkeys(later, SAMPLES[row.kind][0])})
 
-    assert asked[row.name] == empty
-    assert asked.given(row.name)
-    assert [f"{name} is ignored: {first} is set, although empty, and comes first" for name in later] == [
-        warning for warning in asked.warnings if "although empty" in warning
-    ]
+        assert asked[row.name] == empty, row.name
+        assert asked.given(row.name)
+        assert [f"{name} is ignored: {first} is set, although empty, and comes first" for name in later] == [
+            warning for warning in asked.warnings if "although empty" in warning
+        ]
 
 
 @pytest.mark.parametrize("name", sorted(OWN_ENGINE_ONLY))

@@ -16,7 +16,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.engines.restart import numbers
 from installer.model.engine_spec import EngineSpec
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import Artifact, File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
@@ -52,7 +52,7 @@ class Case(Struct, frozen=True):
     def facts(self, disk: Disk, held: Record, originals: Disk) -> Facts:
         """Return the facts that a probe of ``disk`` would find."""
         engine = ENGINES[self.engine]
-        drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_in
+        drop_in = PurePosixPath(self.said["drop_in"]) if "drop_in" in self.said else engine.drop_ins.usual
         found = EngineState(
             self.engine,
             engine.config,
@@ -72,7 +72,9 @@ class Case(Struct, frozen=True):
             contents={path: disk.get(path) for path in paths},
             originals=originals,
             missing=frozenset(),
-            artifacts=artifacts(),
+            payload=PayloadFacts(artifacts()),
+            driver=DriverFacts(),
+            cdi=CdiFacts(),
             toolkit=ToolkitFacts(kind=installed),
             held=held,
         )
@@ -136,8 +138,8 @@ def _files(
 ) -> Iterator[PurePosixPath]:
     yield config
     beside = {drop_in} if drop_in else set()
-    if directory := engine.drop_in_dir:
-        names = engine.drop_in_names
+    if directory := engine.drop_ins.directory:
+        names = engine.drop_ins.pattern
         beside |= {
             path
             for path in disk
@@ -147,7 +149,7 @@ def _files(
                 else directory in path.parents
             )
         }
-    if engine.imports and disk.get(config):
+    if engine.drop_ins.imports and disk.get(config):
         imports = tree_of(disk[config], config).get("imports")
         for pattern in imports if isinstance(imports, list) else ():
             full = config.parent / PurePosixPath(str(pattern))

@@ -34,7 +34,7 @@ def facts(engine: str, texts: dict[str, str | None], toolkit: ToolkitFacts | Non
     contents = {
         PurePosixPath(path): File(text.encode()) if text is not None else None for path, text in texts.items()
     }
-    return Facts((found,), contents, {}, frozenset(), (), toolkit or ToolkitFacts(), Record())
+    return Facts((found,), contents, {}, frozenset(), toolkit or ToolkitFacts(), Record())
 
 
 @pytest.mark.parametrize(

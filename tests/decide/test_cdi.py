@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.change.plan import Plan, plan_install, plan_undo
-from installer.model.facts import Facts
+from installer.model.facts import CdiFacts, Facts
 from installer.model.files import File
 from installer.model.options import Cdi, Options
 from installer.model.record import OWNER, ConfigRow, DeviceNode, Record, Saved
@@ -30,7 +30,7 @@ def _facts(there: File | None, *rows: ConfigRow, original: File | None = None) -
     facts = CASE.facts(CASE.before, Record(configs=rows, nodes=(NODE,)), {})
     contents = {**facts.contents, **{row.path: there for row in rows}, PATH: there}
     originals = {row.path: original for row in rows}
-    return replace(facts, contents=contents, originals=originals, cdi_spec="new\n")
+    return replace(facts, contents=contents, originals=originals, cdi=CdiFacts("new\n"))
 
 
 def _writes(steps: tuple[Step, ...]) -> list[tuple[PurePosixPath, bytes | None]]:

@@ -13,7 +13,6 @@ import installer
 
 # Of these the usual case is the true one; the two of the toolkit's config are so in NVIDIA's own.
 TRUE = {
-    "ConfigChange.saved",
     "EffectiveConfig.ready",
     "Entry.owned",
     "Node.sees_host",

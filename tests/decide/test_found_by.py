@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.errors import InstallerError, UsageError
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import RuntimeEntry
-from installer.model.facts import Container, EngineState, Facts, ToolkitFacts
+from installer.model.facts import Container, ContainerFacts, EngineState, Facts, ToolkitFacts
 from installer.model.files import Kind
 from installer.model.options import InUse, Options
 from installer.model.record import Record
@@ -124,7 +124,8 @@ def test_what_containers_run_on_stays(name: str, in_use: InUse) -> None:
     live = (Container(name, "3f6c0d5e8a9b", "train/bert-0", OURS),)
 
     plan = plan_undo(
-        replace(facts(name, AFTER, held), running=live), replace(Options(engines=(name,)), in_use=in_use)
+        replace(facts(name, AFTER, held), containers=ContainerFacts(live)),
+        replace(Options(engines=(name,)), in_use=in_use),
     )
 
     assert plan.in_use == live

@@ -9,12 +9,12 @@ from installer.cdi.plan import CHANGED, GIVES_WAY, GPUS, NEW, REMOVED, STALE, WI
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
 from installer.lifecycle.drift import Drifted, following
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import Facts, GpuSpecification
+from installer.model.facts import CdiFacts, Facts, GpuSpecification, PayloadFacts
 from installer.model.files import File
 from installer.model.options import Mode, Options
 from installer.model.record import OWNER, CdiRow, ConfigRow, Record
 from installer.model.steps import FindRuntimes, InstallVersion, MakeDirectory, Reload, WriteConfig
-from tests.decide.golden import Case, cases
+from tests.decide.golden import Case, artifacts, cases
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
 OPTIONS: Options = replace(CASE.options, mode=Mode.CDI, set_as_default=False, runtime_name="nvidia")
@@ -35,7 +35,7 @@ def facts(spec: GpuSpecification | None, there: File | None, *rows: ConfigRow) -
     engines = tuple(replace(engine, serving=IN_EFFECT) for engine in found.engines)
     originals = {each.path: None for each in rows}
     contents = {**found.contents, PATH: there}
-    return replace(found, engines=engines, contents=contents, originals=originals, gpus=spec)
+    return replace(found, engines=engines, contents=contents, originals=originals, cdi=CdiFacts(gpus=spec))
 
 
 def done(plan: Plan) -> list[tuple[bytes | None, str]]:
@@ -132,10 +132,10 @@ def test_no_engine_is_written_to_or_reloaded_and_two_programs_are_enough() -> No
 
 def test_a_source_that_has_but_the_two_programs_is_enough() -> None:
     found = facts(MADE, None)
-    few = tuple(each for each in found.artifacts if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
+    few = tuple(each for each in artifacts() if each.name in {"nvidia-cdi-hook", "nvidia-ctk"})
 
-    assert plan_install(replace(found, artifacts=few), OPTIONS).obstacles == ()
-    assert plan_install(replace(found, artifacts=few[:1]), OPTIONS).obstacles
+    assert plan_install(replace(found, payload=PayloadFacts(few)), OPTIONS).obstacles == ()
+    assert plan_install(replace(found, payload=PayloadFacts(few[:1])), OPTIONS).obstacles
 
 
 def test_one_that_is_kept_without_an_answer_is_told() -> None:

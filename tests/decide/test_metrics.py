@@ -3,13 +3,13 @@
 import pytest
 
 from installer.metrics.snapshot import exposition, openmetrics
-from installer.metrics.table import Counts, EngineFigures, Figures, features, label
+from installer.metrics.table import Counts, EngineFigures, Snapshot, features, label
 
 WELL = EngineFigures("containerd", serves=True, drifted=False)
 
 
-def labels(figures: Figures) -> dict[str, str]:
-    lines = features(figures).splitlines()[1:]
+def labels(node: Snapshot) -> dict[str, str]:
+    lines = features(node).splitlines()
     return {name.rpartition("/")[2]: value for name, _, value in (line.partition("=") for line in lines)}
 
 
@@ -31,11 +31,11 @@ def labels(figures: Figures) -> dict[str, str]:
     ],
 )
 def test_the_labels_of_a_node(since: str, engine: EngineFigures, told: dict[str, str]) -> None:
-    figures = Figures("0.2.0", Counts(toolkit="1.19.1"), (engine,), 1.5, since)
+    figures = Snapshot("0.2.0", Counts(toolkit="1.19.1"), (engine,), 1.5, since)
 
     usual = {"version": "0.2.0", "toolkit-version": "1.19.1", f"engine-{engine.name}": "true"}
     assert labels(figures) == usual | told
-    without = Figures("0.2.0", Counts(), (), 1.5)
+    without = Snapshot("0.2.0", Counts(), (), 1.5)
     assert labels(without) == {"ready": "false", "version": "0.2.0"}
 
 
@@ -49,7 +49,7 @@ def test_a_label_is_one_that_kubernetes_takes(value: str, said: str) -> None:
 
 def test_numbers_and_words_are_as_prometheus_reads_them() -> None:
     counts = Counts(installs=3, failures={'a"b\\c\nd': 2}, success_s=7, ready_since_s=1.25)
-    figures = Figures('0"2', counts, (WELL,), 1.5, "now")
+    figures = Snapshot('0"2', counts, (WELL,), 1.5, "now")
 
     text = exposition(figures)
 

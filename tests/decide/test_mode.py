@@ -9,7 +9,7 @@ from installer.cdi.mode import against_cdi, highest_read, lacking, mode_of
 from installer.change.plan import plan_install
 from installer.engines import ENGINES
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import Container, EngineState
+from installer.model.facts import Container, ContainerFacts, EngineState
 from installer.model.options import Mode, Options
 from installer.model.record import EngineRow, Record
 from tests.decide.golden import cases
@@ -178,7 +178,7 @@ def test_a_runtime_in_use_cannot_go_and_the_remedy_names_what_takes_it_away(
     facts = replace(
         next(iter(cases("containerd"))).facts({}, Record(), {}),
         held=Record(engines=(row,)),
-        running=(Container("containerd", "3f6c0d5e8a9b", "default/trainer", ours),),
+        containers=ContainerFacts((Container("containerd", "3f6c0d5e8a9b", "default/trainer", ours),)),
     )
 
     first = plan_install(facts, replace(options, engines=("containerd",))).obstacles[0]

@@ -11,7 +11,7 @@ from installer.errors import InstallerError, UsageError
 from installer.model.nri import Allowed, Identity
 from installer.nri import wire
 from installer.nri.allow import GIVEN, ForbiddenError, RefusedError, devices, refuse_dropping
-from installer.nri.session import Configured, Given, Missed, Session, Synchronized, Turn
+from installer.nri.session import Configured, Given, Missed, Session, Synchronized
 from installer.nri.wire import (
     ENTRY,
     MAX_MESSAGE_BYTES,
@@ -48,13 +48,13 @@ def _asked(method: str, payload: bytes = b"", stream: int = 1, service: str = wi
     return encoded(Message(PLUGIN, stream, REQUEST, message((1, service), (2, method), (3, payload))))
 
 
-def _answer(turn: Turn) -> dict[str, Any]:
-    (answer,) = Messages().of(turn.reply)
+def _answer(reply: bytes) -> dict[str, Any]:
+    (answer,) = Messages().of(reply)
     assert (answer.connection, answer.kind) == (PLUGIN, RESPONSE)
     return unpack(wire.ANSWERED, answer.content)
 
 
-def _hear(content: bytes, session: Session | None = None) -> Turn:
+def _hear(content: bytes, session: Session | None = None) -> tuple[bytes, Any]:
     (turn,) = (session or _session()).hear(content)
     return turn
 
@@ -82,10 +82,10 @@ def test_the_first_words_register_the_plugin() -> None:
 
 
 def test_a_configured_plugin_asks_for_the_creation_of_containers_alone() -> None:
-    turn = _hear(_asked("Configure", message((2, "containerd"), (3, "v2.1.9"), (4, 5000))))
+    reply, news = _hear(_asked("Configure", message((2, "containerd"), (3, "v2.1.9"), (4, 5000))))
 
-    assert turn.reply == _bytes("00000001 0000000e | 00000004 00000001 02 00 | 12 02 10 08")
-    assert turn.news == Configured("containerd", "v2.1.9")
+    assert reply == _bytes("00000001 0000000e | 00000004 00000001 02 00 | 12 02 10 08")
+    assert news == Configured("containerd", "v2.1.9")
 
 
 def test_a_device_is_given_in_these_bytes() -> None:
@@ -100,7 +100,7 @@ def test_a_device_is_given_in_these_bytes() -> None:
 
 
 def test_an_answer_without_a_change_is_an_ok_without_a_byte() -> None:
-    assert _hear(_create({})).reply == _bytes("00000001 0000000a | 00000000 00000005 02 00")
+    assert _hear(_create({}))[0] == _bytes("00000001 0000000a | 00000000 00000005 02 00")
 
 
 def test_what_nobody_implements_is_refused_in_these_bytes() -> None:
@@ -111,7 +111,7 @@ def test_what_nobody_implements_is_refused_in_these_bytes() -> None:
 
 @pytest.mark.parametrize("method", sorted(wire.TOLD_ONLY))
 def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
-    assert _answer(_hear(_asked(method, b"\x08\x04"))) == unpack(wire.ANSWERED, b"")
+    assert _answer(_hear(_asked(method, b"\x08\x04"))[0]) == unpack(wire.ANSWERED, b"")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_is_only_told_is_answered_with_nothing(method: str) -> None:
     ],
 )
 def test_anything_else_is_not_implemented(method: str, service: str) -> None:
-    answer = _answer(_hear(_asked(method, service=service)))
+    answer = _answer(_hear(_asked(method, service=service))[0])
 
     assert answer["status"]["code"] == wire.UNIMPLEMENTED
 
@@ -230,12 +230,12 @@ def test_what_is_packed_is_unpacked(annotations: dict[str, str], names: list[str
 def test_a_container_gets_what_its_pod_asks_for(
     annotations: dict[str, str], namespace: str, given: tuple[str, ...]
 ) -> None:
-    turn = _hear(_create(annotations, namespace))
+    reply, news = _hear(_create(annotations, namespace))
 
-    created = unpack(wire.CREATED, _answer(turn)["payload"])
+    created = unpack(wire.CREATED, _answer(reply)["payload"])
     assert [each["name"] for each in created["adjust"]["devices"]] == [*given]
     assert created["adjust"]["annotations"] == ({GIVEN: ",".join(given)} if given else {})
-    assert turn.news == (Given(f"{namespace}/pod", "main", given) if given else None)
+    assert news == (Given(f"{namespace}/pod", "main", given) if given else None)
 
 
 @pytest.mark.parametrize(
@@ -261,19 +261,19 @@ def test_a_container_gets_what_its_pod_asks_for(
 def test_a_wrong_or_forbidden_wish_is_an_error_and_never_a_start(
     value: str, namespace: str, code: int, words: str
 ) -> None:
-    turn = _hear(_create({OF_POD: value}, namespace))
+    reply, news = _hear(_create({OF_POD: value}, namespace))
 
-    answer = _answer(turn)
+    answer = _answer(reply)
     assert (answer["status"]["code"], answer["payload"]) == (code, b"")
     said = answer["status"]["message"]
     assert said.startswith(f"cannot create container main of pod {namespace}/pod (its annotation {OF_POD} ")
     assert words in said
     assert len(said) < 500
-    assert isinstance(turn.news, RefusedError)
+    assert isinstance(news, RefusedError)
 
 
 def test_a_container_that_cannot_be_read_is_refused() -> None:
-    answer = _answer(_hear(_asked("CreateContainer", b"\x0a\x7f")))
+    answer = _answer(_hear(_asked("CreateContainer", b"\x0a\x7f"))[0])
 
     assert answer["status"]["code"] == wire.INVALID_ARGUMENT
 
@@ -300,10 +300,10 @@ def test_what_runs_without_its_devices_is_named_when_the_engine_tells_what_exist
     more = _hear(_asked("Synchronize", first), session)
     last = _hear(_asked("Synchronize", rest, 3), session)
 
-    assert _answer(more)["payload"] == b"\x10\x01"
-    assert more.news is None
-    assert _answer(last)["payload"] == b""
-    assert last.news == Synchronized(
+    assert _answer(more[0])["payload"] == b"\x10\x01"
+    assert more[1] is None
+    assert _answer(last[0])["payload"] == b""
+    assert last[1] == Synchronized(
         (Missed("operator", "pod", "main", f"{MANAGEMENT}=all"), Missed("default", "pod", "main", "?"))
     )
 

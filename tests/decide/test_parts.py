@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from installer.change.plan import Plan, entries_for, plan_install, plan_rollback, plan_undo
 from installer.engines import ENGINES
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import EngineState, Facts
+from installer.model.facts import CdiFacts, EngineState, Facts, PayloadFacts
 from installer.model.options import Cdi, RestartMode
 from installer.model.record import DeviceNode, Record
 from installer.model.steps import Reload, RemoveDeviceNodes, WriteConfig, describe
@@ -46,7 +46,7 @@ def test_all_obstacles_are_told_not_the_first() -> None:
         case.facts(case.before, Record(), {}) for case in (_refused("docker"), _refused("containerd"))
     )
 
-    plan = plan_install(replace(_both(docker, containerd), artifacts=()), CONTAINERD.options)
+    plan = plan_install(replace(_both(docker, containerd), payload=PayloadFacts(())), CONTAINERD.options)
 
     assert [part.id for part in plan.parts if part.obstacles] == [
         "engine-docker",
@@ -155,7 +155,7 @@ def test_device_nodes_are_made_by_a_step_that_a_plan_shows_and_its_roll_back_tak
     node = DeviceNode(PurePosixPath("/dev/nvidiactl"), "boot absent")
     cdi = Cdi(PurePosixPath("/run/cdi"), "management.nvidia.com/gpu", "/d", "/d", "/d", "/d", nodes=True)
     facts = CONTAINERD.facts(CONTAINERD.before, Record(), {})
-    facts = replace(facts, absent_nodes=(node,), contents={**facts.contents, cdi.path: None})
+    facts = replace(facts, cdi=CdiFacts(absent_nodes=(node,)), contents={**facts.contents, cdi.path: None})
 
     plan = plan_install(facts, replace(CONTAINERD.options, cdi=cdi))
     back = plan_rollback(plan, plan.steps, Record())

@@ -24,7 +24,7 @@ def engine(name: str, *version: int) -> EngineState:
 
 
 def against(options: Options, *engines: EngineState) -> list[str]:
-    facts = Facts(engines, {}, {}, frozenset(), (), ToolkitFacts(), Record())
+    facts = Facts(engines, {}, {}, frozenset(), ToolkitFacts(), Record())
     return [error.problem for error in nri.install(facts, options).obstacles]
 
 
@@ -69,7 +69,7 @@ def test_the_mode_asks_for_the_plugin_and_other_modes_do_not() -> None:
 def test_an_engine_whose_config_has_nri_switched_off_is_refused(
     held: Record, *, told: bool | None, refused: bool
 ) -> None:
-    facts = Facts((engine("containerd", 2, 1, 9),), {}, {}, frozenset(), (), ToolkitFacts(), held)
+    facts = Facts((engine("containerd", 2, 1, 9),), {}, {}, frozenset(), ToolkitFacts(), held)
 
     part = nri.install(facts, BESIDE, lambda *_: EffectiveConfig({}, "runc", nri=told))
 
@@ -89,7 +89,6 @@ def found(content: bytes) -> Facts:
         {PROGRAM: File(content, Meta(0o755))},
         {PROGRAM: None},
         frozenset(),
-        (),
         ToolkitFacts(),
         Record(configs=(ROW,)),
     )

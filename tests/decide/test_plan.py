@@ -10,7 +10,7 @@ from installer.change.plan import Plan, entries_for, plan_install
 from installer.errors import Exit
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import RuntimeEntry
-from installer.model.facts import Facts, ToolkitFacts
+from installer.model.facts import Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import Copy, Entry, Kind, Text
 from installer.model.options import Options, RestartMode, ToolkitConfig
 from installer.model.paths import VERSIONS
@@ -18,7 +18,7 @@ from installer.model.record import Failure, Record, ToolkitRow
 from installer.model.steps import InstallVersion, Reload, SwitchToolkit
 from installer.payload.files import CONFIG
 from installer.payload.plan import ROOM_FOR
-from tests.decide.golden import Case, cases
+from tests.decide.golden import Case, artifacts, cases
 from tests.decide.serving import served
 
 CASE: Case = next(case for case in cases("containerd") if case.path.name == "kubeadm-tabs")
@@ -35,7 +35,7 @@ def _versions(plan: Plan) -> list[InstallVersion]:
 
 
 def test_too_little_space_for_two_payloads_stands_in_the_way() -> None:
-    facts = replace(_facts(), free_bytes=1)
+    facts = replace(_facts(), payload=PayloadFacts(artifacts(), free_bytes=1))
 
     plan = plan_install(facts, CASE.options)
 
@@ -50,8 +50,18 @@ def test_just_enough_space_for_two_payloads_is_enough() -> None:
     need = ROOM_FOR * sum(file.size_bytes for file in step.files if isinstance(file, Copy))
 
     assert need > 0
-    assert plan_install(replace(facts, free_bytes=need), CASE.options).obstacles == ()
-    assert plan_install(replace(facts, free_bytes=need - 1), CASE.options).obstacles != ()
+    assert (
+        plan_install(
+            replace(facts, payload=PayloadFacts(artifacts(), free_bytes=need)), CASE.options
+        ).obstacles
+        == ()
+    )
+    assert (
+        plan_install(
+            replace(facts, payload=PayloadFacts(artifacts(), free_bytes=need - 1)), CASE.options
+        ).obstacles
+        != ()
+    )
 
 
 def test_a_plan_counts_as_finished_after_its_last_step_and_not_before() -> None:

@@ -33,7 +33,7 @@ def engine(
 def said(facts: EngineState, config: dict[str, Any] | str, *, held: Record | None = None) -> list[str]:
     text = config if isinstance(config, str) else json.dumps(config)
     contents = {facts.config: File(text.encode())}
-    whole = Facts((facts,), contents, {}, frozenset(), (), ToolkitFacts(), held or Record())
+    whole = Facts((facts,), contents, {}, frozenset(), ToolkitFacts(), held or Record())
     return [*stale(facts, whole, ENTRIES)]
 
 

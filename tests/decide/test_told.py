@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from installer.change.plan import Plan, entries_for, plan_install, plan_undo
 from installer.engines import ENGINES
-from installer.model.facts import Container, Facts
+from installer.model.facts import Container, ContainerFacts, Facts
 from installer.model.options import InUse, Options, RestartMode
 from installer.model.record import Record
 from installer.model.steps import describe
@@ -62,7 +62,10 @@ def _told(case: Case) -> str:
         *_lines("install", first),
         *_lines("install again", plan_install(_serving(again, options, ours=True), options)),
         *_lines("undo", plan_undo(back, options)),
-        *_lines("undo while a container needs us", plan_undo(replace(back, running=(runs,)), keeps)),
+        *_lines(
+            "undo while a container needs us",
+            plan_undo(replace(back, containers=ContainerFacts((runs,))), keeps),
+        ),
     ]
     return "\n".join(VERSION.sub("VERSION", line) for line in lines)
 

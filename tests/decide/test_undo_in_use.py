@@ -11,7 +11,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
 from installer.model.engine_spec import leaves
-from installer.model.facts import Container, Facts, names_of
+from installer.model.facts import Container, ContainerFacts, Facts, names_of
 from installer.model.files import Kind, Symlink
 from installer.model.options import InUse, RestartMode
 from installer.model.record import Record
@@ -56,7 +56,9 @@ def test_our_runtime_is_the_default_no_more_and_later_every_byte_comes_back(case
     disk = written(case.before, plan)
     assert plan.final is not None
 
-    kept = plan_undo(replace(undo_facts(case, disk, plan.final), running=_live(case.engine)), options)
+    kept = plan_undo(
+        replace(undo_facts(case, disk, plan.final), containers=ContainerFacts(_live(case.engine))), options
+    )
 
     after = written(disk, kept)
     assert list(_defaults(case.engine, after)) == list(_defaults(case.engine, case.before))
@@ -65,7 +67,9 @@ def test_our_runtime_is_the_default_no_more_and_later_every_byte_comes_back(case
     assert kept.final.toolkit == plan.final.toolkit
     handlers = [path for path, file in after.items() if str(OURS).encode() in (file.content if file else b"")]
     assert handlers
-    again = plan_undo(replace(undo_facts(case, after, kept.final), running=_live(case.engine)), options)
+    again = plan_undo(
+        replace(undo_facts(case, after, kept.final), containers=ContainerFacts(_live(case.engine))), options
+    )
     assert again.steps == ()
     full = plan_undo(undo_facts(case, after, kept.final), options)
     assert written(after, full) == case.before
@@ -88,8 +92,9 @@ def _in_use(case: Case, version: tuple[int, ...], low_level: str | None = "/usr/
     return replace(
         facts,
         engines=engines,
-        running=_live(case.engine),
-        low_level=PurePosixPath(low_level) if low_level else None,
+        containers=ContainerFacts(
+            _live(case.engine), low_level=PurePosixPath(low_level) if low_level else None
+        ),
         toolkit=replace(facts.toolkit, kind=Kind.LINK, link=link, versions={plan.final.toolkit.version: {}}),
     )
 
@@ -143,9 +148,14 @@ def test_what_a_crash_interrupted_is_finished_although_the_file_is_right_already
     plan = plan_install(CONTAINERD.facts(CONTAINERD.before, Record(), {}), options)
     assert plan.final is not None
     disk = written(CONTAINERD.before, plan)
-    first = plan_undo(replace(undo_facts(CONTAINERD, disk, plan.final), running=_live("containerd")), options)
+    first = plan_undo(
+        replace(undo_facts(CONTAINERD, disk, plan.final), containers=ContainerFacts(_live("containerd"))),
+        options,
+    )
     after = written(disk, first)
-    facts = replace(undo_facts(CONTAINERD, after, first.in_progress), running=_live("containerd"))
+    facts = replace(
+        undo_facts(CONTAINERD, after, first.in_progress), containers=ContainerFacts(_live("containerd"))
+    )
     serving = served({entry.name: str(entry.binary) for entry in entries_for(options)}, default)
     facts = replace(facts, engines=tuple(replace(engine, serving=serving) for engine in facts.engines))
 
@@ -163,7 +173,7 @@ def test_force_without_any_low_level_runtime_is_refused() -> None:
 
 
 def test_the_payload_goes_only_after_another_look_at_what_runs() -> None:
-    facts = replace(_in_use(CONTAINERD, (1, 7)), running=())
+    facts = replace(_in_use(CONTAINERD, (1, 7)), containers=ContainerFacts())
 
     plan = plan_undo(facts, replace(CONTAINERD.options, restart_mode=RestartMode.AUTO))
 

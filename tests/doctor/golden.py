@@ -12,7 +12,7 @@ from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.record import CdiRow
 from installer.report.doctor.model import DeviceNode, EngineExam, Node, Process, Space, Toolkit
-from installer.report.doctor.read_node import examine
+from installer.report.doctor.read_node import read_node
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -122,11 +122,11 @@ ENGINES = (
             version=(28, 5, 2),
             serving=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc", cdi=True),
         ),
-        told=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc"),
+        on_disk=EffectiveConfig({"runc": Runtime("runc"), "nvidia": Runtime(RUNTIME)}, "runc"),
         unit_state=RUNS,
         cgroup_driver="systemd",
         live_restore=True,
-        finds_hook=True,
+        has_hook=True,
     ),
     EngineExam(
         EngineState(
@@ -135,15 +135,15 @@ ENGINES = (
             version=(2, 1, 9),
             serving=SERVING,
         ),
-        told=SERVING,
+        on_disk=SERVING,
         trees={CONTAINERD: {"version": 3}},
         unit_state=RUNS,
     ),
 )
 SHIM = "/usr/bin/containerd-shim-runc-v2"
 PROCESSES = (
-    Process(700, "containerd", "/usr/bin/containerd", version=(2, 1, 9), said="containerd 2.1.9"),
-    Process(701, "containerd-shim", SHIM, version=(2, 1, 9), said="containerd-shim 2.1.9"),
+    Process(700, "containerd", "/usr/bin/containerd", version=(2, 1, 9), label="containerd 2.1.9"),
+    Process(701, "containerd-shim", SHIM, version=(2, 1, 9), label="containerd-shim 2.1.9"),
     Process(702, "nv-fabricmanage", "/usr/bin/nv-fabricmanager", version=(550, 54, 15)),
 )
 
@@ -178,7 +178,7 @@ def lay(root: Path) -> Path:
 
 def read(root: Path) -> Node:
     """Read the files as ``doctor`` does, and add what needs a kernel, programs that run, and engines."""
-    node = examine(Host.under(PurePosixPath(root)), Options(host_root=PurePosixPath(root)))
+    node = read_node(Host.under(PurePosixPath(root)), Options(host_root=PurePosixPath(root)))
     (toolkit,) = node.toolkits
     system = replace(
         node.system,
@@ -193,7 +193,7 @@ def read(root: Path) -> Node:
         processes=PROCESSES,
         runc={"/usr/sbin/runc": ((1, 4, 3), "runc 1.4.3")},
         programs=node.programs | {RUNTIME},
-        held=(("/etc/docker/daemon.json", "as we wrote it", True),),
+        installed=(("/etc/docker/daemon.json", "as we wrote it", True),),
         system=system,
     )
 
@@ -211,7 +211,7 @@ def by_cdi(node: Node) -> Node:
     )
     return replace(
         node,
-        engines=tuple(changed(each, serving=served, told=served, finds_hook=False) for each in node.engines),
+        engines=tuple(changed(each, serving=served, on_disk=served, has_hook=False) for each in node.engines),
         toolkits=(OTHER,),
         by_cdi=CdiRow(("docker", "containerd")),
         plugin=(("registered with containerd 2.1.9, since 2026-01-01T00:00:00Z", True),),

@@ -8,14 +8,14 @@ import pytest
 
 from installer.host.files import Host
 from installer.report.doctor.model import Driver
-from installer.report.doctor.read_node import driver, specifications
+from installer.report.doctor.read_node import read_driver, read_specifications
 from tests.doctor import golden
 
 ROOT = PurePosixPath("/")
 
 
 def read(root: Path) -> Driver:
-    return driver(Host.under(PurePosixPath(root)), ROOT)
+    return read_driver(Host.under(PurePosixPath(root)), ROOT)
 
 
 def put(path: str, text: str) -> Callable[[Path], Any]:
@@ -88,7 +88,8 @@ def test_specifications_are_files_of_their_suffix_and_say_what_is_gone(tmp_path:
     golden.put(tmp_path, "/var/run/cdi/more.yml", "hostPath: /usr/sbin/runc")
 
     found = {
-        str(spec.path): [*map(str, spec.gone)] for spec in specifications(Host.under(PurePosixPath(tmp_path)))
+        str(spec.path): [*map(str, spec.gone)]
+        for spec in read_specifications(Host.under(PurePosixPath(tmp_path)))
     }
 
     assert found == {golden.SPEC: ["/usr/bin/nvidia-smi"], "/var/run/cdi/more.yml": []}

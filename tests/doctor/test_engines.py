@@ -12,7 +12,7 @@ from installer.host.files import Host
 from installer.host.processes import Seen
 from installer.model.options import Options, Places
 from installer.report.doctor.model import EngineExam
-from installer.report.doctor.read_programs import engines, unit_state
+from installer.report.doctor.read_programs import read_engines, read_unit_state
 from tests.host.servers import FakeSystemd, FakeUnit, answer, serving
 from tests.support.cri import BAD_DEFAULT, PLUGINS, SKIPPED, plugins
 from tests.support.live import SOCKET, STATUS, UNIT, Live, live
@@ -25,7 +25,7 @@ FAILED = plugins(("io.containerd.grpc.v1", "cri", BAD_DEFAULT))
 
 def read(node: Live, *seen: Seen, socket: PurePosixPath = SOCKET) -> list[EngineExam]:
     places = {"containerd": Places(socket=socket)}
-    return [*engines(node.host, replace(Options(), places=places), seen)]
+    return [*read_engines(node.host, replace(Options(), places=places), seen)]
 
 
 def config(root: Path, text: str | None) -> None:
@@ -57,8 +57,8 @@ def test_what_an_engine_answers(
     assert found.label == f"containerd {said}".strip()
     assert (engine.serving is None) == bool(engine.silence) == (not said)
     assert (engine.config, found.trees, found.unreadable) == (CONFIG, {CONFIG: {"version": 2}}, "")
-    assert (engine.another, found.live_restore, found.cgroup_driver, found.finds_hook) == ("", None, "", None)
-    assert found.told is not None
+    assert (engine.another, found.live_restore, found.cgroup_driver, found.has_hook) == ("", None, "", None)
+    assert found.on_disk is not None
 
 
 def test_an_engine_without_a_process_or_a_socket_is_not_asked(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_the_state_of_a_unit(tmp_path: Path, unit: FakeUnit | None, state: str) 
         if unit is not None:
             (tmp_path / "run/dbus").mkdir(parents=True)
             held.enter_context(serving(tmp_path / "run/dbus/system_bus_socket", FakeSystemd({UNIT: unit})))
-        assert unit_state(host, UNIT) == state
-        assert unit_state(host, "") == ""
+        assert read_unit_state(host, UNIT) == state
+        assert read_unit_state(host, "") == ""
 
 
 def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_each_of_two_engines_on_a_socket_is_the_one_whose_unit_it_is(tmp_path: P
         places = {name: Places(socket=SOCKET) for name in ("k3s", "rke2")}
         seen = [replace(SEEN, name=ENGINES["k3s"].process)]
 
-        assert [*engines(node.host, replace(Options(), places=places), seen)] == []
+        assert [*read_engines(node.host, replace(Options(), places=places), seen)] == []
 
 
 # As dockerd 28.5.2 says it.
@@ -140,8 +140,8 @@ def test_what_docker_answers_and_whether_its_path_has_the_hook(tmp_path: Path, *
     with serving(tmp_path / "d.sock", answer(b"HTTP/1.0 200 OK\r\n\r\n" + said)):
         seen = [replace(SEEN, name="dockerd")]
         host = Host.under(PurePosixPath(tmp_path))
-        (found,) = engines(host, replace(Options(), places=places), seen)
+        (found,) = read_engines(host, replace(Options(), places=places), seen)
 
     assert (found.label, found.engine.version) == ("docker 28.5.2", (28, 5, 2))
-    assert (found.live_restore, found.cgroup_driver, found.finds_hook) == (True, "systemd", hook)
+    assert (found.live_restore, found.cgroup_driver, found.has_hook) == (True, "systemd", hook)
     assert found.engine.config == ENGINES["docker"].config

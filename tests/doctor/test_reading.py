@@ -17,17 +17,17 @@ from installer.host.files import Host
 from installer.host.processes import Seen, holds, of_root, root_wrote
 from installer.host.programs import run_in
 from installer.model.options import Options
-from installer.report.doctor import findings
 from installer.report.doctor.read_programs import (
+    CLI_VERSION,
+    CTK_VERSION,
+    LIBRARY_VERSION,
     NIL_POINTER,
-    SAYS_CLI,
-    SAYS_CTK,
-    SAYS_LIBRARY,
-    asked_processes,
-    toolkits,
-    version_in,
-    version_of,
+    ask_processes,
+    ask_version,
+    find_version,
+    read_toolkits,
 )
+from installer.report.doctor.table import judge_node
 from installer.report.doctor.verdict import Level
 from tests.doctor import golden
 from tests.host.servers import hang, serving
@@ -72,12 +72,12 @@ def test_a_running_shim_is_known_by_its_program_though_the_file_was_replaced(
             (tmp_path / SHIM).unlink()
             shutil.copyfile("/bin/true", tmp_path / SHIM)
 
-        (found,) = asked_processes(HOST, [seen(child.pid)])
+        (found,) = ask_processes(HOST, [seen(child.pid)])
 
     assert (found.name, found.program) == ("containerd-shim", str(tmp_path / SHIM))
     assert (found.deleted, found.nil_pointer) == (deleted, marked)
     node = replace(golden.read(golden.lay(tmp_path / "node")), processes=(found,))
-    (verdict,) = (each.verdict for each in findings(node) if each.check.name == "shim-nil-pointer")
+    (verdict,) = (each.verdict for each in judge_node(node) if each.check.name == "shim-nil-pointer")
     assert verdict.level is (Level.BAD if marked else Level.OK), verdict.found
     assert not marked or str(child.pid) in verdict.found
 
@@ -110,14 +110,14 @@ def test_an_engine_that_runs_is_asked_for_its_version(tmp_path: Path, shell: str
         waiting(tmp_path / "linked/containerd") as linked,
         waiting(Path("/bin") / shell) as stranger,
     ):
-        found = asked_processes(HOST, [one, stranger, other, linked])
-        (unasked,) = asked_processes(HOST, [replace(one, of_host=False)])
+        found = ask_processes(HOST, [one, stranger, other, linked])
+        (unasked,) = ask_processes(HOST, [replace(one, of_host=False)])
 
     assert [each.pid for each in found] == [one.pid, other.pid, linked.pid]
-    assert [re.fullmatch(spelled, each.said) is not None for each in found[:2]] == [True, True]
+    assert [re.fullmatch(spelled, each.label) is not None for each in found[:2]] == [True, True]
     assert [bool(each.version) for each in found] == [bool(spelled), bool(spelled), False]
-    assert unasked.said == "", "a container's program is not started on the host"
-    assert found[2].said == "", "what it runs has another name: nobody knows how to ask that"
+    assert unasked.label == "", "a container's program is not started on the host"
+    assert found[2].label == "", "what it runs has another name: nobody knows how to ask that"
     assert not any(each.nil_pointer or each.deleted for each in found)
 
 
@@ -136,9 +136,9 @@ def test_a_program_is_believed_where_root_alone_wrote_it_and_it_ends_well(
     program.write_text(f"#!/bin/sh\n{words}\n")
     program.chmod(mode)
 
-    assert version_of(HOST, PurePosixPath(program)) == told
-    assert version_of(HOST, PurePosixPath(tmp_path)) == ""
-    assert version_of(HOST, PurePosixPath(tmp_path / "gone")) == ""
+    assert ask_version(HOST, PurePosixPath(program)) == told
+    assert ask_version(HOST, PurePosixPath(tmp_path)) == ""
+    assert ask_version(HOST, PurePosixPath(tmp_path / "gone")) == ""
 
 
 def process(
@@ -218,7 +218,7 @@ def test_a_host_whose_proc_is_not_in_view_has_no_process(tmp_path: Path, made: t
     ],
 )
 def test_a_version_is_what_a_program_says(text: str, version: tuple[int, ...], spelled: str) -> None:
-    assert version_in(text) == (version, spelled)
+    assert find_version(text) == (version, spelled)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ def test_a_version_is_what_a_program_says(text: str, version: tuple[int, ...], s
 def test_nvidia_container_cli_tells_itself_and_its_library_apart(
     said: str, cli: tuple[int, ...], library: tuple[int, ...]
 ) -> None:
-    found = [pattern.search(said) for pattern in (SAYS_CLI, SAYS_LIBRARY)]
+    found = [pattern.search(said) for pattern in (CLI_VERSION, LIBRARY_VERSION)]
 
-    assert [version_in(each[1])[0] if each else () for each in found] == [cli, library]
-    assert SAYS_CTK.search("NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590\n")
+    assert [find_version(each[1])[0] if each else () for each in found] == [cli, library]
+    assert CTK_VERSION.search("NVIDIA Container Toolkit CLI version 1.19.1\ncommit: 9b69590\n")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_program_that_tells_one_version_has_a_library_of_that(
         program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
         program.chmod(0o755)
 
-    (found, *_) = toolkits(
+    (found, *_) = read_toolkits(
         Host.under(PurePosixPath("/")), Options(install_dir=PurePosixPath(root, "usr/local/nvidia"))
     )
 
@@ -274,7 +274,7 @@ def test_any_bytes_anywhere_are_read_without_a_mistake(tmp_path: Path) -> None:
         if path == golden.CONFIG:
             continue
         # What is asked of the kernel, of engines and programs is not in a file.
-        assert findings(golden.read(root))
+        assert judge_node(golden.read(root))
 
 
 def test_directories_and_pipes_in_the_place_of_files_are_no_obstacle(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_directories_and_pipes_in_the_place_of_files_are_no_obstacle(tmp_path: P
         else:
             (root / path.lstrip("/")).mkdir()
         if path not in {golden.RUNTIME, f"{golden.TOOLKIT}/nvidia-container-cli"}:
-            assert findings(golden.read(root))
+            assert judge_node(golden.read(root))
 
 
 def test_a_program_that_hangs_is_not_waited_for(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from installer.change.ledger import dumps
 from installer.model.record import CdiRow, Record
 from installer.nri.plugin import State, publish
-from installer.report.doctor import CHECKS, document
+from installer.report.doctor.table import CHECKS, document
 from tests.doctor import golden
 from tests.support.golden import golden as golden_text
 from tests.support.tree import Aspect, tree
@@ -82,7 +82,7 @@ def test_a_damaged_ledger_of_ours_is_a_bad_line_and_no_failure(root: Path) -> No
 
 
 def test_a_plugin_that_has_ended_and_an_install_of_cdi_alone_are_read_off_the_node(root: Path) -> None:
-    state = State(registered=True, engine="containerd 2.1.9", missed=(), missed_in_all=0).now()
+    state = State(registered=True, engine="containerd 2.1.9", since="2026-11-24T10:00:00Z")
     (root / "var/run/nri").mkdir(parents=True)
     publish(str(root / "var/run/nri/toolkit-installer.json"), state)
     held = Record(cdi=CdiRow(("containerd",), "nobody"), finished=True)

@@ -16,7 +16,7 @@ from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig
-from installer.model.facts import EngineState, Facts, ToolkitFacts
+from installer.model.facts import CdiFacts, DriverFacts, EngineState, Facts, PayloadFacts, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
@@ -68,7 +68,9 @@ class Node:
                 for row in self.held.configs
             },
             missing=frozenset(),
-            artifacts=artifacts(),
+            payload=PayloadFacts(artifacts()),
+            driver=DriverFacts(),
+            cdi=CdiFacts(),
             toolkit=ToolkitFacts(kind=Kind.LINK if self.held.toolkit else Kind.ABSENT),
             held=self.held,
         )

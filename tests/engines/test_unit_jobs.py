@@ -4,21 +4,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from installer.errors import InstallerError, NotBegunError, StoppedBeforeError, StoppedError
-from installer.host.systemd import (
-    UnitStart,
-    UnitState,
-    look,
-    reload_unit,
-    restart_unit,
-    shutdown_prepared,
-    start_transient,
-    system_state,
-)
+from installer.host import systemd, units
+from installer.host.files import Host
+from installer.host.units import Patience
 from tests.engines.conftest import Boot
 from tests.engines.nodes import Node
 from tests.engines.versions import EngineSet
@@ -48,8 +41,8 @@ def on(machine: Node) -> Iterator[Node]:
     machine.run(["systemctl", "reset-failed"])
 
 
-def bus(on: Node) -> list[Path]:
-    return [on.root / "run/dbus/system_bus_socket"]
+def host(on: Node) -> Host:
+    return Host.under(PurePosixPath(on.root))
 
 
 def start(on: Node, service: str, *, unit: str = "") -> str:
@@ -61,7 +54,7 @@ def start(on: Node, service: str, *, unit: str = "") -> str:
 
 
 def restart(on: Node) -> None:
-    restart_unit(bus(on), UNIT, timeout_s=TIMEOUT_S)
+    units.restart(host(on), UNIT, Patience(TIMEOUT_S, lambda: None))
 
 
 @contextmanager
@@ -90,7 +83,7 @@ def test_a_restart_that_is_done_has_another_invocation(on: Node) -> None:
 
     restart(on)
 
-    after = look(bus(on), UNIT, read=UnitState.of, timeout_s=5)
+    after = units.read(host(on), UNIT)
     assert (after.active, after.job, after.result) == ("active", 0, "success")
     assert after.invocation == on.show(UNIT, "InvocationID") != before
 
@@ -142,7 +135,7 @@ def test_a_masked_unit_is_told_and_goes_on(on: Node) -> None:
     with pytest.raises(InstallerError, match=rf"restart {UNIT} \(masked\)"):
         restart(on)
 
-    assert look(bus(on), UNIT, read=UnitStart.of, timeout_s=5).masked
+    assert units.read(host(on), UNIT).start.masked
     assert on.show(UNIT, "InvocationID") == before
 
 
@@ -215,7 +208,7 @@ def test_a_restart_that_waits_is_taken_back_when_we_are_stopped(on: Node) -> Non
             raise StoppedError
 
     with pytest.raises(StoppedBeforeError):
-        restart_unit(bus(on), UNIT, timeout_s=TIMEOUT_S, check=check)
+        units.restart(host(on), UNIT, Patience(TIMEOUT_S, check))
 
     time.sleep(2)
     assert on.show(UNIT, "InvocationID") == before
@@ -226,21 +219,21 @@ def test_a_reload_that_fails_is_told_though_the_unit_runs_on(on: Node) -> None:
     start(on, f"{WELL}\nExecReload=test -e /run/first")
 
     with pytest.raises(InstallerError, match=rf"reload {UNIT} \(unit active/running, exit-code\)"):
-        reload_unit(bus(on), UNIT, timeout_s=TIMEOUT_S)
+        units.reload(host(on), UNIT, timeout_s=TIMEOUT_S)
     on.write("/run/first", "")
-    reload_unit(bus(on), UNIT, timeout_s=TIMEOUT_S)
+    units.reload(host(on), UNIT, timeout_s=TIMEOUT_S)
 
 
 def test_a_transient_unit_runs_once_by_its_name(on: Node) -> None:
     name = "toolkit-once.service"
 
-    start_transient(bus(on), name, ["/bin/sh", "-c", "sleep 1; touch /run/first"], timeout_s=5)
+    units.start_transient(host(on), name, ["/bin/sh", "-c", "sleep 1; touch /run/first"])
     with pytest.raises(InstallerError, match="already"):
-        start_transient(bus(on), name, ["/bin/true"], timeout_s=5)
+        units.start_transient(host(on), name, ["/bin/true"])
 
     on.wait_for("first", ["ls", "/run"])
 
 
 def test_a_node_that_runs_says_so_and_its_logind_too(on: Node) -> None:
-    assert system_state(bus(on), timeout_s=5) in {"running", "degraded"}
-    assert not shutdown_prepared(bus(on), timeout_s=5)
+    assert systemd.system_state(units.buses(host(on)), timeout_s=5) in {"running", "degraded"}
+    assert not systemd.shutdown_prepared(units.buses(host(on)), timeout_s=5)

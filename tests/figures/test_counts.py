@@ -36,7 +36,7 @@ class Node:
         return monitoring.read_counts(self.host, self.options.layout)
 
     def told(self, plan: Plan, refused: tuple[str, ...] | None = None) -> Counts:
-        monitoring.installed(self.host, self.options, self.ledger, plan, refused)
+        monitoring.publish_success(self.host, self.options, self.ledger, plan, refused)
         return self.counts
 
     def samples(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ def test_a_node_is_ready_since_its_first_proof_and_no_more_when_something_is_not
     unproven = node.told(replace(NOTHING, unproven=("docker",)), ())
     samples = node.samples()
     again = node.told(NOTHING, ())
-    monitoring.failed(
+    monitoring.publish_failure(
         node.host, node.options, node.ledger, InstallerError("act", remedy="look", code="locked")
     )
 
@@ -145,7 +145,7 @@ def test_an_engine_has_drifted_where_its_own_configs_do_not_come_to_what_was_ins
     node.writes(text)
     node.host.local_path(ENGINES["containerd"].config).write_text("version = 3\n")
 
-    monitoring.installed(node.host, replace(node.options, drift=drift), node.ledger, NOTHING, None)
+    monitoring.publish_success(node.host, replace(node.options, drift=drift), node.ledger, NOTHING, None)
 
     samples = node.samples()
     assert samples['config_drifted{engine="docker"}'] == drifted

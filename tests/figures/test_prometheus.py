@@ -13,7 +13,7 @@ import yaml
 from msgspec.structs import replace
 
 from installer.metrics.snapshot import exposition
-from installer.metrics.table import PREFIX, Counts, EngineFigures, Figures, PluginFigures, families
+from installer.metrics.table import PREFIX, Counts, EngineFigures, PluginFigures, Snapshot
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
 from tests.support.golden import golden
@@ -21,7 +21,7 @@ from tests.support.site import PROJECT, Site
 from tests.support.version import VERSION
 
 MONITORING = PROJECT / "deploy/monitoring"
-FIGURES = Figures(
+FIGURES = Snapshot(
     "0.1.0",
     Counts(3, 2, {"in-use": 1, "locked": 4}, {"containerd": 5}, 1_795_000_000.25, 1.5, "1.17.8"),
     (EngineFigures("containerd", serves=True, drifted=False), EngineFigures("docker", False, True, True)),
@@ -29,7 +29,7 @@ FIGURES = Figures(
     "20261122T083000Z",
     PluginFigures(registered=True, missed=2, ends=1),
 )
-METRICS = {family.samples[0].name: family for family in families(FIGURES)}
+METRICS = {family.samples[0].name: family for family in FIGURES.collect()}
 WITHOUT_SAMPLES_AT_FIRST = {
     name for name in METRICS if name.startswith((f"{PREFIX}nri_", f"{PREFIX}failures_total"))
 }
@@ -51,7 +51,7 @@ def named_in(text: str) -> set[str]:
         pytest.param(replace(FIGURES, version='"\\\n'), id="a version of odd characters"),
     ],
 )
-def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Figures) -> None:
+def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Snapshot) -> None:
     done = checked("check", "metrics", text=exposition(figures))
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -124,7 +124,7 @@ def test_an_engine_that_was_restarted_is_counted_and_one_that_got_a_signal_is_no
 
     for _ in range(2):
         ledger.reloaded += ["docker", "containerd"]
-        monitoring.installed(host, options, ledger, Plan((), Record(), Record(), {}), None)
+        monitoring.publish_success(host, options, ledger, Plan((), Record(), Record(), {}), None)
     told = (tmp_path / DIRECTORY / textfile.name).read_text().splitlines()
     ledger.remove()
 

@@ -1,4 +1,4 @@
-"""Whatever is read from outside may be anything: it is understood, or refused in a sentence, and never a bug.
+"""Whatever is read from outside may be anything: it is report_answer, or refused in a sentence, and never a bug.
 
 Each reader gets honest input, spoilt. ``FUZZ_S`` seconds are spent in all (20 in ``make test``, 600 in
 ``make torture``); ``SEED`` chooses others, and a failure prints the seed and the bytes.
@@ -45,6 +45,7 @@ from installer.host.limits import memory_limit_bytes
 from installer.host.locks import holders, is_held_pidfile, lock_pidfile, remove_pidfile
 from installer.host.processes import started_of, unit_in
 from installer.host.trees import sums_of
+from installer.host.units import Unit
 from installer.lifecycle.readiness import is_ready
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind
@@ -132,7 +133,7 @@ def _ledger(directory: Path) -> Reader:
         )
         contents = {row.path: File(b"{}") for row in held.configs}
         toolkit = ToolkitFacts(Kind.LINK)
-        found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), (), toolkit, held)
+        found = Facts(engines, contents, dict.fromkeys(contents), frozenset(), toolkit, held)
         return dumps(held), plan_undo(found, options)
 
     return read
@@ -247,7 +248,9 @@ def _systemd(path: Path) -> Reader:
 
     return _socket(
         path,
-        lambda bus: systemd.look([bus], "docker.service", read=systemd.UnitState.of, timeout_s=ASK_S),
+        lambda bus: systemd.ask(
+            [bus], lambda on: Unit.of(on.properties("docker.service")), purpose="look", timeout_s=ASK_S
+        ),
         serve,
     )
 
@@ -319,16 +322,16 @@ def _nri(content: bytes) -> object:
     for size in (len(content) or 1, 7):
         session = Session(Identity(), (Allowed("team", "a.com/b"),))
         for at in range(0, len(content), size):
-            for turn in session.hear(content[at : at + size]):
-                heard.append(turn)
-                if isinstance(turn.news, Given):
-                    assert all(name.startswith("a.com/b=") for name in turn.news.devices)
+            for reply, news in session.hear(content[at : at + size]):
+                heard.append((reply, news))
+                if isinstance(news, Given):
+                    assert all(name.startswith("a.com/b=") for name in news.devices)
     return heard
 
 
 def _kubernetes(content: bytes) -> object:
     """Take what a watch of pods tells, and what the API has of a node."""
-    with kubernetes.understood("GET /x"):
+    with kubernetes.report_answer("GET /x"):
         told = list(kubernetes.events(content.splitlines(keepends=True)))
     return [(uid_of(each), quote(node_made_ready(each)), without_taint(each)) for each in told]
 

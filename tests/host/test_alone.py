@@ -6,7 +6,7 @@ import pytest
 
 from installer.errors import LockedError
 from installer.host.files import Host
-from installer.host.locks import alone
+from installer.host.locks import lock_file
 
 LEDGER = PurePosixPath("/ledger")
 
@@ -16,10 +16,10 @@ def test_a_second_one_is_refused_until_the_first_has_gone(tmp_path: Path) -> Non
     host = Host.under(PurePosixPath(tmp_path))
 
     with (
-        alone(host, LEDGER),
+        lock_file(host, LEDGER),
         pytest.raises(LockedError, match="another instance holds /ledger"),
-        alone(host, LEDGER),
+        lock_file(host, LEDGER),
     ):
         pass
-    with alone(host, LEDGER):
+    with lock_file(host, LEDGER):
         pass

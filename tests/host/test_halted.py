@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from installer.host.locks import halted
-from tests.support.freezer import frozen
 from tests.support.waiting import stop
 
 HOLDS = """
@@ -21,9 +18,6 @@ fcntl.flock(file, fcntl.LOCK_EX)
 os.write(1, b"x")
 """
 SLEEPS = "time.sleep(100)"
-LOOPS = "while True: pass"
-# As a plugin that is asked without end: it computes nearly all the time, and waits for each question.
-BUSY = "while True:\n    for _ in range(10000): pass\n    time.sleep(0.001)"
 
 
 @contextmanager
@@ -38,19 +32,6 @@ def holder(lock: Path, does: str) -> Iterator[int]:
             child.kill()
 
 
-@pytest.mark.parametrize(
-    ("does", "why"),
-    [
-        pytest.param(SLEEPS, "", id="it waits"),
-        pytest.param(BUSY, "", id="it is busy"),
-        pytest.param(LOOPS, "in a loop", id="it waits for nothing"),
-    ],
-)
-def test_one_that_goes_on_waits_for_something_now_and_then(tmp_path: Path, does: str, why: str) -> None:
-    with holder(tmp_path / "lock", does):
-        assert halted(tmp_path / "lock") == why
-
-
 def test_one_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
     with holder(tmp_path / "lock", SLEEPS) as pid:
         stop(pid)
@@ -58,14 +39,6 @@ def test_one_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path)
         os.kill(pid, signal.SIGCONT)
 
         assert (stopped, halted(tmp_path / "lock")) == ("stopped", "")
-
-
-@pytest.mark.parametrize("kind", ["v1", "v2"])
-def test_one_whose_cgroup_is_frozen_does_not_go_on(tmp_path: Path, kind: str) -> None:
-    with holder(tmp_path / "lock", SLEEPS) as pid:
-        with frozen(kind, pid):
-            assert "frozen by its cgroup" in halted(tmp_path / "lock")
-        assert not halted(tmp_path / "lock")
 
 
 def test_nobody_does_not_hang(tmp_path: Path) -> None:

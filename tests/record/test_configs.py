@@ -96,7 +96,7 @@ DROP_INS = PurePosixPath("/etc/crio/crio.conf.d")
 def read_by_crio(root: Path) -> tuple[EngineState, str]:
     """Return what CRI-O reads on the node ``root``, and why it would not start with it."""
     host, row = Host.under(PurePosixPath(root)), ENGINES["crio"]
-    bare = EngineState("crio", row.config, row.drop_in, None, (), row.socket, row.unit)
+    bare = EngineState("crio", row.config, row.drop_ins.usual, None, (), row.socket, row.unit)
     facts = with_configs(host, row, bare)
     return facts, texts_alone(facts, contents_of(host, facts.files)).broken
 

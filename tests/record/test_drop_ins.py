@@ -13,7 +13,7 @@ from installer.model.facts import EngineState
 
 
 def _facts(engine: EngineSpec, drop_in: PurePosixPath | None = None) -> EngineState:
-    drop_in = drop_in or engine.drop_in
+    drop_in = drop_in or engine.drop_ins.usual
     return EngineState(engine.name, engine.config, drop_in, None, (), engine.socket, engine.unit)
 
 
@@ -32,7 +32,7 @@ def test_names_beside_the_pattern_and_below_the_directory_are_not_read(tmp_path:
 
     found = with_configs(_host(tmp_path, texts), K0S, _facts(K0S))
 
-    beside = (DIRECTORY / "gvisor.toml", K0S.drop_in, DIRECTORY / "other.toml")
+    beside = (DIRECTORY / "gvisor.toml", K0S.drop_ins.usual, DIRECTORY / "other.toml")
     assert found.files == (K0S.config, *beside)
     assert found.rendered is not None
 

@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from installer.host import programs
+from installer.host import programs, units
 from installer.host.failed_start import why_not_started
 from installer.host.files import Host
-from installer.host.systemd import UnitState
+from installer.host.units import Unit
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "containerd.service"
-BEFORE = UnitState(
-    "loaded", "active", "running", 61, can_reload=False, job=0, invocation="aa", result="success"
-)
+BEFORE = Unit("loaded", "active", "running", 61, can_reload=False, job=0, invocation="aa", result="success")
 # As of a process of this start that has ended by exit(1); of ExecStartPre: path, words, moments, pid, how it ended.
 SAID: dict[str, tuple[str, Any]] = {
     "ExecStartPre": ("a(sasbttttuii)", []),
@@ -44,8 +42,9 @@ def why(
     (tmp_path / "journalctl").chmod(0o755)
     monkeypatch.setitem(programs.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
     systemd = FakeSystemd({UNIT: FakeUnit()}, changed=SAID | said)
-    with serving(tmp_path / "bus", systemd) as bus:
-        return why_not_started(Host.under(PurePosixPath("/")), [bus], UNIT, 10.0, BEFORE)
+    monkeypatch.setattr(units, "SYSTEM_BUSES", [PurePosixPath(tmp_path, "bus")])
+    with serving(tmp_path / "bus", systemd):
+        return why_not_started(Host.under(PurePosixPath("/")), UNIT, 10.0, BEFORE)
 
 
 @pytest.mark.parametrize(

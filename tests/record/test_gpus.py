@@ -297,8 +297,9 @@ def test_a_specification_that_somebody_writes_meanwhile_is_not_taken_for_what_wa
     )
 
     assert written.read_text() == "theirs"
-    assert facts.gpus is not None
-    assert (facts.gpus.lacking, facts.contents[PATH]) == ("", None)
+    assert facts.cdi
+    assert facts.cdi.gpus
+    assert (facts.cdi.gpus.lacking, facts.contents[PATH]) == ("", None)
 
 
 @pytest.mark.parametrize("number", sorted(STOP))

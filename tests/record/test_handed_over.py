@@ -10,7 +10,7 @@ from installer.engines import ENGINES
 from installer.engines.containers import handed_over_to, low_level_runtime
 from installer.host.files import Host
 from installer.lifecycle.readiness import EngineCheck, LastCheck
-from installer.lifecycle.watching import engine_places, places, process_of, processes, rooms, running, told
+from installer.lifecycle.watching import places, process_of, processes, rooms, running, signs, told
 from installer.model.facts import EngineState
 from installer.model.options import Options
 from installer.model.paths import Layout
@@ -122,9 +122,7 @@ def test_the_processes_and_sockets_of_engines_tell_of_a_start(tmp_path: Path, ho
     assert processes(SERVES) == ("/proc/7",)
     by_cdi = replace(HELD, cdi=CdiRow(("containerd",)))
     usual = str(ENGINES["containerd"].socket)
-    assert [
-        path.replace(str(tmp_path), "") for path in engine_places(host, Options(), by_cdi, LastCheck())
-    ] == [usual]
+    assert [path.replace(str(tmp_path), "") for path in signs(host, Options(), by_cdi)] == [usual]
 
 
 def test_a_process_is_that_of_the_engine_and_one_that_has_ended_is_not_watched(host: Host) -> None:

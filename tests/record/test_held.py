@@ -22,7 +22,7 @@ from installer.model.options import Options, Places
 from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record
 from installer.report import verify
-from installer.report.doctor.read_programs import engines
+from installer.report.doctor.read_programs import read_engines
 from tests.host.servers import FakeSystemd, FakeUnit, serving
 
 UNIT = "docker.service"
@@ -85,7 +85,7 @@ ACTS: dict[str, Callable[[Host], object]] = {
         host, replace(facts(), socket=OTHER), STOPPED, ROW, OPTIONS
     ),
     "what is in use": lambda host: in_use(host, Layout(), Record(engines=(ROW,)), [facts()]),
-    "doctor, where another dockerd runs": lambda host: engines(host, OPTIONS, [DOCKERD]),
+    "doctor, where another dockerd runs": lambda host: read_engines(host, OPTIONS, [DOCKERD]),
     "a removal of what verify has made": remove_made,
 }
 

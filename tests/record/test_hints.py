@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.observe import in_place, moved
+from installer.change.observe import find_moved, in_place
 from installer.engines import ENGINES
 from installer.engines.hints import (
     driver_root,
@@ -133,7 +133,7 @@ def test_an_install_dir_does_not_move_while_an_engine_names_the_other(
     host = node(tmp_path, *([str(layout.ledger).lstrip("/")] if ledger else []))
     text = File(f'{{"path": "{named}/toolkit/nvidia-container-runtime"}}'.encode()) if named else None
 
-    found = [error.problem for error in moved(host, Options(), [text, None])]
+    found = [error.problem for error in find_moved(host, Options(), [text, None])]
 
     assert [each.partition("(")[2].rstrip(")") for each in found] == ([told] if told else [])
 

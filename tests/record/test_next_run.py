@@ -14,7 +14,7 @@ from installer.change.ledger import Ledger
 from installer.errors import LockedError
 from installer.host.files import Host
 from installer.host.kubernetes import OWN_NAME
-from installer.host.locks import claimed, is_claimed
+from installer.host.locks import announce_wait, is_awaited
 from installer.lifecycle import handover
 from installer.lifecycle.handover import await_next_run, ledger_for_run
 from installer.model.options import Options
@@ -91,7 +91,7 @@ def test_the_next_run_that_waits_for_the_lock_is_seen(options: Options) -> None:
     ledger = Ledger.open(host, options.layout)
     kubelet_makes(options, "toolkit-aaaaa", "toolkit-bbbbb")
 
-    with claimed(host, options.layout.home):
+    with announce_wait(host, options.layout.home):
         assert await_next_run(host, ledger.lock)
 
 
@@ -109,14 +109,14 @@ def test_a_run_waits_for_a_ledger_whose_holder_ends_and_tells_him(options: Optio
     seen = []
 
     def ends() -> None:
-        seen.append(is_claimed(holder.lock))
+        seen.append(is_awaited(holder.lock))
         holder.lock.release()
 
     with later(ends, 0.3):
         ledger = opened(options)
 
     assert seen == [True]
-    assert not is_claimed(ledger.lock)
+    assert not is_awaited(ledger.lock)
 
 
 def test_a_ledger_that_stays_held_is_given_up_in_time(

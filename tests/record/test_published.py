@@ -8,11 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from installer.change.published import MARK, OPENMETRICS_MARKS, is_foreign, publish, remove
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.host.sockets import FOR_ALL
-from installer.metrics.publish import is_foreign, publish, remove
-from installer.metrics.table import MARK, OPENMETRICS_MARKS
 
 OURS = f"{MARK}\nx 1\n"
 ANSWER, ANSWER_020 = OPENMETRICS_MARKS

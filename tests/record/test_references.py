@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.search import SCRIPT_BYTES, leads_to, links_named, with_references
+from installer.change.references import goes
+from installer.change.search import SCRIPT_BYTES, Search, leads_to
 from installer.engines import ENGINES
 from installer.host.files import MOST_BYTES, Host
 from installer.model.effective import EffectiveConfig
@@ -65,18 +66,21 @@ def test_a_word_is_looked_for_in_the_path_of_the_engine(
         "containerd", ROW.config, None, None, (ROW.config,), ROW.socket, ROW.unit, paths=paths
     )
     contents = {ROW.config: File(TEXT.encode())}
-    facts = Facts((engine,), contents, {}, frozenset(), (), ToolkitFacts(), Record())
-
-    found = links_named(host, facts, LAYOUT)
+    found = Search(host, LAYOUT, (engine,), contents, Record()).find_links(())
 
     assert (found.get("gpu") == VERSION) is leads
 
 
-def named(*values: str, path: tuple[PurePosixPath, ...] = (SITE, USUAL)) -> Facts:
-    """Return the facts of an engine with one PATH beside which a text names these programs."""
-    engine = EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit, paths=(path,))
-    facts = Facts((engine,), {}, {}, frozenset(), (), ToolkitFacts(), Record())
-    return replace(facts, references=tuple(Reference("a text names", each) for each in values))
+def links_of(
+    host: Host, *values: str, paths: tuple[tuple[PurePosixPath, ...], ...]
+) -> dict[str, PurePosixPath]:
+    """Return where programs are that a text names, by the PATH of each engine."""
+    engines = (
+        EngineState("containerd", ROW.config, None, None, (), ROW.socket, ROW.unit, paths=(path,))
+        for path in paths
+    )
+    search = Search(host, LAYOUT, tuple(engines), {}, Record())
+    return search.find_links([Reference("a text names", each) for each in values])
 
 
 @pytest.mark.parametrize(
@@ -114,10 +118,7 @@ def test_a_program_is_told_where_it_really_is_unless_it_is_what_it_says(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(target)
     # Two engines, each of which finds the program in a place of its own.
-    one, other = (named(value, path=(place,)) for place in (SITE, USUAL))
-    facts = replace(one, engines=(*one.engines, *other.engines))
-
-    found = links_named(host, facts, LAYOUT)
+    found = links_of(host, value, paths=((SITE,), (USUAL,)))
 
     assert found == ({} if leads is None else {value: leads})
 
@@ -127,7 +128,7 @@ def test_an_install_dir_behind_a_link_is_known_by_both_names(tmp_path: Path) -> 
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr/local").symlink_to("/mnt/local")
 
-    found = links_named(Host.under(PurePosixPath(tmp_path)), named(), LAYOUT)
+    found = links_of(Host.under(PurePosixPath(tmp_path)), paths=((SITE, USUAL),))
 
     assert found == {str(LAYOUT.install_dir): PurePosixPath("/mnt/local/nvidia")}
 
@@ -171,7 +172,7 @@ def facts(config: str = "{}", *rows: ConfigRow, served: tuple[str, ...] = ()) ->
     serving = EffectiveConfig({}, "runc", hook_dirs=tuple(map(PurePosixPath, served))) if served else None
     engine = EngineState("docker", DAEMON, None, None, (DAEMON,), DOCKER.socket, DOCKER.unit, serving=serving)
     contents = {DAEMON: File(config.encode())}
-    return Facts((engine,), contents, {}, frozenset(), (), ToolkitFacts(), replace(Record(), configs=rows))
+    return Facts((engine,), contents, {}, frozenset(), ToolkitFacts(), replace(Record(), configs=rows))
 
 
 @pytest.mark.parametrize(
@@ -228,8 +229,15 @@ def test_a_text_names_the_toolkit_where_a_word_begins_with_its_path(
 
 def texts(root: Path, facts: Facts) -> list[tuple[str, str]]:
     """Return what texts name."""
-    found = with_references(installed(root), facts, LAYOUT).references
-    return [(each.how, each.program) for each in found]
+    return [(each.how, each.program) for each in searched(installed(root), facts).references]
+
+
+def searched(host: Host, facts: Facts) -> Facts:
+    """Return the facts with what names the toolkit."""
+    search = Search(host, LAYOUT, facts.engines, facts.contents, facts.held)
+    found = tuple(search.find_references())
+    links = search.find_links(found)
+    return replace(facts, references=found, links=links, returning=search.find_returning(found, links))
 
 
 @pytest.mark.parametrize(
@@ -279,12 +287,12 @@ def test_programs_that_people_start_by_a_word_lead_to_ours(tmp_path: Path, *, ke
     (tmp_path / "usr/bin/mine").symlink_to(HOOK)
     put(tmp_path, "/usr/bin/nvidia-smi", "ELF")
 
-    found = with_references(host, facts(), LAYOUT)
+    found = searched(host, facts())
 
     leads = str(LAYOUT.versions / "1/nvidia-ctk")
     started = "/usr/bin/nvidia-ctk, which is started though no config names it, leads to"
     assert [(each.how, each.program) for each in found.references] == [(started, leads)]
-    assert found.goes(leads, LAYOUT) is not kept
+    assert goes(found, leads, LAYOUT) is not kept
 
 
 CONFIG = f'{{"runtimes": {{"nvidia": {{"path": "{PROGRAM}"}}}}}}'
@@ -313,13 +321,13 @@ def docker(unit: str, pid: int | None) -> EngineState:
 def beside(root: Path, *engines: EngineState, read: bool = False) -> list[tuple[str, str]]:
     """Return what engines name that run beside these."""
     contents = {DAEMON: File(CONFIG.encode())} if read else {}
-    known = Facts(engines, contents, {}, frozenset(), (), ToolkitFacts(), Record())
-    found = with_references(Host.under(PurePosixPath(root)), known, LAYOUT)
+    known = Facts(engines, contents, {}, frozenset(), ToolkitFacts(), Record())
+    found = searched(Host.under(PurePosixPath(root)), known)
     said = "Docker of other.service runs and "
     return [
         (each.how.removeprefix(said), each.remedy)
         for each in found.references
-        if each.how.startswith(said) and found.goes(each.program, LAYOUT)
+        if each.how.startswith(said) and goes(found, each.program, LAYOUT)
     ]
 
 

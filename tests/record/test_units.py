@@ -1,17 +1,19 @@
 """What the state of a unit means to us, and what is said where systemd cannot be asked."""
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
-from installer.errors import InstallerError, NotBegunError, PendingError
+from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
 from installer.host import units
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
 from installer.host.units import Patience
-from tests.host.servers import FakeSystemd, FakeUnit, serving
+from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeUnit, ReloadingSystemd, serving
 
 UNIT = "containerd.service"
 ASKED: dict[str, Callable[[Host, str], object]] = {
@@ -65,29 +67,207 @@ def asked(root: Path, systemd: FakeSystemd | None) -> dict[str, object]:
         return {name: ask(host, UNIT) for name, ask in ASKED.items()}
 
 
-def restarted(root: Path, systemd: FakeSystemd, patience: Patience) -> None:
-    (root / "run/dbus").mkdir(parents=True)
-    with serving(root / "run/dbus/system_bus_socket", systemd):
-        units.restart(Host.under(PurePosixPath(root)), UNIT, patience)
+def restarted(
+    root: Path,
+    systemd: FakeSystemd,
+    patience: Patience,
+    unit: str = UNIT,
+    place: str = "dbus/system_bus_socket",
+) -> None:
+    (root / "run" / place).parent.mkdir(parents=True)
+    with serving(root / "run" / place, systemd):
+        units.restart(Host.under(PurePosixPath(root)), unit, patience)
+
+
+def never() -> None:
+    pass
+
+
+PATIENT = Patience(5, never)
+
+
+def test_a_restart_returns_when_the_unit_has_no_job(tmp_path: Path) -> None:
+    systemd = FakeSystemd({UNIT: FakeUnit()})
+
+    restarted(tmp_path, systemd, PATIENT)
+
+    assert systemd.units[UNIT].starts == 1
+    # Recent starts are forgotten first, and no signal is waited for.
+    assert systemd.calls.index("ResetFailedUnit") < systemd.calls.index("RestartUnit")
+    assert not {"Subscribe", "AddMatch"} & {*systemd.calls}
+
+
+def test_a_stopped_unit_can_be_restarted_though_systemd_has_unloaded_it(tmp_path: Path) -> None:
+    systemd = FakeSystemd({UNIT: FakeUnit(active="inactive", sub="dead")})
+
+    restarted(tmp_path, systemd, PATIENT)
+
+    assert systemd.units[UNIT].active == "active"
+
+
+def test_a_job_that_does_not_end_well_is_an_error_with_what_became_of_the_unit(tmp_path: Path) -> None:
+    with pytest.raises(
+        InstallerError, match=r"\(unit failed/failed, exit-code\).*journalctl -u containerd.service"
+    ):
+        restarted(tmp_path, FakeSystemd({UNIT: FakeUnit(result="failed")}), PATIENT)
+
+
+def test_a_reload_that_fails_is_told_though_the_unit_runs_on(tmp_path: Path) -> None:
+    unit, failed = FakeUnit(can_reload=True), {"ReloadResult": ("s", "exit-code")}
+    (tmp_path / "run/dbus").mkdir(parents=True)
+
+    with (
+        serving(tmp_path / "run/dbus/system_bus_socket", ReloadingSystemd({UNIT: unit}, changed=failed)),
+        pytest.raises(InstallerError, match=r"reload containerd.service \(unit active/running, exit-code\)"),
+    ):
+        units.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        pytest.param("nope.service", r"restart nope.service \(not-found\)", id="unknown"),
+        pytest.param("masked.service", r"restart masked.service \(masked\)", id="masked"),
+        pytest.param("nope", "Unit name nope is neither a valid", id="no name of a unit"),
+    ],
+)
+def test_a_unit_that_cannot_be_restarted_is_named(tmp_path: Path, unit: str, words: str) -> None:
+    systemd = FakeSystemd({"masked.service": FakeUnit(load="masked")})
+
+    with pytest.raises(InstallerError, match=words):
+        restarted(tmp_path, systemd, PATIENT, unit)
+
+    assert "RestartUnit" not in systemd.calls
+
+
+def test_systemds_own_socket_serves_when_the_bus_is_down(tmp_path: Path) -> None:
+    systemd = FakeSystemd({UNIT: FakeUnit()}, behind_bus=False)
+
+    restarted(tmp_path, systemd, PATIENT, place="systemd/private")
+
+    assert systemd.units[UNIT].starts == 1
+
+
+def forged(member: str) -> list[Any]:
+    """Return what a local user sends us alone while we wait: the default policy of a system bus lets it pass."""
+    from jeepney import (  # type: ignore[import-untyped]  # ships no types
+        DBusAddress,
+        HeaderFields,
+        new_signal,
+    )
+
+    manager = DBusAddress("/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager")
+    if member != "RestartUnit":
+        return []
+    answers = [new_signal(manager, "JobRemoved", "o", ("/job/7",)) for _ in range(9)]
+    for serial, each in enumerate(answers, 1):
+        each.header.fields[HeaderFields.reply_serial] = serial
+    return [
+        new_signal(manager, "JobRemoved", "uoss", (7, "/job/7", UNIT, "failed")),
+        new_signal(manager, "JobRemoved"),
+        new_signal(manager, "JobRemoved", "s", ("/job/7",)),
+        new_signal(manager, "JobRemoved", "u", (7,)),
+        *answers,
+    ]
+
+
+@pytest.mark.parametrize(("at_restart", "else_"), [(1, 0), (400, 10)])
+def test_forged_signals_decide_nothing(tmp_path: Path, at_restart: int, else_: int) -> None:
+    systemd = FakeSystemd({UNIT: FakeUnit()})
+    systemd.strangers = lambda member: (
+        forged("RestartUnit") * (at_restart if member == "RestartUnit" else else_)
+    )
+
+    restarted(tmp_path, systemd, PATIENT)
+
+    assert systemd.units[UNIT].starts == 1
+
+
+@pytest.mark.parametrize("call", ["GetAll", "RestartUnit"])
+def test_a_systemd_that_stops_answering_is_left_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setitem(units.read.__kwdefaults__ or {}, "timeout_s", 0.3)
+    began = time.monotonic()
+
+    with pytest.raises(PendingError, match=r"containerd.service within \S+ s \(systemd still works on it"):
+        restarted(tmp_path, FakeSystemd({UNIT: FakeUnit()}, silent_on=call), Patience(0.3, never))
+
+    assert time.monotonic() - began < 20
+
+
+class Busy(BusySystemd):
+    """Is asked to cancel a job by its number."""
+
+    def _answers(self, request: object, member: str) -> object:  # type: ignore[override]
+        yield from super()._answers(request, "Cancel" if member == "CancelJob" else member)
+
+
+def test_a_restart_that_systemd_does_not_come_to_is_taken_back(tmp_path: Path) -> None:
+    systemd = Busy({UNIT: FakeUnit()})
+
+    with pytest.raises(
+        NotBegunError, match=r"systemd has not begun with it within 1 s.*; wait until systemd is idle"
+    ):
+        restarted(tmp_path, systemd, Patience(0.3, never))
+
+    assert [call for call in systemd.calls if call != "Hello"][-2:] == ["CancelJob", "GetAll"]
+    assert systemd.units[UNIT].starts == 0
+
+
+def test_a_stop_takes_a_restart_back_that_systemd_has_not_come_to(tmp_path: Path) -> None:
+    systemd, stop_at = Busy({UNIT: FakeUnit()}), time.monotonic() + 0.3
+
+    def check() -> None:
+        if time.monotonic() > stop_at:
+            raise StoppedError
+
+    with pytest.raises(StoppedBeforeError):
+        restarted(tmp_path, systemd, Patience(5, check))
+
+    assert "CancelJob" in systemd.calls
+
+
+def test_a_restart_that_begins_as_it_is_taken_back_does_not_leave_the_unit_stopped(tmp_path: Path) -> None:
+    systemd = Busy({UNIT: FakeUnit()}, begins_late=True)
+
+    restarted(tmp_path, systemd, Patience(0.3, never))
+
+    assert systemd.units[UNIT].active == "active"
+    assert systemd.units[UNIT].starts == 1
+
+
+def test_a_pod_has_no_time_to_take_a_restart_back(tmp_path: Path) -> None:
+    systemd = Busy({UNIT: FakeUnit()})
+
+    with pytest.raises(PendingError, match="systemd still works on it, or hangs"):
+        restarted(tmp_path, systemd, Patience(1.0, never, stop_s=0))
+
+    assert "CancelJob" not in systemd.calls
+
+
+def test_a_systemd_that_others_keep_busy_is_given_as_much_more_time(tmp_path: Path) -> None:
+    systemd = FakeSystemd({UNIT: FakeUnit()})
+
+    def slow(_: str) -> tuple[()]:
+        time.sleep(0.1)
+        return ()
+
+    systemd.strangers = slow
+
+    restarted(tmp_path, systemd, Patience(0.3, never))
+
+    assert systemd.units[UNIT].starts == 1
 
 
 class Unmoved(FakeSystemd):
-    """Says that a restart is done, and the process is the one of before."""
-
-    keeps = "main_pid"
+    """Says that a restart is done, and all is as before."""
 
     def _restart(self, *words: object) -> object:  # type: ignore[override]
         unit = self.units[UNIT]
         pid = unit.main_pid
         yield from super()._restart(*words)  # type: ignore[arg-type]
-        if self.keeps == "main_pid":
-            unit.main_pid = pid
-        else:
-            unit.starts = 0
-
-
-class SameInvocation(Unmoved):
-    keeps = "invocation"
+        unit.main_pid, unit.starts = pid, 0
 
 
 class SlowToStop(FakeSystemd):
@@ -97,7 +277,7 @@ class SlowToStop(FakeSystemd):
     looks = 0
 
     def _restart(self, request: object, *_: object) -> object:  # type: ignore[override]
-        from jeepney import new_method_return  # type: ignore[import-untyped]  # ships no types
+        from jeepney import new_method_return
 
         unit = self.units[UNIT]
         unit.active, unit.sub = "deactivating", "stop-sigterm"
@@ -124,12 +304,12 @@ class FailsToStart(SlowToStop):
     ends = ("failed", "failed")
 
 
-@pytest.mark.parametrize("systemd", [Unmoved, SameInvocation])
+@pytest.mark.parametrize("systemd", [Unmoved, CancelledSystemd])
 def test_a_unit_that_is_as_before_was_not_restarted_whatever_is_said_of_the_job(
     tmp_path: Path, systemd: type[FakeSystemd]
 ) -> None:
-    with pytest.raises(InstallerError, match=rf"restart {UNIT} \(it still runs as before, pid 6[12]\)"):
-        restarted(tmp_path, systemd({UNIT: FakeUnit()}), Patience(5, lambda: None))
+    with pytest.raises(NotBegunError, match=rf"restart {UNIT} \(somebody has cancelled it"):
+        restarted(tmp_path, systemd({UNIT: FakeUnit()}), PATIENT)
 
 
 class ExecutesItselfAnew(FakeSystemd):

@@ -13,10 +13,10 @@ from installer.engines.containerd.effective import (
     FLAGS,
     RUNC_TYPE,
     binary_of,
-    check,
-    effect,
+    estimate,
+    make_check,
     needs_handler,
-    relocated,
+    relocate,
 )
 from installer.engines.containerd.tables import (
     DEFAULT,
@@ -42,6 +42,7 @@ from installer.model.engine_spec import (
     ConfigFiles,
     Data,
     Decision,
+    DropInKind,
     DropIns,
     EngineSpec,
     Extras,
@@ -67,7 +68,7 @@ ANNOTATIONS: Final = "container_annotations"
 OF_LINUX_V1: Final = ("runtime_engine", "runtime_root")
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield the ways to have our runtimes served: where it is asked for, then where CRI's table in force is.
 
     In each place they take over the options of the default runtime: as texts tell, then as it reports.
@@ -369,7 +370,7 @@ CONTAINERD: Final = EngineSpec(
     name="containerd",
     title="containerd",
     config=PurePosixPath("/etc/containerd/config.toml"),
-    drop_ins=DropIns.IMPORTED,
+    drop_ins=DropIns(DropInKind.IMPORTED, imports=True),
     socket=PurePosixPath("/run/containerd/containerd.sock"),
     unit="containerd.service",
     process="containerd",
@@ -380,11 +381,10 @@ CONTAINERD: Final = EngineSpec(
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=needs_handler,
-    edits=edits,
-    check=check,
-    effect=effect,
-    imports=True,
-    relocated=relocated,
+    draft=draft,
+    make_check=make_check,
+    estimate=estimate,
+    relocate=relocate,
     cdi=CdiSupport(
         "containerd 2.0 has CDI switched on, 1.7 with enable_cdi = true in its config, restarted",
         reads=(

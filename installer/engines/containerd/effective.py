@@ -41,7 +41,7 @@ FLAGS: Final = CommandLine(
 )
 
 
-def check(question: Question) -> Check:
+def make_check(question: Question) -> Check:
     """Return how containerd is asked: for what it has in force with all files that it would read."""
     texts = question.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
@@ -115,7 +115,7 @@ def said_of(runtime: Tree) -> Tree:
     }
 
 
-def effect(files: ConfigFiles) -> EffectiveConfig:
+def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run.
 
     Raises:
@@ -239,7 +239,7 @@ def needs_handler(version: tuple[int, ...] | None) -> bool:
     return not version or version >= (2,)
 
 
-def relocated(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
+def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
     """Return ``edits`` with the plugin's id that ``containerd config migrate`` has given to their keys.
 
     And with the table that options stand in whose header somebody has deleted: that of their runtime.

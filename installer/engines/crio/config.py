@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want
-from installer.engines.crio.effective import HOOK_DIR, STATE, SYSTEM_PATH, named
+from installer.engines.crio.effective import HOOK_DIR, STATE, SYSTEM_PATH, read_runtimes
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig, Runtime
 from installer.model.engine_spec import (
@@ -18,6 +18,7 @@ from installer.model.engine_spec import (
     CommandLine,
     ConfigFiles,
     Decision,
+    DropInKind,
     DropIns,
     EngineSpec,
     Extras,
@@ -26,8 +27,8 @@ from installer.model.engine_spec import (
     Question,
     ReloadMethod,
     RuntimeEntry,
+    RuntimeFlags,
     State,
-    Telling,
     is_oci,
     is_ours,
     leaves,
@@ -47,11 +48,12 @@ CRUN_SINCE: Final = (1, 31)
 PLATFORM_PATHS: Final = "platform_runtime_paths"
 INHERIT: Final = "inherit_default_runtime"
 NOT_INHERITED: Final = frozenset({"runtime_path", "runtime_type", PLATFORM_PATHS, INHERIT})
+DIRECTORY: Final = PurePosixPath("/etc/crio/crio.conf.d")
 CONFIG_FLAGS: Final = ("--config", "-c")
 DROP_IN_FLAGS: Final = ("--config-dir", "-d")
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
+def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> Iterator[Decision]:
     """Yield what CRI-O's drop-in, or its hook file, should say.
 
     Raises:
@@ -82,7 +84,7 @@ def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
 
 
-def effect(files: ConfigFiles) -> EffectiveConfig:
+def estimate(files: ConfigFiles) -> EffectiveConfig:
     """Return what the texts alone tell, for want of a program that can be run.
 
     Raises:
@@ -101,7 +103,7 @@ def _unreadable(files: ConfigFiles) -> str:
     return f"it reads {names[0]}, which is a link to nowhere, or no file" if names else ""
 
 
-def check(question: Question) -> Check:
+def make_check(question: Question) -> Check:
     """Return how CRI-O is asked: with its drop-ins in a directory of their own, all of which it reads."""
     config, texts = question.config, question.texts
     place = question.drop_in.parent if question.drop_in else PurePosixPath()
@@ -240,9 +242,7 @@ CRIO: Final = EngineSpec(
     name="crio",
     title="CRI-O",
     config=PurePosixPath("/etc/crio/crio.conf"),
-    drop_in=PurePosixPath("/etc/crio/crio.conf.d/99-nvidia.toml"),
-    drop_in_dir=PurePosixPath("/etc/crio/crio.conf.d"),
-    drop_ins=DropIns.READ,
+    drop_ins=DropIns(DropInKind.READ, DIRECTORY / "99-nvidia.toml", DIRECTORY),
     socket=PurePosixPath("/var/run/crio/crio.sock"),
     unit="crio.service",
     process="crio",
@@ -252,7 +252,7 @@ CRIO: Final = EngineSpec(
         drop_ins=DROP_IN_FLAGS,
         places={"root": ("--root", "-r"), "runroot": ("--runroot",), "listen": ("--listen",)},
         # engine-facts.md#crio-flags
-        telling=Telling(
+        runtimes=RuntimeFlags(
             "--default-runtime", "--runtimes", ":", "CONTAINER_DEFAULT_RUNTIME", "CONTAINER_RUNTIMES"
         ),
         conflicts_as_default=DEFAULT_BY_FLAG,
@@ -261,12 +261,12 @@ CRIO: Final = EngineSpec(
     reload=ReloadMethod.RESTART,
     default_key=DEFAULT,
     needs_handler=lambda _: True,
-    edits=edits,
-    check=check,
-    effect=effect,
+    draft=draft,
+    make_check=make_check,
+    estimate=estimate,
     hook_dir=PurePosixPath(HOOK_DIR),
     reload_misreports=True,
-    named=named,
+    read_runtimes=read_runtimes,
     starts=("runc", "crun", "conmon", "conmonrs", "pinns"),
     finishes_calls=True,
     cdi=CdiSupport(

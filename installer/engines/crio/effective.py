@@ -63,7 +63,7 @@ def _said(one: Tree, runtime: Tree) -> Tree:
     return {key: value for key, value in one.items() if value not in filled.get(key, ())}
 
 
-def named(tree: Tree) -> dict[str, str]:
+def read_runtimes(tree: Tree) -> dict[str, str]:
     """Return the runtimes that a file names, with their programs."""
     runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
     return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}

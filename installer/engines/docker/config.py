@@ -23,8 +23,8 @@ from installer.model.engine_spec import (
     Question,
     ReloadMethod,
     RuntimeEntry,
+    RuntimeFlags,
     State,
-    Telling,
     is_oci,
     is_ours,
     low_level_words,
@@ -38,7 +38,7 @@ CDI: Final = "cdi"
 CONFIG_FLAGS: Final = ("--config-file",)
 
 
-def edits(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
+def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator[Decision]:
     """Yield what daemon.json should say.
 
     Raises:
@@ -74,7 +74,7 @@ def pending(path: PurePosixPath, extras: Extras, serving: EffectiveConfig | None
     return f"{FEATURES}.{CDI} in {path} takes effect when dockerd starts the next time"
 
 
-def check(question: Question) -> Check:
+def make_check(question: Question) -> Check:
     """Return how dockerd is asked: as it was started, for what a flag says may not stand in the file too."""
     config = question.config
     return Check(
@@ -157,7 +157,7 @@ DOCKER: Final = EngineSpec(
     api=Api.DOCKER,
     cmdline=CommandLine(
         config=CONFIG_FLAGS,
-        telling=Telling("--default-runtime", "--add-runtime", "="),
+        runtimes=RuntimeFlags("--default-runtime", "--add-runtime", "="),
         # It loses the runtimes of its flags at each reload with runtimes in its config (20.10, 26.1, 28.5).
         conflicts={"--add-runtime": "which each reload with runtimes in its config undoes"},
         conflicts_as_default=DEFAULT_BY_FLAG,
@@ -174,12 +174,12 @@ DOCKER: Final = EngineSpec(
     reload=ReloadMethod.HUP,
     default_key=DEFAULT,
     needs_handler=lambda _: False,
-    edits=edits,
-    check=check,
+    draft=draft,
+    make_check=make_check,
     uses="containerd",
     # The last is that of `docker run --gpus`.
     starts=("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook"),
-    effect=lambda files: effect(files.files.get(files.config), files.config, files.version, files.flags),
+    estimate=lambda files: effect(files.files.get(files.config), files.config, files.version, files.flags),
     cdi=CdiSupport(
         "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
         reads=(((26, 1), None), ((0,), (0, 6, 0))),

@@ -1,4 +1,4 @@
-"""What was read on a node before anything is judged: plain values, an empty one where nobody could tell."""
+"""What was read on a node before anything is judged: plain values, empty where they could not be read."""
 
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
@@ -10,14 +10,16 @@ from installer.config_text import Tree
 from installer.engines import ENGINES
 from installer.engines.containerd.config import CONTAINERD
 from installer.model.effective import EffectiveConfig
+from installer.model.engine_spec import is_ours
 from installer.model.facts import EngineState
 from installer.model.record import CdiRow
-from installer.report.doctor.verdict import Verdict, dotted
+from installer.report.doctor.verdict import Verdict, spell_version
 
 Version = tuple[int, ...]
 ROOT: Final = PurePosixPath("/")
 DISPLAYS: Final = frozenset({0x0300, 0x0302})
 SWITCH: Final = 0x0680
+PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))  # where packages put a toolkit
 
 
 class Function(Struct, frozen=True):
@@ -76,11 +78,16 @@ class Driver(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """A CDI specification: ``gone`` are the paths of the host in it that nothing stands at."""
+    """A CDI specification: ``gone`` are the paths of the host in it that nothing stands at.
+
+    ``gpus`` are the names of its devices of nvidia.com/gpu; ``unreadable`` says why it is out of bounds.
+    """
 
     path: PurePosixPath
     text: str
     gone: tuple[str, ...] = ()
+    gpus: frozenset[str] = frozenset()
+    unreadable: str = ""
 
 
 class Toolkit(Struct, frozen=True):
@@ -110,9 +117,9 @@ class Toolkit(Struct, frozen=True):
 class Process(Struct, frozen=True):
     """A process of root's whose program counts here, as that program tells about itself.
 
-    ``program`` is its path; ``deleted`` that the file was replaced or removed since the start; ``said`` its
-    own words about its version. ``nil_pointer`` tells that the shim's program has the function that those
-    of containerd 1.2.1 and 1.2.2 die in.
+    ``program`` is its path; ``deleted`` that the file was replaced or removed since the start; ``label`` its
+    name and version as it spells it. ``nil_pointer`` tells that the shim's program has the function that
+    those of containerd 1.2.1 and 1.2.2 die in.
     """
 
     pid: int
@@ -120,28 +127,27 @@ class Process(Struct, frozen=True):
     program: str = ""
     deleted: bool = False
     version: Version = ()
-    said: str = ""
+    label: str = ""
     nil_pointer: bool = False
 
 
 class EngineExam(Struct, frozen=True):
     """One engine that runs, and what is examined besides.
 
-    ``told`` is what its configs have in force by its own program, None where nobody can tell; ``trees`` are
-    these configs, ``unreadable`` why one is none. ``unit_state`` is "" where systemd does not tell.
-    ``cgroup_driver``, ``live_restore`` are dockerd's; ``finds_hook`` tells whether dockerd found NVIDIA's
-    hook in its PATH when it started, None where unknown. ``unable`` is what below it keeps it from starting
-    any container.
+    ``on_disk`` is what its configs come to by its own program, None where that could not be asked; ``trees``
+    are these configs, ``unreadable`` why one is none. ``unit_state`` is "" where systemd does not tell.
+    ``cgroup_driver``, ``live_restore`` are dockerd's; ``has_hook`` tells whether NVIDIA's hook is in the PATH
+    that dockerd was started with, None where unknown. ``unable`` is what keeps it from starting containers.
     """
 
     engine: EngineState
-    told: EffectiveConfig | None = None
+    on_disk: EffectiveConfig | None = None
     trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)
     unreadable: str = ""
     unit_state: str = ""
     cgroup_driver: str = ""
     live_restore: bool | None = None
-    finds_hook: bool | None = None
+    has_hook: bool | None = None
     unable: str = ""
 
     @property
@@ -152,7 +158,7 @@ class EngineExam(Struct, frozen=True):
     @property
     def label(self) -> str:
         """Its name and version, as far as it tells."""
-        return f"{self.name} {dotted(self.engine.version or ())}".strip()
+        return f"{self.name} {spell_version(self.engine.version or ())}".strip()
 
     @property
     def serving(self) -> EffectiveConfig | None:
@@ -163,6 +169,11 @@ class EngineExam(Struct, frozen=True):
     def binaries(self) -> Mapping[str, str]:
         """The programs of the runtimes that it serves; none where it does not answer."""
         return self.serving.binaries if self.serving else {}
+
+    @property
+    def nvidia_runtimes(self) -> tuple[str, ...]:
+        """The names of the runtimes that it serves by a program of NVIDIA's."""
+        return tuple(name for name, binary in self.binaries.items() if is_ours(binary))
 
     @property
     def is_containerd(self) -> bool:
@@ -200,7 +211,7 @@ class System(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """Everything that is judged. ``held`` are the lines of ``status`` with whether each is good.
+    """Everything that is judged. ``installed`` are the lines of ``status`` with whether each is good.
 
     ``by_cdi`` is there where the last install was one of CDI alone (``--mode cdi``, ``--mode nri``).
     ``plugin`` is what there is to tell of an NRI plugin of ours, with whether each is good.
@@ -217,7 +228,7 @@ class Node(Struct, frozen=True):
     processes: tuple[Process, ...] = ()
     runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)
     programs: frozenset[str] = frozenset()
-    held: tuple[tuple[str, str, bool], ...] = ()
+    installed: tuple[tuple[str, str, bool], ...] = ()
     by_cdi: CdiRow | None = None
     plugin: tuple[tuple[str, bool], ...] = ()
     configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)

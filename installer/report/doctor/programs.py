@@ -1,185 +1,160 @@
 """Checks of programs on the node: NVIDIA's toolkit, shims, and versions with known holes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 
 from installer.engines.containerd.config import CONTAINERD
-from installer.model.engine_spec import OUR_BINARIES
+from installer.model.engine_spec import is_ours
 from installer.payload.files import advice
-from installer.report.doctor.engines import of_each
-from installer.report.doctor.model import Judge, Node, Process, Toolkit, Version
-from installer.report.doctor.verdict import Verdict, bad, dotted, listed, none, ok, warn
+from installer.report.doctor.model import Node, Process, Toolkit, Version
+from installer.report.doctor.verdict import Verdict, bad, judge, list_words, none, ok, spell_version, warn
 
 WITHOUT_CUDA: Final = (1, 1, 0)
 WITH_CGROUP2: Final = (1, 8, 0)
 CLI: Final = "nvidia-container-cli"
 RUNTIME: Final = "nvidia-container-runtime"
+CUDA_COMPAT: Final = "allow-cuda-compat-libs-from-container"
 NO_TOOLKIT: Final = none("no toolkit of NVIDIA's on the node")
 SILENT: Final = none("nvidia-container-cli does not say its version")
 NO_CONFIG: Final = none("no config.toml of a toolkit")
 RUNNING: Final = ("active", "activating", "reloading")
 
 
-def _configured(node: Node) -> list[Toolkit]:
+def _select_configured(node: Node) -> list[Toolkit]:
     return [toolkit for toolkit in node.toolkits if toolkit.config is not None]
 
 
-def needs_cuda(node: Node) -> Verdict:
-    """Judge whether libnvidia-container initialises CUDA, which fails where one GPU is in trouble."""
+def check_libnvidia_container(node: Node) -> Verdict:
     asked = [toolkit for toolkit in node.toolkits if toolkit.library]
     old = [each for each in asked if each.library < WITHOUT_CUDA]
     if old:
-        found = [f"{dotted(each.library)} in {each.directory}" for each in old]
-        return bad(f"libnvidia-container {listed(found)} calls cuInit at each start of a container")
-    return ok(listed([dotted(each.library) for each in asked])) if asked else SILENT
+        found = [f"{spell_version(each.library)} in {each.directory}" for each in old]
+        return bad(f"libnvidia-container {list_words(found)} calls cuInit at each start of a container")
+    return ok(list_words([spell_version(each.library) for each in asked])) if asked else SILENT
 
 
-def cgroup2(node: Node) -> Verdict:
-    """Judge whether libnvidia-container knows the node's cgroups."""
+def check_cgroup2(node: Node) -> Verdict:
     if not node.system.cgroup2:
         return none("cgroup v1")
-    asked = [toolkit for toolkit in node.toolkits if toolkit.library]
-    old = [dotted(each.library) for each in asked if each.library < WITH_CGROUP2]
-    if old:
-        return bad(f"cgroup v2, which libnvidia-container {listed(old)} does not know")
-    return ok("cgroup v2, and known") if asked else SILENT
+    versions = [toolkit.library for toolkit in node.toolkits if toolkit.library]
+    if old := [spell_version(version) for version in versions if version < WITH_CGROUP2]:
+        return bad(f"cgroup v2, which libnvidia-container {list_words(old)} does not know")
+    return ok("cgroup v2, and known") if versions else SILENT
 
 
-def one_toolkit(node: Node) -> Verdict:
-    """Judge whether the pieces of each toolkit are of one version."""
-    mixed, said = [], 0
-    for toolkit in node.toolkits:
-        versions = {each for each in (toolkit.library, toolkit.cli, toolkit.ctk) if each}
-        said += len(versions)
-        if len(versions) > 1:
-            mixed.append(f"{toolkit.directory}: {', '.join(map(dotted, sorted(versions)))}")
-    if mixed:
-        return warn(f"of several versions: {listed(mixed)}")
-    return ok("of one version each") if said else NO_TOOLKIT
-
-
-def ldconfig(node: Node) -> Verdict:
-    """Judge whether the ldconfig that config.toml names is there, and the host's own."""
-    paths = [
-        (each, value) for each in _configured(node) if isinstance(value := each.value(CLI, "ldconfig"), str)
+def check_toolkit_versions(node: Node) -> Verdict:
+    said = [(each.directory, {*filter(None, (each.library, each.cli, each.ctk))}) for each in node.toolkits]
+    mixed = [
+        f"{directory}: {', '.join(map(spell_version, sorted(versions)))}"
+        for directory, versions in said
+        if len(versions) > 1
     ]
-    if not paths:
-        return NO_CONFIG
-    for toolkit, value in paths:
-        root = toolkit.value(CLI, "root")
-        if not value.startswith("@"):
-            return bad(f"{toolkit.config_path} says {value}, without the @ for the node's own program")
+    if not any(versions for _, versions in said):
+        return NO_TOOLKIT
+    return judge(mixed, "of several versions: ", "of one version each", warn)
+
+
+def check_ldconfig(node: Node) -> Verdict:
+    programs = [(each, each.value(CLI, "ldconfig")) for each in _select_configured(node)]
+    named = [(toolkit, program) for toolkit, program in programs if isinstance(program, str)]
+    for toolkit, program in named:
+        if not program.startswith("@"):
+            return bad(f"{toolkit.config_path} says {program}, without the @ for the node's own program")
         # Whether the driver root is there at all is the question of another check.
-        if value.removeprefix("@") not in node.programs and (not root or root == "/"):
-            return bad(f"{value.removeprefix('@')}, which {toolkit.config_path} names, is not there")
-    return ok(listed([value for _, value in paths]))
+        path, root = program.removeprefix("@"), toolkit.value(CLI, "root") or "/"
+        if path not in node.programs and root == "/":
+            return bad(f"{path}, which {toolkit.config_path} names, is not there")
+    return ok(list_words([program for _, program in named])) if named else NO_CONFIG
 
 
-def no_cgroups(node: Node) -> Verdict:
-    """Judge whether the toolkit leaves device cgroups alone, which only rootless engines need."""
-    if not _configured(node):
-        return NO_CONFIG
-    off = [str(each.config_path) for each in _configured(node) if each.value(CLI, "no-cgroups") is True]
-    return bad(f"no-cgroups is true in {listed(off)}") if off else ok("false")
+def check_no_cgroups(node: Node) -> Verdict:
+    return _judge_switch(node, CLI, "no-cgroups", "false", bad)
 
 
-def hook_mode(node: Node) -> Verdict:
-    """Judge whether `docker --gpus` works with the mode that is set."""
-    if not _configured(node):
-        return NO_CONFIG
-    for each in _configured(node):
-        mode = each.value(RUNTIME, "mode")
+def check_cuda_compat(node: Node) -> Verdict:
+    return _judge_switch(node, "features", CUDA_COMPAT, f"{CUDA_COMPAT} is not set", warn)
+
+
+def _judge_switch(node: Node, table: str, key: str, fine: str, level: Callable[[str], Verdict]) -> Verdict:
+    """Judge whether a key of config.toml is true that should not be."""
+    configured = _select_configured(node)
+    switched_on = [str(each.config_path) for each in configured if each.value(table, key) is True]
+    return judge(switched_on, f"{key} is true in ", fine, level) if configured else NO_CONFIG
+
+
+def check_mode(node: Node) -> Verdict:
+    modes = [(each, each.value(RUNTIME, "mode")) for each in _select_configured(node)]
+    for each, mode in modes:
         if mode == "csv" and not node.system.tegra:
             return bad(f'mode is "csv" in {each.config_path}, and this is no Tegra')
-        skipped = each.value(f"{RUNTIME}-hook", "skip-mode-detection")
-        if mode in {"cdi", "csv"} and skipped is not True:
+        if mode in ("cdi", "csv") and each.value(f"{RUNTIME}-hook", "skip-mode-detection") is not True:
             return warn(f'mode is "{mode}" in {each.config_path}: `docker --gpus` is refused')
-    return ok(listed([str(each.value(RUNTIME, "mode") or "auto") for each in _configured(node)]))
+    return ok(list_words([str(mode or "auto") for _, mode in modes])) if modes else NO_CONFIG
 
 
-def low_level(node: Node) -> Verdict:
-    """Judge whether a runtime is there that NVIDIA's can hand over to, and is not NVIDIA's again."""
-    if not _configured(node):
-        return NO_CONFIG
-    for each in _configured(node):
-        words = [str(word) for word in _list(each.value(RUNTIME, "runtimes"))]
-        if own := [word for word in words if PurePosixPath(word).name in OUR_BINARIES]:
+def check_low_level_runtime(node: Node) -> Verdict:
+    there = node.programs | {PurePosixPath(path).name for path in node.runc}
+    for each in _select_configured(node):
+        value = each.value(RUNTIME, "runtimes")
+        words = [str(word) for word in value] if isinstance(value, list) else []
+        if own := [word for word in words if is_ours(word)]:
             return bad(f"{each.config_path} names {own[0]}, which starts itself without end")
-        usable = [word for word in words if word in node.programs or _known(node, word)]
-        if words and not usable:
-            return bad(f"none of {listed(words)} is on the node ({each.config_path})")
-    return ok("one is there")
+        if words and not there & {*words}:
+            return bad(f"none of {list_words(words)} is on the node ({each.config_path})")
+    return ok("one is there") if _select_configured(node) else NO_CONFIG
 
 
-def _known(node: Node, word: str) -> bool:
-    return not word.startswith("/") and any(PurePosixPath(path).name == word for path in node.runc)
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def several(node: Node) -> Verdict:
-    """Judge whether it is plain which toolkit starts containers."""
-    serving = sorted(set(_directories(node)))
+def check_toolkits(node: Node) -> Verdict:
+    binaries = [PurePosixPath(binary) for exam in node.engines for binary in exam.binaries.values()]
+    serving = sorted({str(binary.parent) for binary in binaries if is_ours(str(binary))})
     started = {str(each.starts): str(each.directory) for each in node.toolkits if each.starts}
     there = sorted(str(each.directory) for each in node.toolkits if str(each.directory) not in started)
     if len(serving) > 1:
-        return warn(f"engines start runtimes out of {listed(serving)}")
+        return warn(f"engines start runtimes out of {list_words(serving)}")
     if len(there) > 1:
         used = f"; engines start that in {serving[0]}" if serving else ""
-        return warn(f"there are toolkits in {listed(there)}{used}")
+        return warn(f"there are toolkits in {list_words(there)}{used}")
     by = next((f", which starts the programs in {place}" for place in started), "")
     return ok(f"{there[0]}{by}") if there else NO_TOOLKIT
 
 
-def _directories(node: Node) -> Iterator[str]:
-    for exam in node.engines:
-        for binary in exam.binaries.values():
-            if PurePosixPath(binary).name in OUR_BINARIES:
-                yield str(PurePosixPath(binary).parent)
-
-
-def log_level(node: Node) -> Verdict:
-    """Judge whether the runtime's log fills a disk."""
-    if not _configured(node):
-        return NO_CONFIG
+def check_toolkit_log(node: Node) -> Verdict:
+    configured = _select_configured(node)
     loud = [
         f"{each.config_path}: debug = {debug}"
-        for each in _configured(node)
+        for each in configured
         for table in (CLI, RUNTIME)
         if isinstance(debug := each.value(table, "debug"), str)
         and debug not in {"", "/dev/null"}
-        and (table == CLI or each.value(RUNTIME, "log-level") in {"debug", "trace"})
+        and (table == CLI or each.value(RUNTIME, "log-level") in ("debug", "trace"))
     ]
-    return warn(f"at each start of a container something is written ({loud[0]})") if loud else ok("quiet")
+    if loud:
+        return warn(f"at each start of a container something is written ({loud[0]})")
+    return ok("quiet") if configured else NO_CONFIG
 
 
-def installation(node: Node) -> Verdict:
-    """Judge whether what we installed is as we left it, in the words of ``status``, and its engines run."""
-    if not node.held:
+def check_installation(node: Node) -> Verdict:
+    if not node.installed:
         return none("nothing of ours is installed")
     running = {exam.name for exam in node.engines}
-    absent = {name: told for name, told in node.configured.items() if name not in running}
+    absent = {name: unit for name, unit in node.configured.items() if name not in running}
     stopped = [
         f"{name} does not run{f' ({unit} is {state})' if state else ''}: start it, its configs are ours"
         for name, (unit, state) in absent.items()
         if (not state.startswith(RUNNING) if state else node.sees_host)
     ]
-    stopped += [
+    silent = [
         f"nobody listens on the socket of {name}, whose {unit} is {state}: restart it"
         for name, (unit, state) in absent.items()
         if state.startswith("active") and node.sees_host
     ]
-    wrong = [*stopped, *(f"{what}: {state}" for what, state, good in node.held if not good)]
-    if wrong:
-        return bad(listed(wrong))
+    drifted = [f"{what}: {state}" for what, state, good in node.installed if not good]
     unseen = [name for name, (_, state) in absent.items() if not state]
     beside = f"; nobody tells here whether {' and '.join(unseen)} runs" if unseen else ""
-    return ok(f"{len(node.held)} things as they should be{beside}")
+    return judge([*stopped, *silent, *drifted], "", f"{len(node.installed)} things as they should be{beside}")
 
 
 SHIM: Final = "containerd-shim"
@@ -188,55 +163,49 @@ NIL_POINTER: Final = frozenset({(1, 2, 1), (1, 2, 2)})
 EXEC_FIXED: Final = (1, 2, 13)
 
 
-def _shims(node: Node) -> list[Process]:
+def _select_shims(node: Node) -> list[Process]:
     return [each for each in node.processes if each.name.startswith(SHIM) and each.program]
 
 
-def _none(node: Node) -> Verdict:
-    """Return why no shim is judged."""
+def _explain_no_shim(node: Node) -> Verdict:
     if any(each.name.startswith(SHIM) for each in node.processes):
         return none("shims run, and nobody may look at their programs from here")
     return none("no shim runs" if node.sees_host else "the host's processes are not in view")
 
 
-def nil_pointer(node: Node) -> Verdict:
-    """Judge whether a shim runs that dies of a nil pointer when many execs come at once."""
-    shims = _shims(node)
+def check_shim_nil_pointer(node: Node) -> Verdict:
+    shims = _select_shims(node)
     if not shims:
-        return _none(node)
-    dying = [each for each in shims if each.nil_pointer or each.version[:3] in NIL_POINTER]
-    if not dying:
-        versions = sorted({dotted(each.version) for each in shims if each.version})
-        return ok(f"{len(shims)} shims{', of ' + listed(versions) if versions else ''}")
-    names = [f"pid {each.pid} ({each.program}{', deleted' * each.deleted})" for each in dying]
-    return bad(f"{len(dying)} of {len(shims)} shims run the code of 1.2.1 or 1.2.2: {listed(names)}")
+        return _explain_no_shim(node)
+    dying = [
+        f"pid {each.pid} ({each.program}{', deleted' * each.deleted})"
+        for each in shims
+        if each.nil_pointer or each.version[:3] in NIL_POINTER
+    ]
+    versions = sorted({spell_version(each.version) for each in shims if each.version})
+    fine = f"{len(shims)} shims{', of ' + list_words(versions) if versions else ''}"
+    return judge(dying, f"{len(dying)} of {len(shims)} shims run the code of 1.2.1 or 1.2.2: ", fine)
 
 
-def containerd_nil_pointer(node: Node) -> Verdict:
-    """Judge whether the containerd that runs starts such shims."""
+def check_containerd_nil_pointer(node: Node) -> Verdict:
     running = [each for each in node.processes if each.name == CONTAINERD.process and each.version]
     if not running:
         return none("no containerd says its version")
     if dying := [each for each in running if each.version[:3] in NIL_POINTER]:
-        return bad(f"containerd {dotted(dying[0].version)} runs (pid {dying[0].pid})")
-    old = [each for each in running if (1, 2) <= each.version < EXEC_FIXED]
-    if old:
-        return warn(f"containerd {dotted(old[0].version)}: exec still has faults that 1.2.13 mended")
-    return ok(listed(sorted({dotted(each.version) for each in running})))
+        return bad(f"containerd {spell_version(dying[0].version)} runs (pid {dying[0].pid})")
+    if old := [each for each in running if (1, 2) <= each.version < EXEC_FIXED]:
+        return warn(f"containerd {spell_version(old[0].version)}: exec still has faults that 1.2.13 mended")
+    return ok(list_words(sorted({spell_version(each.version) for each in running})))
 
 
-def replaced(node: Node) -> Verdict:
-    """Judge whether shims run whose program was replaced since."""
-    shims = _shims(node)
-    old = [each for each in shims if each.deleted]
+def check_shim_replaced(node: Node) -> Verdict:
+    shims = _select_shims(node)
     if not shims:
-        return _none(node)
-    pids = listed([str(each.pid) for each in old])
-    return (
-        warn(f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {pids})")
-        if old
-        else ok("none")
-    )
+        return _explain_no_shim(node)
+    if old := [str(each.pid) for each in shims if each.deleted]:
+        pids = list_words(old)
+        return warn(f"{len(old)} of {len(shims)} shims run a program that was replaced (pid {pids})")
+    return ok("none")
 
 
 TABLE_DATE: Final = "2026-11-21"
@@ -255,7 +224,7 @@ class Hole(Struct, frozen=True):
         return self.since <= version < (branch[0] if branch else max(self.fixed))
 
 
-RUNC: Final = (
+RUNC_HOLES: Final = (
     Hole(("CVE-2024-21626",), ((1, 1, 12),)),
     Hole(("CVE-2024-45310",), ((1, 1, 14),)),
     Hole(("CVE-2025-31133", "CVE-2025-52565", "CVE-2025-52881"), ((1, 2, 8), (1, 3, 3))),
@@ -272,67 +241,31 @@ CONTAINERD_HOLES: Final = (
 )
 
 
-def _holes(text: str, version: Version, table: Iterable[Hole]) -> str:
-    names = [name for hole in table if hole.in_version(version) for name in hole.names]
-    return f"{text} by its version has {listed(names)}" if names else ""
+def check_holes_runc(node: Node) -> Verdict:
+    programs = [program for path, program in node.runc.items() if path.endswith("/runc")]
+    return _judge_holes(programs, RUNC_HOLES, "no runc says its version")
 
 
-def runc_holes(node: Node) -> Verdict:
-    """Judge whether the node's runc has known holes."""
-    asked = {path: told for path, told in node.runc.items() if told[0] and path.endswith("/runc")}
+def check_holes_containerd(node: Node) -> Verdict:
+    programs = [(each.version, each.label) for each in node.processes if each.name == CONTAINERD.process]
+    return _judge_holes(dict.fromkeys(programs), CONTAINERD_HOLES, "no containerd says its version")
+
+
+def _judge_holes(programs: Collection[tuple[Version, str]], table: tuple[Hole, ...], silent: str) -> Verdict:
+    asked = [(version, label) for version, label in programs if version]
     if not asked:
-        return none("no runc says its version")
-    found = [holes for version, said in asked.values() if (holes := _holes(said, version, RUNC))]
-    return warn(listed(found)) if found else ok(listed([said for _, said in asked.values()]))
+        return none(silent)
+    found = [
+        f"{label} by its version has {list_words(names)}"
+        for version, label in asked
+        if (names := [name for hole in table if hole.in_version(version) for name in hole.names])
+    ]
+    return judge(found, "", list_words([label for _, label in asked]), warn)
 
 
-def containerd_holes(node: Node) -> Verdict:
-    """Judge whether the containerd that runs has known holes."""
-    asked = {
-        each.said: each.version for each in node.processes if each.name == CONTAINERD.process and each.version
-    }
-    if not asked:
-        return none("no containerd says its version")
-    found = [holes for said, version in asked.items() if (holes := _holes(said, version, CONTAINERD_HOLES))]
-    return warn(listed(found)) if found else ok(listed(list(asked)))
-
-
-def toolkit_holes(node: Node) -> Verdict:
-    """Judge whether a toolkit on the node has known holes."""
+def check_holes_toolkit(node: Node) -> Verdict:
     asked = [each for each in node.toolkits if each.ctk or each.cli]
     if not asked:
         return none("no toolkit says its version")
     found = [f"{each.directory}: {line}" for each in asked for line in advice(each.ctk or each.cli)]
-    return warn(listed(found)) if found else ok("none known")
-
-
-def cuda_compat(node: Node) -> Verdict:
-    """Judge whether a setting opens a closed hole again."""
-    name = "allow-cuda-compat-libs-from-container"
-    configs = _configured(node)
-    if not configs:
-        return NO_CONFIG
-    opened = [str(each.config_path) for each in configs if each.value("features", name) is True]
-    return warn(f"{name} is true in {listed(opened)}") if opened else ok(f"{name} is not set")
-
-
-JUDGES: Final[Mapping[str, Judge]] = {
-    "libnvidia-container": needs_cuda,
-    "cgroup2": cgroup2,
-    "toolkit-versions": one_toolkit,
-    "ldconfig": ldconfig,
-    "no-cgroups": no_cgroups,
-    "mode": hook_mode,
-    "low-level-runtime": low_level,
-    "toolkits": several,
-    "toolkit-log": log_level,
-    "installation": installation,
-    "engine-below": of_each(lambda exam: exam.unable and f"cannot {exam.unable}", "nothing is missing"),
-    "shim-nil-pointer": nil_pointer,
-    "containerd-nil-pointer": containerd_nil_pointer,
-    "shim-replaced": replaced,
-    "holes-toolkit": toolkit_holes,
-    "cuda-compat": cuda_compat,
-    "holes-runc": runc_holes,
-    "holes-containerd": containerd_holes,
-}
+    return judge(found, "", "none known", warn)

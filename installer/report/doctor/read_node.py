@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.cdi.specification import named_paths
+from installer.cdi.specification import devices, named_paths
 from installer.change.search import SPEC_DIRS, SPEC_SUFFIXES
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of, value_of
@@ -16,10 +16,13 @@ from installer.engines.hints import driver_root
 from installer.errors import InstallerError
 from installer.host.devices import character_devices, kernel_log, listens, used
 from installer.host.files import Host, is_absent, is_file, text
-from installer.host.limits import beside
 from installer.host.processes import Seen, inotify_instances, of_root, sees_host
-from installer.model.options import Options
+from installer.lifecycle.installed import Installation, Line, read_installation
+from installer.model.options import GPU_KIND, Options
 from installer.model.paths import DRIVER_LIBRARY_DIRS
+from installer.model.record import Record
+from installer.nri.state import lines as plugin_lines
+from installer.report.doctor import system
 from installer.report.doctor.model import (
     ROOT,
     DeviceNode,
@@ -32,62 +35,21 @@ from installer.report.doctor.model import (
     System,
     Toolkit,
 )
-from installer.report.doctor.read_programs import asked_processes, asked_runc, engines, toolkits, unit_state
-
-
-def examine(host: Host, options: Options) -> Node:
-    """Return everything that is judged; nothing is written, locked, started or signalled."""
-    seen = tuple(of_root(host, unread=True))
-    with beside() as begin:
-        # What is asked of programs and engines waits for different things.
-        processes = begin(lambda: asked_processes(host, seen), long=True)
-        runc = begin(lambda: asked_runc(host), long=True)
-        found = begin(lambda: tuple(toolkits(host, options)), long=True)
-        running = begin(lambda: engines(host, options, seen), long=True)
-        node = system(host, seen)
-        there = found()
-        return Node(
-            driver=driver(host, _driver_root(host, options, there)),
-            specs=tuple(specifications(host)),
-            toolkits=there,
-            engines=running(),
-            processes=processes(),
-            runc=runc(),
-            programs=_programs(host, there, running()),
-            system=node,
-            sees_host=sees_host(host),
-        )
-
-
-def _driver_root(host: Host, options: Options, found: tuple[Toolkit, ...]) -> PurePosixPath:
-    """Return where the toolkit looks for the driver: as its config says, else where there is one."""
-    for toolkit in found:
-        root = toolkit.value("nvidia-container-cli", "root")
-        if isinstance(root, str) and root.startswith("/"):
-            return PurePosixPath(root)
-    named = PurePosixPath(driver_root(host, options)[0])
-    return named if names(host, named) else ROOT
-
-
-def _programs(host: Host, found: tuple[Toolkit, ...], running: tuple[EngineExam, ...]) -> frozenset[str]:
-    """Return those of the programs that somebody names by a path that are there."""
-    named: set[str] = set()
-    for toolkit in found:
-        for table in (toolkit.config or {}).values():
-            for value in table.values() if isinstance(table, dict) else ():
-                words = value if isinstance(value, list) else [value]
-                named |= {word.removeprefix("@") for word in words if isinstance(word, str)}
-    named |= {program for exam in running for program in exam.binaries.values()}
-    paths = {path for path in named if path.startswith("/") and "\0" not in path}
-    return frozenset(path for path in paths if is_file(host, PurePosixPath(path)))
-
+from installer.report.doctor.read_programs import (
+    ask_processes,
+    ask_runc,
+    read_engines,
+    read_toolkits,
+    read_unit_state,
+)
 
 PCI: Final = PurePosixPath("/sys/bus/pci/devices")
 VENDOR: Final = "0x10de"
 MODULES: Final = PurePosixPath("/sys/module")
-COUNTED: Final = ("nvidia", "nvidia_uvm", "nouveau")
 DRIVER_PROC: Final = PurePosixPath("/proc/driver/nvidia")
 VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
+MAJOR: Final = re.compile(r"^ *(\d{1,9}) +(.*\S)", re.MULTILINE | re.ASCII)
+CHAR_LINK: Final = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 DEV: Final = PurePosixPath("/dev")
 SECURE_BOOT: Final = PurePosixPath(
     "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -97,28 +59,108 @@ SOCKET: Final = {None: "absent", True: "answers", False: "dead"}
 LOG_WORDS: Final = ("NVRM", "nvidia", "Key was rejected", "Required key", "unsigned module", 'peer="runc"')
 MINOR: Final = re.compile(r"DeviceFileMinor:\s*(\d{1,6})")
 HOST_PATH: Final = re.compile(r"""["']?hostPath["']?:\s*["']?(/[^"'\s,]{1,1000})""")
-NAMED: Final = 2000  # paths of one specification
+MOST_PATHS: Final = 2000  # of one specification
+SYS: Final = PurePosixPath("/sys")
+PLACES: Final = (
+    "/run",
+    "/",
+    "/usr/local",
+    "/var",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+)
+BOOLEANS: Final = ("container_use_devices", "container_use_xserver_devices")
+KUBELET_CONFIG: Final = PurePosixPath("/var/lib/kubelet/config.yaml")
+CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b", re.MULTILINE)
+INOTIFY_LIMIT: Final = PurePosixPath("/proc/sys/fs/inotify/max_user_instances")
 
 
-def driver(host: Host, root: PurePosixPath) -> Driver:
-    """Return the driver whose libraries are below ``root``."""
-    return Driver(
-        functions=tuple(_functions(host)),
-        modules=frozenset(name for name in COUNTED if host.exists(MODULES / name)),
-        version=_version(host),
-        root=root,
-        libraries=tuple(_libraries(host, root)),
-        majors=dict(_majors(text(host, PurePosixPath("/proc/devices")))),
-        nodes=tuple(_nodes(host)),
-        char_links=frozenset(_links(host)),
-        log=kernel_log(host, LOG_WORDS),
-        secure_boot=_secure_boot(host),
-        persistenced=SOCKET[listens(host, PERSISTENCED)],
-        mig_minors=tuple(sorted(_mig(host))),
+def read_node(host: Host, options: Options) -> Node:
+    """Return everything that is judged; nothing is written, locked, started or signalled."""
+    installation = _read_installation(host, options)
+    record = installation.record or Record()
+    processes = tuple(of_root(host, unread=True))
+    toolkits = tuple(read_toolkits(host, options))
+    engines = read_engines(host, options, processes)
+    return Node(
+        driver=read_driver(host, _choose_driver_root(host, options, toolkits)),
+        specs=tuple(read_specifications(host)),
+        toolkits=toolkits,
+        engines=engines,
+        processes=ask_processes(host, processes),
+        runc=ask_runc(host),
+        programs=_find_programs(host, toolkits, engines),
+        installed=tuple((line.what, line.state, line.good) for line in installation.files),
+        by_cdi=record.cdi,
+        plugin=tuple((state, good) for _, state, good, _ in plugin_lines(host, options.nri, record)),
+        configured={row.name: (row.unit, read_unit_state(host, row.unit)) for row in record.engines},
+        system=_read_system(host, processes),
+        sees_host=sees_host(host),
     )
 
 
-def names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
+def _read_installation(host: Host, options: Options) -> Installation:
+    try:
+        return read_installation(host, options)
+    except InstallerError as error:
+        return Installation(None, None, (Line("status", error.problem, good=False),), ())
+
+
+def _choose_driver_root(host: Host, options: Options, toolkits: tuple[Toolkit, ...]) -> PurePosixPath:
+    """Return where the toolkit looks for the driver: as its config says, else where there is one."""
+    for toolkit in toolkits:
+        root = toolkit.value("nvidia-container-cli", "root")
+        if isinstance(root, str) and root.startswith("/"):
+            return PurePosixPath(root)
+    usual = PurePosixPath(driver_root(host, options)[0])
+    return usual if _list_names(host, usual) else ROOT
+
+
+def _find_programs(
+    host: Host, toolkits: tuple[Toolkit, ...], engines: tuple[EngineExam, ...]
+) -> frozenset[str]:
+    """Return those programs that a config names by a path and that are there."""
+    words = {program for exam in engines for program in exam.binaries.values()}
+    for toolkit in toolkits:
+        for table in (toolkit.config or {}).values():
+            for value in table.values() if isinstance(table, dict) else ():
+                values = value if isinstance(value, list) else [value]
+                words |= {word.removeprefix("@") for word in values if isinstance(word, str)}
+    paths = {word for word in words if word.startswith("/") and "\0" not in word}
+    return frozenset(path for path in paths if is_file(host, PurePosixPath(path)))
+
+
+def read_driver(host: Host, root: PurePosixPath) -> Driver:
+    """Return the driver whose libraries are below ``root``."""
+    libraries = (
+        name
+        for directory in DRIVER_LIBRARY_DIRS
+        for name in _list_names(host, root / directory.relative_to("/"))
+        if name.startswith("libnvidia-ml.so.")
+    )
+    modules = ("nvidia", "nvidia_uvm", "nouveau")
+    version = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
+    found = VERSION.search(version[:1000])
+    characters = text(host, PurePosixPath("/proc/devices")).partition("Block devices:")[0]
+    links = (CHAR_LINK.fullmatch(name) for name in _list_names(host, DEV / "char"))
+    return Driver(
+        functions=tuple(_read_functions(host)),
+        modules=frozenset(name for name in modules if host.exists(MODULES / name)),
+        version=found[1] if found else "",
+        root=root,
+        libraries=tuple(libraries),
+        majors={name: int(number) for number, name in MAJOR.findall(characters)},
+        nodes=tuple(_read_device_nodes(host)),
+        char_links=frozenset((int(link[1]), int(link[2])) for link in links if link),
+        log=kernel_log(host, LOG_WORDS),
+        secure_boot=text(host, SECURE_BOOT).endswith("\x01"),
+        persistenced=SOCKET[listens(host, PERSISTENCED)],
+        mig_minors=tuple(sorted(_read_mig_minors(host))),
+    )
+
+
+def _list_names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
     """Return the names in a directory; none where it cannot be read."""
     try:
         return host.names(path)
@@ -126,154 +168,83 @@ def names(host: Host, path: PurePosixPath) -> tuple[str, ...]:
         return ()
 
 
-def _functions(host: Host) -> Iterator[Function]:
-    for address in names(host, PCI):
-        if text(host, PCI / address / "vendor").strip() != VENDOR:
-            continue
-        kind = text(host, PCI / address / "class").strip()
-        driven = host.link_target(PCI / address / "driver") or ""
-        try:
-            yield Function(address, int(kind, 16) >> 8, PurePosixPath(driven).name)
-        except ValueError:
-            continue
+def _read_functions(host: Host) -> Iterator[Function]:
+    for address in _list_names(host, PCI):
+        if text(host, PCI / address / "vendor").strip() == VENDOR:
+            driver = PurePosixPath(host.link_target(PCI / address / "driver") or "").name
+            with suppress(ValueError):
+                yield Function(address, int(text(host, PCI / address / "class"), 16) >> 8, driver)
 
 
-def _version(host: Host) -> str:
-    said = text(host, MODULES / "nvidia/version").strip() or text(host, DRIVER_PROC / "version")
-    found = VERSION.search(said[:1000])
-    return found[1] if found else ""
-
-
-def _libraries(host: Host, root: PurePosixPath) -> Iterator[str]:
-    for directory in DRIVER_LIBRARY_DIRS:
-        found = names(host, root / directory.relative_to("/"))
-        yield from (name for name in found if name.startswith("libnvidia-ml.so."))
-
-
-def _majors(devices: str) -> Iterator[tuple[str, int]]:
-    for line in devices.partition("Block devices:")[0].splitlines():
-        number, _, name = line.strip().partition(" ")
-        if number.isascii() and number.isdigit():
-            yield name.strip(), int(number)
-
-
-def _nodes(host: Host) -> Iterator[DeviceNode]:
+def _read_device_nodes(host: Host) -> Iterator[DeviceNode]:
     for directory in (DEV, DEV / "nvidia-caps"):
-        try:
+        with suppress(InstallerError):
             for name, major, minor, label in character_devices(host, directory, "nvidia"):
                 yield DeviceNode(directory / name, major, minor, label)
-        except InstallerError:
-            continue
 
 
-def _links(host: Host) -> Iterator[tuple[int, int]]:
-    for name in names(host, DEV / "char"):
-        major, colon, minor = name.partition(":")
-        if colon and f"{major}{minor}".isascii() and major.isdigit() and minor.isdigit():
-            yield int(major), int(minor)
-
-
-def _secure_boot(host: Host) -> bool:
-    try:
-        file = host.read(SECURE_BOOT)
-    except InstallerError:
-        return False
-    return file is not None and file.content[-1:] == b"\x01"
-
-
-def _mig(host: Host) -> Iterator[int]:
-    above = DRIVER_PROC / "capabilities"
-    for gpu in names(host, above):
-        for instance in names(host, above / gpu / "mig"):
-            place = above / gpu / "mig" / instance
-            for access in (place / "access", *(place / each / "access" for each in names(host, place))):
+def _read_mig_minors(host: Host) -> Iterator[int]:
+    gpus = DRIVER_PROC / "capabilities"
+    for instances in (gpus / gpu / "mig" for gpu in _list_names(host, gpus)):
+        for place in (instances / name for name in _list_names(host, instances)):
+            for access in (place / "access", *(place / name / "access" for name in _list_names(host, place))):
                 if is_file(host, access) and (found := MINOR.search(text(host, access))):
                     yield int(found[1])
 
 
-def specifications(host: Host) -> Iterator[Spec]:
+def read_specifications(host: Host) -> Iterator[Spec]:
     """Yield the CDI specifications that engines would read."""
-    for directory in SPEC_DIRS:
-        for name in names(host, directory):
-            if PurePosixPath(name).suffix in SPEC_SUFFIXES:
-                found = text(host, directory / name)
-                paths = dict.fromkeys((*named_paths(found), *HOST_PATH.findall(found))[:NAMED])
-                gone = [path for path in paths if is_absent(host, PurePosixPath(path))]
-                yield Spec(directory / name, found, tuple(gone))
+    for path in (directory / name for directory in SPEC_DIRS for name in _list_names(host, directory)):
+        if path.suffix in SPEC_SUFFIXES:
+            content = text(host, path)
+            paths = dict.fromkeys((*named_paths(content), *HOST_PATH.findall(content))[:MOST_PATHS])
+            gone = tuple(each for each in paths if is_absent(host, PurePosixPath(each)))
+            try:
+                yield Spec(path, content, gone, devices(content, GPU_KIND))
+            except InstallerError as error:
+                yield Spec(path, content, gone, unreadable=f"{path}: cannot {error.problem}")
 
 
-SYS: Final = PurePosixPath("/sys")
-PLACES: Final = tuple(
-    PurePosixPath(path)
-    for path in (
-        "/run",
-        "/",
-        "/usr/local",
-        "/var",
-        "/var/lib/docker",
-        "/var/lib/containerd",
-        "/var/lib/containers",
-    )
-)
-UNITS: Final = ("nvidia-persistenced.service", "nvidia-fabricmanager.service", "nvidia-cdi-refresh.service")
-BOOLEANS: Final = ("container_use_devices", "container_use_xserver_devices")
-KUBELET_CONFIG: Final = PurePosixPath("/var/lib/kubelet/config.yaml")
-CGROUP_DRIVER: Final = re.compile(r"^cgroupDriver:\s*[\"']?(systemd|cgroupfs)\b", re.MULTILINE)
-LIMIT: Final = PurePosixPath("/proc/sys/fs/inotify/max_user_instances")
-
-
-def system(host: Host, seen: Sequence[Seen]) -> System:
-    """Return what is there."""
-    engines = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
+def _read_system(host: Host, processes: Sequence[Seen]) -> System:
+    units = sorted({unit for each in ENGINES.values() for unit in (each.unit, *each.units)})
     selinux = SYS / "fs/selinux"
+    booleans = [text(host, selinux / "booleans" / name) for name in BOOLEANS]
     profiles = text(host, SYS / "kernel/security/apparmor/profiles").splitlines()
+    limit = text(host, INOTIFY_LIMIT).strip()
+    shares = [(path, used(host, path)) for path in map(PurePosixPath, PLACES)]
     return System(
         cgroup2=host.exists(SYS / "fs/cgroup/cgroup.controllers"),
         tegra=host.exists(PurePosixPath("/etc/nv_tegra_release")),
         selinux_enforcing=text(host, selinux / "enforce").strip() == "1",
-        devices_for_containers=any(
-            text(host, selinux / "booleans" / name).startswith("1") for name in BOOLEANS
-        ),
+        devices_for_containers=any(boolean.startswith("1") for boolean in booleans),
         apparmor_profiles=frozenset(line.rpartition(" (")[0] for line in profiles),
-        inotify=_inotify(host),
-        spaces=tuple(_spaces(host)),
-        units={unit: state for unit in (*UNITS, *engines) if (state := unit_state(host, unit))},
-        kubelet_cgroups=_kubelet(host, seen),
-        refused=dict(_refused(host)),
+        inotify=(inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0),
+        spaces=tuple(Space(path, *share) for path, share in shares if share is not None),
+        units={unit: state for unit in (*system.UNITS, *units) if (state := read_unit_state(host, unit))},
+        kubelet_cgroups=_read_kubelet_cgroups(host, processes),
+        refused=dict(_find_refused_files(host)),
     )
 
 
-def _refused(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield the units of engines with what a release of theirs does not start with."""
+def _find_refused_files(host: Host) -> Iterator[tuple[str, str]]:
+    """Yield the units of engines with the file in their directory that they do not start with."""
     for engine in ENGINES.values():
-        directory = engine.drop_in_dir
-        if directory is None or engine.generated is None:
+        if engine.drop_ins.directory is None or engine.generated is None:
             continue
-        for path in sorted(directory / name for name in names(host, directory)):
+        for name in _list_names(host, engine.drop_ins.directory):
+            path = engine.drop_ins.directory / name
             with suppress(InstallerError):
-                tree = tree_of(host.read(path), path) if fnmatchcase(path.name, engine.drop_in_names) else {}
+                tree = tree_of(host.read(path), path) if fnmatchcase(name, engine.drop_ins.pattern) else {}
                 if reason := engine.generated.refuses(tree):
                     yield from ((unit, f"{path} {reason}") for unit in engine.units)
 
 
-def _inotify(host: Host) -> tuple[int, int]:
-    limit = text(host, LIMIT).strip()
-    return inotify_instances(host), int(limit) if limit.isascii() and limit.isdigit() else 0
-
-
-def _spaces(host: Host) -> Iterator[Space]:
-    for path in PLACES:
-        share = used(host, path)
-        if share is not None:
-            yield Space(path, *share)
-
-
-def _kubelet(host: Host, seen: Sequence[Seen]) -> str:
-    kubelet = next((each for each in seen if each.name == "kubelet" and each.of_host), None)
+def _read_kubelet_cgroups(host: Host, processes: Sequence[Seen]) -> str:
+    kubelet = next((each for each in processes if each.name == "kubelet" and each.of_host), None)
     if kubelet is None:
         return ""
-    if said := value_of(kubelet.cmdline, ("--cgroup-driver",)):
-        return said
+    if driver := value_of(kubelet.cmdline, ("--cgroup-driver",)):
+        return driver
     config = path_of(kubelet.cmdline, ("--config",)) or KUBELET_CONFIG
     found = CGROUP_DRIVER.search(text(host, config))
     return found[1] if found else ""

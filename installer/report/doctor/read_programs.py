@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -21,7 +20,6 @@ from installer.engines.restart import ask, is_held
 from installer.errors import InstallerError
 from installer.host import units
 from installer.host.files import Host, is_file
-from installer.host.limits import each as at_once
 from installer.host.processes import Seen, holds, root_wrote
 from installer.host.programs import run_in
 from installer.model.effective import EffectiveConfig
@@ -29,52 +27,59 @@ from installer.model.engine_spec import Api, EngineSpec
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.options import Options, Places
-from installer.report.doctor.model import ROOT, EngineExam, Process, Toolkit, Version
+from installer.report.doctor.model import PACKAGED, ROOT, EngineExam, Process, Toolkit, Version
 
-PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))
 CONFIG: Final = PurePosixPath("/etc/nvidia-container-runtime/config.toml")
 RUNTIME: Final = "nvidia-container-runtime"
 CLI: Final = "nvidia-container-cli"
-CTK: Final = "nvidia-ctk"
-HOOK: Final = "nvidia-cdi-hook"
 # 1.0 has one line "version: 1.0.0"; later ones tell themselves and their library apart.
-SAYS_CLI: Final = re.compile(r"^(?:cli-)?version:\s*(\S{1,60})", re.MULTILINE)
-SAYS_LIBRARY: Final = re.compile(r"^lib-version:\s*(\S{1,60})", re.MULTILINE)
-SAYS_CTK: Final = re.compile(r"\bCLI version\s+(\S{1,60})")
+CLI_VERSION: Final = re.compile(r"^(?:cli-)?version:\s*(\S{1,60})", re.MULTILINE)
+LIBRARY_VERSION: Final = re.compile(r"^lib-version:\s*(\S{1,60})", re.MULTILINE)
+CTK_VERSION: Final = re.compile(r"\bCLI version\s+(\S{1,60})")
+VERSION: Final = re.compile(r"(?<![\w.])v?((\d{1,5}(?:\.\d{1,5}){1,3})[^\s,]{0,40})")
+PROGRAM_S: Final = 2.0
+ENGINE_S: Final = 3.0
+SHIM: Final = "containerd-shim"
+# The function that the shim of containerd 1.2.1 and 1.2.2 dies in.
+NIL_POINTER: Final = b"(*execProcess).pidv"
+# By the name of the program: how it is asked for its version.
+VERSION_FLAGS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((SHIM, f"{SHIM}-runc-v1", f"{SHIM}-runc-v2"), "-v"),
+    **{engine.process: "--version" for engine in ENGINES.values()},
+    "nv-fabricmanager": "--version",
+}
+NAME_LETTERS: Final = 15  # the kernel cuts the name of a process
+PROCESS_NAMES: Final = frozenset(name[:NAME_LETTERS] for name in VERSION_FLAGS)
+DOCKER_HOOK: Final = "nvidia-container-runtime-hook"
 
 
-def toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
+def read_toolkits(host: Host, options: Options) -> Iterator[Toolkit]:
     """Yield the toolkits of the node, ours first."""
     layout = options.layout
-    places = ((layout.toolkit, layout.config), *((place, CONFIG) for place in PACKAGED))
-    for directory, config in places:
+    for directory, config in ((layout.toolkit, layout.config), *((place, CONFIG) for place in PACKAGED)):
         if not any(is_file(host, directory / name) for name in (RUNTIME, CLI)):
             continue
-        cli = version_of(host, directory / CLI)
-        itself, library = _version(SAYS_CLI, cli), _version(SAYS_LIBRARY, cli)
+        words = ask_version(host, directory / CLI)
+        cli, library = _find_version(CLI_VERSION, words), _find_version(LIBRARY_VERSION, words)
+        # The programs of a toolkit of ours may be links to those of a package.
+        target = PurePosixPath(host.link_target(directory / "nvidia-cdi-hook") or "")
         yield Toolkit(
             directory,
-            library=library or itself,
-            cli=itself,
-            ctk=_version(SAYS_CTK, version_of(host, directory / CTK)),
-            config=_tree(host, config),
+            library=library or cli,
+            cli=cli,
+            ctk=_find_version(CTK_VERSION, ask_version(host, directory / "nvidia-ctk")),
+            config=_read_tree(host, config),
             config_path=config,
-            starts=_starts(host, directory),
+            starts=target.parent if target.is_absolute() and directory not in PACKAGED else None,
         )
 
 
-def _starts(host: Host, directory: PurePosixPath) -> PurePosixPath | None:
-    """Return where the programs are that a toolkit of ours leads to; None for one that has its own."""
-    target = host.link_target(directory / HOOK) or ""
-    return PurePosixPath(target).parent if target.startswith("/") and directory not in PACKAGED else None
+def _find_version(pattern: "re.Pattern[str]", words: str) -> Version:
+    found = pattern.search(words[:2000])
+    return find_version(found[1])[0] if found else ()
 
 
-def _version(pattern: "re.Pattern[str]", text: str) -> Version:
-    found = pattern.search(text[:2000])
-    return version_in(found[1])[0] if found else ()
-
-
-def _tree(host: Host, path: PurePosixPath) -> Tree | None:
+def _read_tree(host: Host, path: PurePosixPath) -> Tree | None:
     try:
         file = host.read(path)
         return tree_of(file, path) if file is not None else None
@@ -82,117 +87,90 @@ def _tree(host: Host, path: PurePosixPath) -> Tree | None:
         return None
 
 
-TELL_S: Final = 2.0
-SHIM: Final = "containerd-shim"
-NIL_POINTER: Final = (
-    b"(*execProcess).pidv"  # the function that the shim of containerd 1.2.1 and 1.2.2 dies in
-)
-# By the name of the process, which the kernel cuts after 15 letters: names of the program, and how to ask it.
-ASKED: Final[Mapping[str, tuple[frozenset[str], str]]] = {
-    SHIM: (frozenset({SHIM, f"{SHIM}-runc-v1", f"{SHIM}-runc-v2"}), "-v"),
-    **{engine.process: (frozenset({engine.process}), "--version") for engine in ENGINES.values()},
-    "nv-fabricmanage": (frozenset({"nv-fabricmanager"}), "--version"),
-}
-_SAYS: Final = re.compile(r"(?<![\w.])v?((\d{1,5}(?:\.\d{1,5}){1,3})[^\s,]{0,40})")
-
-
-def version_in(text: str) -> tuple[Version, str]:
+def find_version(text: str) -> tuple[Version, str]:
     """Return the first version in a text: as numbers, and as it is spelled; () and "" without one."""
-    found = _SAYS.search(text[:2000])
+    found = VERSION.search(text[:2000])
     return (tuple(int(part) for part in found[2].split(".")), found[1]) if found else ((), "")
 
 
-def version_of(host: Host, program: PurePosixPath) -> str:
+def ask_version(host: Host, program: PurePosixPath) -> str:
     """Return what a program of the host's says about its version; "" where it may not be run."""
-    if not is_file(host, program) or not root_wrote(host, program):
-        return ""
-    ran = run_in(host.local_path(ROOT), [str(program), "--version"], timeout_s=TELL_S)
+    allowed = is_file(host, program) and root_wrote(host, program)
+    return _run(host, str(program), "--version") if allowed else ""
+
+
+def _run(host: Host, *words: str) -> str:
+    ran = run_in(host.local_path(ROOT), list(words), timeout_s=PROGRAM_S)
     return ran.stdout if ran is not None and ran.returncode == 0 else ""
 
 
-def asked_processes(host: Host, seen: Sequence[Seen]) -> tuple[Process, ...]:
+def ask_processes(host: Host, processes: Sequence[Seen]) -> tuple[Process, ...]:
     """Return the processes that count here, each program asked once, whatever it was replaced by since."""
-    wanted = [each for each in seen if each.name in ASKED]
+    wanted = [each for each in processes if each.name in PROCESS_NAMES]
     files = {each.file: each for each in wanted}
-    answers = dict(zip(files, at_once(partial(_asked, host), files.values()), strict=True))
+    answers = {file: _ask_process(host, each) for file, each in files.items()}
     return tuple(
-        Process(
-            each.pid,
-            each.name,
-            program=each.program,
-            deleted=each.deleted,
-            version=answers[each.file][0],
-            said=answers[each.file][1],
-            nil_pointer=answers[each.file][2],
-        )
-        for each in wanted
+        Process(each.pid, each.name, each.program, each.deleted, *answers[each.file]) for each in wanted
     )
 
 
-def _asked(host: Host, process: Seen) -> tuple[Version, str, bool]:
-    names, word = ASKED[process.name]
-    said = ""
-    if process.of_host and PurePosixPath(process.program).name in names:
-        # By its process and not by its path: that may lead to a later program by now.
-        ran = run_in(host.local_path(ROOT), [f"/proc/{process.pid}/exe", word], timeout_s=TELL_S)
-        said = ran.stdout if ran is not None and ran.returncode == 0 else ""
-    version, spelled = version_in(said)
+def _ask_process(host: Host, process: Seen) -> tuple[Version, str, bool]:
+    name, words = PurePosixPath(process.program).name, ""
+    if process.of_host and name in VERSION_FLAGS and name[:NAME_LETTERS] == process.name:
+        # By its process and not by its path: that may lead to a later program.
+        words = _run(host, f"/proc/{process.pid}/exe", VERSION_FLAGS[name])
+    version, spelled = find_version(words)
     # The shim of containerd 1.2 has no word for its version.
-    dying = process.name == SHIM and holds(host, process.pid, NIL_POINTER)
-    return version, f"{process.name} {spelled}" if spelled else "", dying
+    dies = process.name == SHIM and holds(host, process.pid, NIL_POINTER)
+    return version, f"{process.name} {spelled}" if spelled else "", dies
 
 
-def asked_runc(host: Host) -> dict[str, tuple[Version, str]]:
+def ask_runc(host: Host) -> dict[str, tuple[Version, str]]:
     """Return what each runc and crun of the node says, by path."""
-    named = (place / name for name in ("runc", "crun") for place in PATH)
-    paths = {host.resolve(path): None for path in named if is_file(host, path)}
-    found = {}
-    for path in paths:
-        version, spelled = version_in(version_of(host, path))
-        found[str(path)] = (version, f"{path.name} {spelled}" if spelled else "")
-    return found
+    places = (place / name for name in ("runc", "crun") for place in PATH)
+    programs = {}
+    for path in dict.fromkeys(host.resolve(path) for path in places if is_file(host, path)):
+        version, spelled = find_version(ask_version(host, path))
+        programs[str(path)] = (version, f"{path.name} {spelled}" if spelled else "")
+    return programs
 
 
-ASK_S: Final = 3.0
-DOCKER_HOOK: Final = "nvidia-container-runtime-hook"
-
-
-def engines(host: Host, options: Options, seen: Sequence[Seen]) -> tuple[EngineExam, ...]:
+def read_engines(host: Host, options: Options, processes: Sequence[Seen]) -> tuple[EngineExam, ...]:
     """Return each engine whose process runs; a connection could start one that does not."""
-    running = {each.name for each in seen}
-    wanted = [spec for spec in ENGINES.values() if spec.process in running]
-    return tuple(exam for spec in wanted if (exam := _exam(host, options, spec)) is not None)
+    running = {each.name for each in processes}
+    exams = (_examine(host, options, spec) for spec in ENGINES.values() if spec.process in running)
+    return tuple(exam for exam in exams if exam is not None)
 
 
-def _exam(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
+def _examine(host: Host, options: Options, spec: EngineSpec) -> EngineExam | None:
     sought = replace(looked_for(spec, options), hook=None)
     if is_held(host, spec, sought.socket, sought.unit):
         return None  # the process is another one's, or about to end
     socket = host.local_path(sought.socket)
-    answer = ask(spec, socket, timeout_s=ASK_S)
+    answer = ask(spec, socket, timeout_s=ENGINE_S)
     if answer.stopped and answer.another is None:
         return None
     engine, _ = observe(host, sought, answer, options.places.get(spec.name, Places()))
     if spec.finds and engine.unit not in spec.units:
         return None  # its sibling, on the same socket
     engine = with_readable_configs(host, spec, engine)
-    contents, trees, unreadable = _configs(host, engine.files)
-    speaks_docker = spec.api is Api.DOCKER
-    cgroup_driver, live_restore = settings(socket, timeout_s=ASK_S) if speaks_docker else ("", None)
+    contents, trees, unreadable = _read_configs(host, engine.files)
+    is_docker = spec.api is Api.DOCKER
+    cgroup_driver, live_restore = settings(socket, timeout_s=ENGINE_S) if is_docker else ("", None)
     return EngineExam(
         engine,
-        told=None if spec.finds or engine.another else _told(host, engine, contents),
+        on_disk=None if spec.finds or engine.another else _ask_program(host, engine, contents),
         trees=trees,
         unreadable=unreadable,
-        unit_state=unit_state(host, engine.unit),
+        unit_state=read_unit_state(host, engine.unit),
         cgroup_driver=cgroup_driver,
         live_restore=live_restore,
-        finds_hook=_finds_hook(host, engine) if speaks_docker else None,
-        unable=_unable(host, engine, options) if engine.serving else "",
+        has_hook=_look_for_hook(host, engine) if is_docker else None,
+        unable=_find_obstacle(host, engine, options) if engine.serving else "",
     )
 
 
-def _unable(host: Host, engine: EngineState, options: Options) -> str:
+def _find_obstacle(host: Host, engine: EngineState, options: Options) -> str:
     """Return why an engine that answers could start no container; "" where it could."""
     try:
         below(host, engine, options.layout.toolkit, Below())
@@ -201,7 +179,7 @@ def _unable(host: Host, engine: EngineState, options: Options) -> str:
     return ""
 
 
-def _configs(
+def _read_configs(
     host: Host, paths: Sequence[PurePosixPath]
 ) -> tuple[dict[PurePosixPath, File | None], dict[PurePosixPath, Tree], str]:
     """Return configs, what those say that are valid, and why the first other is not."""
@@ -217,7 +195,7 @@ def _configs(
     return contents, trees, unreadable
 
 
-def _told(
+def _ask_program(
     host: Host, engine: EngineState, contents: Mapping[PurePosixPath, File | None]
 ) -> EffectiveConfig | None:
     try:
@@ -226,17 +204,17 @@ def _told(
         return None
 
 
-def unit_state(host: Host, unit: str) -> str:
+def read_unit_state(host: Host, unit: str) -> str:
     """Return "active/sub/result" of a unit; "" where it is not there, or systemd does not tell."""
     try:
-        now = units.state(host, unit) if unit else None
+        state = units.read(host, unit) if unit else None
     except InstallerError:
         return ""
-    return f"{now.active}/{now.sub}/{now.result}" if now and now.load != "not-found" else ""
+    return f"{state.active}/{state.sub}/{state.result}" if state and state.load != "not-found" else ""
 
 
-def _finds_hook(host: Host, engine: EngineState) -> bool | None:
-    found = started(host, engine)
-    if found is None or not found.environment.get("PATH"):
+def _look_for_hook(host: Host, engine: EngineState) -> bool | None:
+    start = started(host, engine)
+    if start is None or not start.environment.get("PATH"):
         return None
-    return any(is_file(host, place / DOCKER_HOOK) for place in found.paths)
+    return any(is_file(host, place / DOCKER_HOOK) for place in start.paths)

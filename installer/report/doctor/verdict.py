@@ -1,5 +1,6 @@
 """What a check says: a level, what was found, what to do."""
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -7,7 +8,7 @@ from msgspec import Struct
 
 
 class Level(StrEnum):
-    """What a check comes to; NONE where it does not apply, or nobody can tell from here."""
+    """What a check comes to; NONE where it does not apply, or cannot be made from here."""
 
     OK = "ok"
     WARN = "warn"
@@ -46,12 +47,17 @@ def none(reason: str) -> Verdict:
     return Verdict(Level.NONE, reason)
 
 
-def listed(words: "tuple[str, ...] | list[str]") -> str:
+def judge(wrong: Sequence[str], problem: str, fine: str, level: Callable[[str], Verdict] = bad) -> Verdict:
+    """Return ``problem`` and the first few of what is ``wrong``, or that all is well if nothing is."""
+    return level(problem + list_words(wrong)) if wrong else ok(fine)
+
+
+def list_words(words: Sequence[str]) -> str:
     """Return the first few of many words."""
     more = len(words) - SHOWN
     return ", ".join(words[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def dotted(version: tuple[int, ...]) -> str:
+def spell_version(version: tuple[int, ...]) -> str:
     """Return a version as people write it."""
     return ".".join(map(str, version))

@@ -34,10 +34,10 @@ def decided(  # noqa: PLR0913 - what a case may differ in
     row = ENGINES[engine]
     files = {str(row.config): texts} if isinstance(texts, str) else texts
     syntax = Syntax.JSON if row.config.suffix == ".json" else Syntax.TOML
-    decisions = row.edits(
+    decisions = row.draft(
         ConfigFiles(
             row.config,
-            PurePosixPath(drop_in) if drop_in else row.drop_in,
+            PurePosixPath(drop_in) if drop_in else row.drop_ins.usual,
             {PurePosixPath(path): parse(text, syntax, name=path) for path, text in files.items()},
             tuple(int(part) for part in version.split(".")) if version else None,
             PurePosixPath(hook) if hook else None,
@@ -54,8 +54,8 @@ def ways_of(engine: str, text: str, *, version: str) -> list[Decision]:
     row = ENGINES[engine]
     tree = parse(text, Syntax.TOML, name=str(row.config))
     numbers = tuple(int(part) for part in version.split("."))
-    files = ConfigFiles(row.config, row.drop_in, {row.config: tree}, numbers)
-    return [*row.edits(files, entries(), NOTHING_ELSE)]
+    files = ConfigFiles(row.config, row.drop_ins.usual, {row.config: tree}, numbers)
+    return [*row.draft(files, entries(), NOTHING_ELSE)]
 
 
 def _certain(decision: Decision) -> Decision:

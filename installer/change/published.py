@@ -7,14 +7,16 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, entry_of
 from installer.host.kernel import trusted_uids
 from installer.host.sockets import is_abandoned, is_like_ours
-from installer.metrics.table import MARK, OPENMETRICS_MARKS
 from installer.model.files import File, Kind
 
+MARK: Final = "# Written by toolkit-installer, and removed by its uninstall."
+# With which the text for --metrics-listen begins, and that of 0.2.0: it has no comments.
+OPENMETRICS_MARKS: Final = ("# HELP toolkit_installer ", "# TYPE toolkit_installer info")
+MARKS: Final = tuple(each.encode() for each in (MARK, *OPENMETRICS_MARKS))
 # By the end of its name; labels of the node have another one.
 METRICS: Final = ".prom"
 ANSWER: Final = ".openmetrics"
 SOCKET: Final = ".sock"
-MARKS: Final = tuple(each.encode() for each in (MARK, *OPENMETRICS_MARKS))
 FLAGS: Final = {
     METRICS: Option("metrics-textfile"),
     ANSWER: Option("metrics-listen"),
