@@ -319,7 +319,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
     if line["no-daemon"]:
         return int(daemon.install(options))
-    return int(daemon.run(Wish(options, nvidia=True, log_format=logging.chosen())))
+    return int(daemon.run(Wish(options, nvidia=True, log_format=logging.current_format())))
 
 
 def _warnings(line: CommandLine, options: Options) -> Iterator[str]:

@@ -121,11 +121,11 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLin
             raise UsageError(problem, remedy="close the quotation") from error
         lines.insert(1, _parse(words, row.short.get(engine, NO_SHORT))[0])
     settings = {row.name: _resolve(row, engine, lines, environment) for row in rows()}
-    warnings = [*_hidden(settings, environment), *_misspelled(environment)]
+    warnings = [*_find_hidden(settings, environment), *_find_misspelled(environment)]
     # What follows a flag that takes no word, as in --no-runtime-config false (compatibility.md#grammar).
     bools = [word for word in arguments if word in TRUE | FALSE]
     warnings += [f"the argument {word} is ignored" for word in bools]
-    directory = _directory([word for word in arguments if word not in bools])
+    directory = _take_directory([word for word in arguments if word not in bools])
     if directory and settings["toolkit-install-dir"].by.startswith("-"):
         warnings.append(f"{directory} is ignored: {settings['toolkit-install-dir'].by} says where to install")
     elif directory:
@@ -133,7 +133,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLin
     return CommandLine(settings, tuple(warnings))
 
 
-def _directory(words: Sequence[str]) -> str:
+def _take_directory(words: Sequence[str]) -> str:
     """Return the one argument of the form of 2021, the directory to install into; "" where there is none."""
     if len(words) > 1:
         raise UsageError(
@@ -179,7 +179,7 @@ def _parse(words: Sequence[str], short: Mapping[str, str] = NO_SHORT) -> tuple[d
             raise UsageError(f"use {flag} (it needs a value)", remedy=f"write {flag}=VALUE")
         elif not equals:
             text = left.pop(0)
-        value = _value(row, text, flag)
+        value = _read_value(row, text, flag)
         if row.kind == "list" and row.name in flags:
             value = [*flags[row.name].value, *value]
         flags[row.name] = Setting(value, flag)
@@ -198,11 +198,11 @@ def _resolve(
         if variable in environment and (row.name not in OWN_ENGINE_ONLY or of == engine):
             text = environment[variable]
             empty = EMPTY.get(row.kind, row.default_for(engine))
-            return Setting(_value(row, text, variable) if text else empty, variable)
+            return Setting(_read_value(row, text, variable) if text else empty, variable)
     return Setting(row.default_for(engine))
 
 
-def _value(row: Row, text: str, by: str) -> Any:
+def _read_value(row: Row, text: str, by: str) -> Any:
     match row.kind:
         case "bool" if text not in TRUE | FALSE:
             raise UsageError(
@@ -220,7 +220,7 @@ def _value(row: Row, text: str, by: str) -> Any:
             return text
 
 
-def _hidden(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterator[str]:
+def _find_hidden(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterator[str]:
     """Yield what is set but does not count, for an empty variable stands before it."""
     for row in rows():
         by = settings[row.name].by
@@ -230,7 +230,7 @@ def _hidden(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> 
                     yield f"{variable} is ignored: {by} is set, although empty, and comes first"
 
 
-def _misspelled(environment: Mapping[str, str]) -> Iterator[str]:
+def _find_misspelled(environment: Mapping[str, str]) -> Iterator[str]:
     known = {variable for row in rows() for variable in row.env}
     for name in sorted(environment.keys() - known - FOREIGN):
         for other in sorted(known):

@@ -84,7 +84,7 @@ def create_tree(
     """
     with translated("make", path), host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}{STAGED}"
-        with _locked_unless_there(staged, name, directory, check) as is_free:
+        with _claim(staged, name, directory, check) as is_free:
             if not is_free:
                 return
             try:
@@ -96,7 +96,7 @@ def create_tree(
 
 
 @contextmanager
-def _locked_unless_there(staged: str, name: str, directory: int, check: Callable[[], None]) -> Iterator[bool]:
+def _claim(staged: str, name: str, directory: int, check: Callable[[], None]) -> Iterator[bool]:
     """Make the directory ``staged`` and lock it; yield False where ``name`` is taken by then."""
     deadline = time.monotonic() + WAIT_S
     while _status(name, directory) is None:

@@ -66,7 +66,7 @@ def config_tree(
         "nvidia-ctk": {"path": str(toolkit_dir / "nvidia-ctk")},
     }
     if config.features:
-        document["features"] = _features(config.features)
+        document["features"] = _nest_features(config.features)
     return document
 
 
@@ -78,10 +78,10 @@ def render_config(tree: Tree, before: str = "") -> str:
     with suppress(InstallerError):
         if same(parse(before, Syntax.TOML, name="config.toml"), tree):
             return before
-    return "\n".join(_lines(tree, "", "")) + "\n"
+    return "\n".join(_render_lines(tree, "", "")) + "\n"
 
 
-def _lines(tree: Tree, table: str, indent: str) -> Iterator[str]:
+def _render_lines(tree: Tree, table: str, indent: str) -> Iterator[str]:
     """Yield what ``tree`` says as NVIDIA writes it: sorted, scalars first, a blank line before each table."""
     # Loading it takes as long as all of the edits do; a start that changes nothing renders nothing.
     import tomlkit
@@ -92,7 +92,7 @@ def _lines(tree: Tree, table: str, indent: str) -> Iterator[str]:
     for key in sorted(nested):
         name = f"{table}{tomlkit.key(key).as_string()}"
         yield f"\n{indent}[{name}]"
-        yield from _lines(nested[key], f"{name}.", f"{indent}  ")
+        yield from _render_lines(nested[key], f"{name}.", f"{indent}  ")
 
 
 def carry_over(
@@ -132,7 +132,7 @@ def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, .
     return tuple(dotted(key) for key in keys if not same(_look_up(ours, key), _look_up(installed, key)))
 
 
-def _features(names: Sequence[str]) -> Tree:
+def _nest_features(names: Sequence[str]) -> Tree:
     tree: dict[str, Any] = {}
     for name in names:
         if any(other.startswith(f"{name}.") for other in names):
