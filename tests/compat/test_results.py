@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.cli.nvidia import options_from
-from installer.cli.nvidia_words import read
+from installer.cli.nvidia_flags import read
 from installer.model.options import Cdi, Options, RestartMode
 
 

@@ -10,7 +10,7 @@ import pytest
 from installer.host.files import Host
 from installer.model.paths import Layout
 from installer.model.record import Record
-from installer.payload.installed import exposed, restore_access
+from installer.payload.installed import list_exposed, restore_access
 
 LAYOUT = Layout()
 HOME = str(LAYOUT.home)
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def flaws(root: Path, held: Record = HELD) -> dict[str, str]:
-    return {str(path): flaw for path, _, flaw in exposed(Host.under(PurePosixPath(root)), LAYOUT, held)}
+    return {str(path): flaw for path, _, flaw in list_exposed(Host.under(PurePosixPath(root)), LAYOUT, held)}
 
 
 def restored(root: Path, held: Record = HELD) -> dict[str, int]:
