@@ -159,16 +159,10 @@ def _refused(why: str, remedy: str) -> InstallerError:
     return InstallerError(f"take what nvidia-ctk generates ({why})", remedy=remedy, code="cdi-failed")
 
 
-class Signed(int):
-    """An integer that engines keep in 64 bits, one of them for the sign."""
+class Plain(str):
+    """A word without quotes: it may stand for a number, or for yes or no."""
 
-
-class Unsigned(int):
-    """An integer that they keep in 32 bits."""
-
-
-class Flag(int):
-    """Yes or no."""
+    __slots__ = ()
 
 
 _NAMES: Final = dict[str, str]()  # of keys, by what they are in any case
@@ -186,19 +180,18 @@ _TEXTS: Final = list[str | None]
 _VARIABLES: Final = list[Annotated[str, Meta(pattern="^[^=]+=")]]
 _LABELS: Final = {"annotations": dict[str, str | None]}
 _NODE: Final = {
-    **dict.fromkeys(("major", "minor"), Signed),
-    **dict.fromkeys(("fileMode", "uid", "gid"), Unsigned),
+    **dict.fromkeys(("major", "minor", "fileMode", "uid", "gid"), Plain),
     "hostPath": str,
     "type": Literal["", "b", "c", "u", "p"],
     "permissions": Annotated[str, Meta(pattern=r"^[rwm]*\Z")],
 }
-_HOOK: Final = {"args": _TEXTS, "env": _VARIABLES, "timeout": Signed}
+_HOOK: Final = {"args": _TEXTS, "env": _VARIABLES, "timeout": Plain}
 _STAGE: Final = Literal[
     "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"
 ]
 _OF_RDT: Final = {
     **dict.fromkeys(("l3CacheSchema", "memBwSchema"), str),
-    **dict.fromkeys(("enableCMT", "enableMBM"), Flag),
+    **dict.fromkeys(("enableCMT", "enableMBM"), Plain),
     "closID": Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[^/\n]*\Z", max_length=4095)],  # a file's name
 }
 _EDITS: Final = _table(
@@ -210,7 +203,7 @@ _EDITS: Final = _table(
             list, _table({"options": _TEXTS, "type": str}, hostPath=_FILLED, containerPath=_FILLED)
         ),
         RDT: _table(_OF_RDT),
-        GROUPS: list[Unsigned | None],
+        GROUPS: list[Plain | None],
     }
 )
 _DEVICES: Final = GenericAlias(list, _table(_LABELS, name=str, containerEdits=_EDITS))
@@ -232,7 +225,7 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
     """
     around = re.compile(rf"(?<![\w.-]){kind}(?![\w.-])")
     # Most of what is beside ours is of another kind, and is not read for nothing.
-    if not around.search(text) and "\\" not in text and "!" not in text:
+    if not around.search(text) and "\\" not in text:
         return frozenset()
     try:
         document = _spelled(read_yaml(text))
@@ -259,7 +252,7 @@ def _spelled(value: Any) -> Any:
 
 def _is_whole(document: Mapping[str, Any], version: Version) -> bool:
     """Tell whether all of it is right, and of no later version than it says; MISTAKEN where it is not."""
-    convert(document, _SPECIFICATION, dec_hook=_of_plain)
+    convert(document, _SPECIFICATION)
     names = [device["name"] for device in document["devices"]]
     edits = [device["containerEdits"] for device in document["devices"]]
     return (
@@ -271,27 +264,9 @@ def _is_whole(document: Mapping[str, Any], version: Version) -> bool:
     )
 
 
-def _of_plain(kind: type, word: Any) -> Any:
-    """Return the number, or yes or no, that a word stands for."""
-    if not isinstance(word, Plain) or (kind is Flag and word not in FLAGS):
-        raise ValueError("neither a number nor yes or no")
-    return kind() if kind is Flag else kind(integer(word, signed=kind is Signed))
-
-
 SIZE: Final = 1 << 20  # characters; the specification of a node with 128 devices has 130,000, and 7 levels
 DEPTH: Final = 32
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
-FLAGS: Final = frozenset(
-    form
-    for word in ("y", "yes", "on", "true", "n", "no", "off", "false")
-    for form in (word, word.upper(), word.capitalize())
-)
-
-
-class Plain(str):
-    """A word without quotes: it may stand for a number."""
-
-    __slots__ = ()
 
 
 def read_yaml(text: str) -> Any:
@@ -350,27 +325,3 @@ def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
 def _unread(reason: str) -> InstallerError:
     remedy = "remove it, or ask for another one from whoever made it"
     return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")
-
-
-def integer(word: str, *, signed: bool) -> int:
-    """Return the integer that a plain word stands for in Go, of 64 bits with a sign or 32 without.
-
-    Raises:
-        ValueError: engines take it for none, or it is too large for them.
-    """
-    plain = word.replace("_", "")
-    digits = plain.lstrip("+-")
-    least, end = (-(1 << 63), 1 << 63) if signed else (0, 1 << 32)
-    if word[:1] == "_" or not word.isascii():
-        raise ValueError("no number")
-    try:
-        number = int(plain, 8 if digits[:1] == "0" and digits.isdigit() else 0)
-    except ValueError:  # `08`, which is of no base, is a fraction of no digits
-        if not float(plain).is_integer():
-            raise
-        number = int(float(plain))
-        # Engines pass its shortest text on, which may be too large by its last zeros, or "-0".
-        least = 1 - end if signed else 0 if plain[0] != "-" else 1
-    if not least <= number < end:
-        raise ValueError("too large, or less than nothing")
-    return number

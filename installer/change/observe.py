@@ -6,8 +6,7 @@ from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
-from installer.cdi.device_nodes import absent_nodes, held_node
-from installer.cdi.generate import gpu_specification, management_specification
+from installer.cdi.generate import absent_nodes, gpu_specification, held_node, management_specification
 from installer.cdi.mode import SPECIFICATION, mode_of
 from installer.change.ledger import is_lost, original_of
 from installer.change.lost import TOOLKITS
