@@ -315,7 +315,7 @@ def with_start(host: Host, engine: EngineState) -> EngineState:
 
 def _digest(host: Host, unit: UnitStart) -> str:
     """Return a digest of how a unit starts its service, and of which programs it runs before."""
-    programs = [host.build_of(PurePosixPath("".join(command.words[:1]))) for command in unit.before]
+    programs = [host.build_of(PurePosixPath("".join(words[:1]))) for _, words in unit.before]
     return sha256(repr((unit, programs)).encode()).hexdigest()
 
 

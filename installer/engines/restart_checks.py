@@ -46,11 +46,11 @@ class Restart(Struct, frozen=True):
 def not_restarted(restart: Restart) -> InstallerError | None:
     """Return why an engine is not restarted by us; what cannot be looked at from here is no reason."""
     engine = restart.engine
-    for check in _CHECKS if ENGINES[engine.name].reload is ReloadMethod.RESTART else ():
+    for check, first, code in _CHECKS:
         with suppress(InstallerError):
-            if reason := next(check.wrong(restart), ""):
-                remedy = f"{check.remedy.format(unit=engine.unit)}, then run again"
-                return InstallerError(f"restart {engine.title} ({reason})", remedy=remedy, code=check.code)
+            if reason := next(check(restart), ""):
+                remedy = f"{first.format(unit=engine.unit)}, then run again"
+                return InstallerError(f"restart {engine.title} ({reason})", remedy=remedy, code=code)
     return None
 
 
@@ -94,8 +94,7 @@ def _without_files(restart: Restart) -> Iterator[str]:
 
 def _without_programs(restart: Restart) -> Iterator[str]:
     """Yield which programs are none; where systemd looks for a word is not known here."""
-    before = [(each.setting, each.words) for each in restart.unit.before if not each.optional]
-    for setting, words in (*before, ("ExecStart", restart.unit.words)):
+    for setting, words in (*restart.unit.before, ("ExecStart", restart.unit.words)):
         program = PurePosixPath("".join(words[:1]))
         if program.is_absolute() and not restart.unit.elsewhere and not is_program(restart.host, program):
             yield _no_start(restart, f"its {setting} {program} is no program")
@@ -134,29 +133,27 @@ def _ending_containers(restart: Restart) -> Iterator[str]:
         yield f"{restart.engine.unit} has KillMode={mode}, and {shims}"
 
 
-class _Check(Struct, frozen=True):
-    """What systemd tells by one property, why that stands against a restart, and what to do about it."""
-
-    property: str
-    wrong: Callable[[Restart], Iterator[str]]
-    remedy: str
-    code: Code = "unit-failed"
-
-
 _PUT_RIGHT: Final = "correct {unit}, or what it needs"
-_REFUSING: Final = (
-    "say RefuseManualStop=no and RefuseManualStart=no in an override of {unit} and daemon-reload"
-)
-_AT_LEISURE: Final = "restart {unit} at a time of your choice, or take that out of the unit"
-_LEAVING: Final = "say KillMode=process in an override of {unit} and daemon-reload"
-_CHECKS: Final = (
-    _Check("LoadState", _masked, "say systemctl unmask {unit} on the node"),
-    _Check("Conditions, Asserts", _unfulfilled, _PUT_RIGHT),
-    _Check("EnvironmentFiles", _without_files, _PUT_RIGHT),
-    _Check("ExecStartPre, ExecStart", _without_programs, _PUT_RIGHT),
-    _Check("RefuseManualStop, RefuseManualStart", _by_nobody, _REFUSING),
-    _Check("ExecStart", _moved, _AT_LEISURE, "restart-moves-engine"),
-    _Check("KillMode", _ending_containers, _LEAVING, "restart-kills-containers"),
+_CHECKS: Final[tuple[tuple[Callable[[Restart], Iterator[str]], str, Code], ...]] = (
+    (_masked, "say systemctl unmask {unit} on the node", "unit-failed"),
+    (_unfulfilled, _PUT_RIGHT, "unit-failed"),
+    (_without_files, _PUT_RIGHT, "unit-failed"),
+    (_without_programs, _PUT_RIGHT, "unit-failed"),
+    (
+        _by_nobody,
+        "say RefuseManualStop=no and RefuseManualStart=no in an override of {unit} and daemon-reload",
+        "unit-failed",
+    ),
+    (
+        _moved,
+        "restart {unit} at a time of your choice, or take that out of the unit",
+        "restart-moves-engine",
+    ),
+    (
+        _ending_containers,
+        "say KillMode=process in an override of {unit} and daemon-reload",
+        "restart-kills-containers",
+    ),
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.errors import InstallerError
-from installer.host import units
+from installer.host import systemd, units
 from installer.host.files import Host
 from installer.host.programs import run_in
 from installer.host.units import Unit
@@ -36,7 +36,7 @@ def why_not_started(host: Host, unit: str, since_s: float, before: Unit | None =
 def _failed_command(host: Host, unit: str, since_s: float) -> str:
     """Return which command of a service, started since then, has failed and how; "" for none."""
     try:
-        said = units.properties(host, unit, timeout_s=ASK_S)
+        said = systemd.ask(units.buses(host), lambda bus: bus.properties(unit), purpose="", timeout_s=ASK_S)
         # The program, its words, whether a failure is ignored, four moments in us, the pid, and how it ended.
         for program, _, ignored, began_us, _, _, _, _, code, status in said["ExecStartPre"]:
             if began_us >= since_s * 1e6 and not ignored and (how := _ended(code, status)):

@@ -34,14 +34,6 @@ ROOT: Final = PurePosixPath("/")
 T = TypeVar("T")
 
 
-class Command(Struct, frozen=True):
-    """One that is run before the service; ``optional`` tells that it may fail."""
-
-    setting: str
-    words: tuple[str, ...]
-    optional: bool
-
-
 class Condition(Struct, frozen=True):
     """What has to hold; of those with ``either``, which are written with a ``|``, one is enough."""
 
@@ -57,7 +49,8 @@ class Condition(Struct, frozen=True):
 class UnitStart(Struct, frozen=True):
     """How a unit starts its service, as systemd has read it: its program first, variables as written.
 
-    ``needed`` are the environment files that have to be there. ``elsewhere`` tells that the service has a
+    ``needed`` are the environment files that have to be there, ``before`` the commands that have to succeed
+    first, by their setting. ``elsewhere`` tells that the service has a
     root of its own, in which its programs are looked for. ``refuses`` are the settings for which systemd
     lets nobody restart it; ``kill_mode`` says what a stop ends besides the service.
     """
@@ -66,7 +59,7 @@ class UnitStart(Struct, frozen=True):
     environment: tuple[str, ...] = ()
     environment_files: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
-    before: tuple[Command, ...] = ()
+    before: tuple[tuple[str, tuple[str, ...]], ...] = ()
     conditions: tuple[Condition, ...] = ()
     elsewhere: bool = False
     refuses: tuple[str, ...] = ()
@@ -85,9 +78,10 @@ class UnitStart(Struct, frozen=True):
             environment_files=tuple(path for path, _ in files),
             needed=tuple(path for path, optional in files if not optional),
             before=tuple(
-                Command(setting, tuple(line[1]), bool(line[2]))
-                for setting in ("ExecCondition", "ExecStartPre")
-                for line in answer.get(setting, ())  # systemd before 243 knows no ExecCondition
+                (setting, tuple(words))
+                for setting in ("ExecCondition", "ExecStartPre")  # systemd before 243 knows but the second
+                for _, words, may_fail, *_ in answer.get(setting, ())
+                if not may_fail
             ),
             conditions=tuple(
                 Condition(*each[:4]) for name in ("Conditions", "Asserts") for each in answer.get(name, ())
@@ -144,24 +138,12 @@ class Unit(Struct, frozen=True):
             if equals
         ]
         words = dict.fromkeys(SHOWN, "") | dict(lines)
-        return cls(
-            load=words["LoadState"],
-            active=words["ActiveState"],
-            sub=words["SubState"],
-            main_pid=int(words["MainPID"] or 0),
-            can_reload=words["CanReload"] == "yes",
-            job=int(words["Job"] or 0),
-            invocation=words["InvocationID"],
-            result=words["Result"],
-            reload_result=words["ReloadResult"],
-            # A line for each place: "/run/docker.sock (Stream)".
-            listens=tuple(value.rpartition(" (")[0] for name, value in lines if name == "Listen"),
-            start=UnitStart(
-                refuses=tuple(name for name in REFUSING if words[name] == "yes"),
-                kill_mode=words["KillMode"],
-                masked=words["LoadState"] == MASKED,
-            ),
-        )
+        flags = {name: words[name] == "yes" for name in ("CanReload", *REFUSING)}
+        # A line for each place: "/run/docker.sock (Stream)".
+        listens = [("", value.rpartition(" (")[0]) for name, value in lines if name == "Listen"]
+        invocation, job = bytes.fromhex(words["InvocationID"]), (words["Job"] or 0,)
+        numbers = {"MainPID": words["MainPID"] or 0, "Job": job, "InvocationID": invocation}
+        return cls.of(words | flags | numbers | {"Listen": listens})
 
     @property
     def run(self) -> tuple[object, ...]:
@@ -213,13 +195,6 @@ def read(host: Host, unit: str, *, timeout_s: float = ASK_S) -> Unit:
         lambda bus: Unit.of(bus.properties(unit)),
         lambda run: Unit.shown(run(show).stdout),
         timeout_s=timeout_s,
-    )
-
-
-def properties(host: Host, unit: str, *, timeout_s: float) -> dict[str, Any]:
-    """Return all that systemd tells of a unit over a bus, as org.freedesktop.systemd1(5) has it."""
-    return systemd.ask(
-        buses(host), lambda bus: bus.properties(unit), purpose=f"look at {unit}", timeout_s=timeout_s
     )
 
 
