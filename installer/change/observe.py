@@ -28,7 +28,7 @@ from installer.engines.write_config import (
     unwritable,
 )
 from installer.errors import InstallerError
-from installer.host import units
+from installer.host import unit_jobs
 from installer.host.files import Host, entries
 from installer.host.kernel import machine
 from installer.host.trees import digests_below, sums_of
@@ -180,7 +180,7 @@ def probe_undo(host: Host, options: Options, record: Record, *, awaits_s: float 
     for row in record.engines:
         if ENGINES[row.name].reload is ReloadMethod.RESTART and not record.finished:
             # A restart that was asked for before a crash, or before a stop, may be going on.
-            units.await_no_job(host, row.unit, timeout_s=ASK_S)
+            unit_jobs.await_no_job(host, row.unit, timeout_s=ASK_S)
         paths = (config.path for config in record.configs if config.engine == row.name)
         engines.append(engine_of_row(host, row, paths, options, awaits_s=awaits_s))
     named = {path for engine in ENGINES.values() for path in usual_configs(host, engine)}

@@ -36,7 +36,7 @@ from installer.errors import (
 from installer.host.events import internal_errors, log
 from installer.host.files import Host
 from installer.host.trees import install_tree, remove_tree
-from installer.host.units import STOP_S, Patience
+from installer.host.unit_jobs import STOP_S, Patience
 from installer.model.engine_spec import ReloadMethod
 from installer.model.facts import names_of
 from installer.model.files import File, Meta

@@ -35,7 +35,7 @@ from installer.engines.hints import without_cri
 from installer.engines.restart import ASK_S, Answer, ask, is_held
 from installer.engines.restart_checks import Restart, not_restarted, places_by_files
 from installer.errors import InstallerError, Option, Remedy
-from installer.host import units
+from installer.host import unit_jobs, units
 from installer.host.files import Host
 from installer.host.processes import Peer, started_in
 from installer.host.sockets import listening
@@ -191,7 +191,7 @@ def _patient(host: Host, engine: EngineState, options: Options, patience_s: floa
     answer = ask_for(host, ENGINES[engine.name], engine, options)
     # One that was stopped has taken its socket along.
     crashed = patience_s and answer.stopped and host.exists(engine.socket)
-    if crashed and units.await_start(host, engine.unit, timeout_s=patience_s):
+    if crashed and unit_jobs.await_start(host, engine.unit, timeout_s=patience_s):
         return ask_for(host, ENGINES[engine.name], engine, options)
     return answer
 

@@ -3,7 +3,6 @@
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
@@ -17,13 +16,13 @@ from installer.engines.reloading import not_idle
 from installer.engines.restart_checks import unit_obstacle, without_unit
 from installer.engines.write_config import write_config
 from installer.errors import EngineStoppedError, InstallerError, Option, Remedy
-from installer.host import processes, units
+from installer.host import processes, unit_jobs, units
 from installer.host.events import log
-from installer.host.failed_start import why_not_started
 from installer.host.files import Host
 from installer.host.inodes import changed_s
 from installer.host.processes import NotServing, Peer, Silent, Unseen
-from installer.host.units import Patience, Unit
+from installer.host.unit_jobs import Patience
+from installer.host.units import Unit
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import Api, EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
@@ -218,7 +217,7 @@ def _begin(host: Host, engine: EngineState, patience: Patience) -> Unit | None:
         case ReloadMethod.RESTART:
             if not engine.unit:
                 raise without_unit(engine, "it runs outside any systemd service")
-            return units.restart(host, engine.unit, patience, partial(why_not_started, host, engine.unit))
+            return unit_jobs.restart(host, engine.unit, patience)
         case other:
             assert_never(other)
 
@@ -235,10 +234,10 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
     elif isinstance(peer, Unseen):
         if obstacle := unit_obstacle(host, engine):
             raise obstacle
-        units.reload(host, engine.unit, timeout_s=patience.start_s)
+        unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
     elif engine.serving is None and units.died(host, engine.unit):
         if not _rests(host, engine, patience):
-            return units.restart(host, engine.unit, patience, partial(why_not_started, host, engine.unit))
+            return unit_jobs.restart(host, engine.unit, patience)
     else:
         raise InstallerError(
             f"reload {engine.title} (nobody answers on {engine.socket})",
@@ -275,7 +274,7 @@ def _unproven(engine: EngineState, reload: Reload, found: str, when: str) -> Ins
 
 def _explain_death(host: Host, unit: str, begun: _Begun) -> str:
     """Return how the service of a unit has ended since a reload, in its own words where it has some."""
-    reasons = (units.died(host, unit), why_not_started(host, unit, begun.began_s, begun.before))
+    reasons = (units.died(host, unit), unit_jobs.why_not_started(host, unit, begun.began_s, begun.before))
     return ": ".join(filter(None, reasons))
 
 

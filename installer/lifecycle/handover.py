@@ -14,7 +14,7 @@ from installer.engines import ENGINES
 from installer.engines.command_line import PATH
 from installer.engines.containers import pid_of_own
 from installer.errors import Exit, InstallerError, LockedError, UndoIncompleteError
-from installer.host import units
+from installer.host import unit_jobs
 from installer.host.events import log
 from installer.host.files import Host
 from installer.host.kubernetes import changed_since, replicas
@@ -109,7 +109,7 @@ def handed_over(host: Host, options: Options, record: Record) -> bool:
         )
     words = (str(found[0]), "-t", str(pids[0]), "-m", "--", *_command(host, options))
     try:
-        units.start_transient(host, UNIT, words)
+        unit_jobs.start_transient(host, UNIT, words)
     except InstallerError as error:
         raise UndoIncompleteError(
             f"hand over the undo ({error.problem})", remedy=REMEDY, code="undo-not-handed-over"

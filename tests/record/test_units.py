@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from installer.errors import InstallerError, NotBegunError, PendingError, StoppedBeforeError, StoppedError
-from installer.host import units
+from installer.host import unit_jobs, units
 from installer.host.files import Host
 from installer.host.systemd import NoBusError
-from installer.host.units import Patience
+from installer.host.unit_jobs import Patience
 from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeUnit, ReloadingSystemd, serving
 
 UNIT = "containerd.service"
@@ -53,9 +53,9 @@ def test_where_nobody_can_ask_a_unit_counts_as_at_rest_and_as_nothing_else(tmp_p
     found = asked(tmp_path, None)
 
     assert {name for name, value in found.items() if value} == {"at_rest"}
-    units.await_no_job(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=60)
+    unit_jobs.await_no_job(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=60)
     with pytest.raises(NoBusError, match="mount the node's /run/dbus"):
-        units.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=1)
+        unit_jobs.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=1)
 
 
 def asked(root: Path, systemd: FakeSystemd | None) -> dict[str, object]:
@@ -76,7 +76,7 @@ def restarted(
 ) -> None:
     (root / "run" / place).parent.mkdir(parents=True)
     with serving(root / "run" / place, systemd):
-        units.restart(Host.under(PurePosixPath(root)), unit, patience)
+        unit_jobs.restart(Host.under(PurePosixPath(root)), unit, patience)
 
 
 def never() -> None:
@@ -120,7 +120,7 @@ def test_a_reload_that_fails_is_told_though_the_unit_runs_on(tmp_path: Path) -> 
         serving(tmp_path / "run/dbus/system_bus_socket", ReloadingSystemd({UNIT: unit}, changed=failed)),
         pytest.raises(InstallerError, match=r"reload containerd.service \(unit active/running, exit-code\)"),
     ):
-        units.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=5)
+        unit_jobs.reload(Host.under(PurePosixPath(tmp_path)), UNIT, timeout_s=5)
 
 
 @pytest.mark.parametrize(
