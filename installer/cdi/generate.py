@@ -58,15 +58,15 @@ def gpu_specification(
     """Return what the specification of the GPUs is to be, and what is beside it; ``file`` is in its place."""
     now, row, highest = text_of(file), record.config(PATH), highest_read(engines)
     ours = _is_ours(file, options, record)
-    beside = _beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
-    stale = _gone(host, now) if ours else ()
+    beside = _read_beside(host, engines, highest, ours=ours, since_s=_last_check_s(host, options))
+    stale = _list_gone(host, now) if ours else ()
     # What is in our place and gives nobody a device is no other's specification: ours, which was spoilt.
     if file is not None and not (ours or row or any(PATH in files for files in beside.values())):
         lacking = f"cannot replace {PATH} (it is no specification of ours); move it away"
         return GpuSpecification(PATH, ours=ours, stale=stale, lacking=lacking)
     text, failure = "", None
     try:
-        text = _generated(host, options, highest)
+        text = _generate_gpus(host, options, highest)
     except StoppedError:
         raise
     except InstallerError as error:
@@ -75,7 +75,7 @@ def gpu_specification(
     wanted = device_names(text or (now if ours else "")) or {ALL_GPUS}
     found = {path: names for there in beside.values() for path, names in there.items()}
     others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
-    missing = sorted(wanted - _given(host, engines, beside)) if others and not failure else []
+    missing = sorted(wanted - _common_devices(host, engines, beside)) if others and not failure else []
     unmade = failure if not others and host.exists(LOADED) else None
     if ALL_GPUS in missing:
         files = " and ".join(map(str, others))
@@ -108,7 +108,7 @@ def _last_check_s(host: Host, options: Options) -> float:
     return time.time() - time.monotonic() + float(last.get("began_s", 0.0))
 
 
-def _given(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
+def _common_devices(host: Host, engines: Iterable[EngineState], beside: Beside) -> frozenset[str]:
     """Return the devices that all engines take from these files, of two in one directory neither."""
     read = [engine.serving.cdi_dirs for engine in engines if engine.serving] or [tuple(beside)]
     given = []
@@ -126,7 +126,7 @@ def _is_ours(file: File | None, options: Options, record: Record) -> bool:
     return known or f'"{cdi_hook(options.layout)}"' in text_of(file)
 
 
-def _gone(host: Host, specification: str) -> tuple[str, ...]:
+def _list_gone(host: Host, specification: str) -> tuple[str, ...]:
     """Return what a specification names and what is not there."""
 
     def is_there(path: str) -> bool:
@@ -156,7 +156,7 @@ def withdraw_stale(host: Host, options: Options, ledger: _Ledger) -> None:
     """
     try:
         file = host.read(PATH)
-        gone = _gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
+        gone = _list_gone(host, text_of(file)) if _is_ours(file, options, ledger.held) else ()
         if gone:
             host.remove(PATH)
             log.warning("specification withdrawn", path=str(PATH), gone=list(gone[:NAMED]), in_all=len(gone))
@@ -175,7 +175,7 @@ def roots(host: Host, options: Options) -> tuple[PurePosixPath, PurePosixPath]:
     return driver, driver if host.exists(driver / "dev/nvidiactl") else ROOT
 
 
-def _generated(host: Host, options: Options, highest: Version | None) -> str:
+def _generate_gpus(host: Host, options: Options, highest: Version | None) -> str:
     driver, dev = roots(host, options)
     moves = tuple((PurePosixPath(host.local_path(root)), root) for root in (driver, dev))
     words = _words("--format=json", moves[0][0], moves[1][0], GPU_KIND, options.layout)
@@ -183,7 +183,7 @@ def _generated(host: Host, options: Options, highest: Version | None) -> str:
     return specification(text, GPU_KIND, moves, highest)
 
 
-def _beside(
+def _read_beside(
     host: Host, engines: Iterable[EngineState], highest: Version | None, *, ours: bool, since_s: float
 ) -> Beside:
     """Return, by directory, the files with devices of our kind; not one in our place that is ``ours``.

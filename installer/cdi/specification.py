@@ -56,16 +56,16 @@ def specification(text: str, kind: str, moves: Moves, highest: Version | None = 
         document = json.loads(text)
         _refuse_empty(document, kind)
         for edits in _edits(document):
-            _move(edits, sorted(moves, key=lambda pair: -len(pair[0].parts)))
+            _map_paths(edits, sorted(moves, key=lambda pair: -len(pair[0].parts)))
             if highest is not None and highest < EDITS[GROUPS]:
                 edits.pop(GROUPS, None)
         lowest = lowest_version(document)
     except MISTAKEN as error:
         remedy = "choose a release of the toolkit from 1.12 on"
-        raise _refused("it is no specification in JSON", remedy) from error
+        raise _unusable("it is no specification in JSON", remedy) from error
     if lowest is not None and highest is not None and lowest > highest:
         read, needed = (".".join(map(str, each)) for each in (highest, lowest))
-        raise _refused(
+        raise _unusable(
             f"it is of version {needed}, and an engine here reads up to {read}", "upgrade that engine"
         )
     if lowest is not None:
@@ -98,12 +98,12 @@ def _paths(edits: Mapping[str, Any]) -> Iterator[Any]:
 
 def _refuse_empty(document: Mapping[str, Any], kind: str) -> None:
     if document["kind"] != kind or not [device["name"] for device in document["devices"]]:
-        raise _refused(f"it has no devices of {kind}", "check the driver with nvidia-smi")
+        raise _unusable(f"it has no devices of {kind}", "check the driver with nvidia-smi")
     if not any(edits.get("deviceNodes") for edits in _edits(document)):
-        raise _refused("it names no device", "load the driver's modules")
+        raise _unusable("it names no device", "load the driver's modules")
     if not any(edits.get("mounts") for edits in _edits(document)):
         # So it is where the driver's root is a link: it ends well (engine-facts.md#gpu-specification).
-        raise _refused("it names no file of the driver", "give the real directory of the driver's root")
+        raise _unusable("it names no file of the driver", "give the real directory of the driver's root")
 
 
 def _edits(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -113,17 +113,17 @@ def _edits(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield document["containerEdits"]
 
 
-def _move(edits: dict[str, Any], moves: Moves) -> None:
+def _map_paths(edits: dict[str, Any], moves: Moves) -> None:
     for mount in edits.get("mounts") or ():
-        mount["hostPath"] = _moved(mount["hostPath"], moves)
+        mount["hostPath"] = _map_path(mount["hostPath"], moves)
     for node in edits.get("deviceNodes") or ():
-        there = _moved(node.get("hostPath") or node["path"], moves)
+        there = _map_path(node.get("hostPath") or node["path"], moves)
         node.pop("hostPath", None)
         if there != node["path"]:
             node["hostPath"] = there
 
 
-def _moved(path: str, moves: Moves) -> str:
+def _map_path(path: str, moves: Moves) -> str:
     there = PurePosixPath(path)
     for old, new in moves:
         if there.is_relative_to(old):
@@ -155,7 +155,7 @@ def _all(edits: Iterable[Mapping[str, Any]], key: str) -> Iterator[Mapping[str, 
     return (one for each in edits for one in each.get(key) or ())
 
 
-def _refused(why: str, remedy: str) -> InstallerError:
+def _unusable(why: str, remedy: str) -> InstallerError:
     return InstallerError(f"take what nvidia-ctk generates ({why})", remedy=remedy, code="cdi-failed")
 
 
@@ -228,7 +228,7 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
     if not around.search(text) and "\\" not in text:
         return frozenset()
     try:
-        document = _spelled(read_yaml(text))
+        document = _normalize_keys(read_yaml(text))
         version = _VERSION.fullmatch(document["cdiVersion"])
         number = tuple(map(int, version[1].split("."))) if version else ()
         if document["kind"] != kind or not number or (highest is not None and number > highest):
@@ -241,12 +241,12 @@ def devices(text: str, kind: str, highest: Version | None = None) -> frozenset[s
         return frozenset()
 
 
-def _spelled(value: Any) -> Any:
+def _normalize_keys(value: Any) -> Any:
     """Return a document with its keys as they are called: any case is taken, of two the last by name."""
     if isinstance(value, list):
-        return [_spelled(each) for each in value]
+        return [_normalize_keys(each) for each in value]
     if isinstance(value, dict):
-        return {_NAMES.get(key.casefold(), key): _spelled(value[key]) for key in sorted(value)}
+        return {_NAMES.get(key.casefold(), key): _normalize_keys(value[key]) for key in sorted(value)}
     return value
 
 
@@ -280,9 +280,9 @@ def read_yaml(text: str) -> Any:
     from yaml.events import DocumentStartEvent
 
     if len(text) > SIZE:
-        raise _unread(f"it has more than {SIZE >> 20} MiB")
+        raise _unreadable(f"it has more than {SIZE >> 20} MiB")
     if "\\/" in text:
-        raise _unread("it has a slash that is escaped")
+        raise _unreadable("it has a slash that is escaped")
     # U+FFFD stands for what is no UTF-8: with one such byte, in a comment too, engines read nothing of it.
     if "\ufffd" in text:
         raise ValueError("no text that engines read")
@@ -291,7 +291,7 @@ def read_yaml(text: str) -> Any:
         for event in events:
             if isinstance(event, DocumentStartEvent):
                 if event.version or event.tags:
-                    raise _unread("it has directives")
+                    raise _unreadable("it has directives")
                 value = _value(next(events), events, 0)
                 next(events)  # what stands behind it on its line is refused here
                 return value
@@ -304,9 +304,9 @@ def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
     from yaml.events import AliasEvent, CollectionEndEvent, ScalarEvent, SequenceStartEvent
 
     if depth == DEPTH:
-        raise _unread(f"it has more than {DEPTH} levels")
+        raise _unreadable(f"it has more than {DEPTH} levels")
     if isinstance(event, AliasEvent) or getattr(event, "tag", None):
-        raise _unread("it has an alias or a tag")
+        raise _unreadable("it has an alias or a tag")
     if isinstance(event, ScalarEvent):
         event.value.encode()  # half a character is refused
         return event.value if event.style else None if event.value in _NULL else Plain(event.value)
@@ -318,10 +318,10 @@ def _value(event: "Event", events: "Iterator[Event]", depth: int) -> Any:
     if len(table) < len(items) / 2 or not all(isinstance(key, str) for key in table):
         raise ValueError("a key that is no text, or that is there already")
     if any(key == "<<" and isinstance(key, Plain) for key in table):
-        raise _unread("it has tables that are merged into others")
+        raise _unreadable("it has tables that are merged into others")
     return table
 
 
-def _unread(reason: str) -> InstallerError:
+def _unreadable(reason: str) -> InstallerError:
     remedy = "remove it, or ask for another one from whoever made it"
     return InstallerError(f"read a CDI specification ({reason})", remedy=remedy, code="cdi-failed")

@@ -425,7 +425,7 @@ def _runs_pods(host: Host, engine: EngineState) -> bool:
 
 def _nobody_runs(host: Host, options: Options, notes: list[str]) -> InstallerError:
     sockets = ", ".join(dict.fromkeys(str(ENGINES[name].socket) for name in options.engine_names))
-    dead = dict.fromkeys(units.died(host, ENGINES[name].unit) for name in options.engine_names)
+    dead = dict.fromkeys(units.describe_end(host, ENGINES[name].unit) for name in options.engine_names)
     told = "; ".join((*notes, *filter(None, dead))) or f"nobody listens on {sockets}"
     return InstallerError(
         f"find a running engine ({told})",

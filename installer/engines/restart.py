@@ -58,7 +58,7 @@ def is_held(host: Host, spec: EngineSpec, socket: PurePosixPath, unit: str) -> b
 
     Its owner has stopped it then. Of our engines Docker alone comes with such a unit.
     """
-    return spec.api is Api.DOCKER and host.exists(socket) and units.held_for(host, unit, socket)
+    return spec.api is Api.DOCKER and host.exists(socket) and units.is_socket_held(host, unit, socket)
 
 
 def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
@@ -68,34 +68,20 @@ def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
         peer = processes.peer_of(socket, greeting=greeting, timeout_s=timeout_s)
     except InstallerError as error:
         return Answer(silence=error.problem, remedy=error.remedy)
-    match peer:
-        case NotServing():
-            return Answer(stopped=True, silence=f"nobody listens on {socket}")
-        case Silent(reason):
-            return Answer(silence=f"{socket}: {reason}")
-        case Unseen():
-            seen = None
-        case Peer():
-            seen = peer
+    if isinstance(peer, NotServing):
+        return Answer(stopped=True, silence=f"nobody listens on {socket}")
+    if isinstance(peer, Silent):
+        return Answer(silence=f"{socket}: {peer.reason}")
+    seen = peer if isinstance(peer, Peer) else None
     try:
-        serving, version = _ask_serving(spec, socket, timeout_s)
+        said = (dockerd.info if spec.api is Api.DOCKER else cri.status)(socket, timeout_s=timeout_s)
     except dockerd.NotServedError as error:
         return Answer(stopped=True, silence=error.problem, another=error)
-    except CriDisabledError as error:
-        return Answer(seen, silence=error.problem, disabled=True, failed=True)
-    except CriFailedError as error:
-        return Answer(seen, silence=error.problem, failed=True)
     except InstallerError as error:
-        return Answer(seen, silence=error.problem)
-    return Answer(seen, serving, version)
-
-
-def _ask_serving(spec: EngineSpec, socket: Path, timeout_s: float) -> tuple[EffectiveConfig, tuple[int, ...]]:
-    if spec.api is Api.DOCKER:
-        info = dockerd.info(socket, timeout_s=timeout_s)
-        return info.serving, numbers(info.version)
-    status = cri.status(socket, timeout_s=timeout_s)
-    return status.serving, numbers(status.version)
+        disabled = isinstance(error, CriDisabledError)
+        failed = disabled or isinstance(error, CriFailedError)
+        return Answer(seen, silence=error.problem, disabled=disabled, failed=failed)
+    return Answer(seen, said.serving, numbers(said.version))
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -163,7 +149,7 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
                 return True
         # CRI did not load, or the process has ended: waiting longer cannot help.
         hopeless = spec.reload is not ReloadMethod.HUP and (
-            answer.failed or (answer.stopped and bool(units.died(host, engine.unit)))
+            answer.failed or (answer.stopped and bool(units.describe_end(host, engine.unit)))
         )
         # Asked behind that: a unit that stops may have stopped between two questions.
         if answer.stopped and begun.before is None and _rests(host, engine, patience):
@@ -188,7 +174,7 @@ def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: floa
 
 def _rests(host: Host, engine: EngineState, patience: Patience) -> bool:
     """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
-    stopped = units.stopped_by_owner(host, engine.unit)
+    stopped = units.is_stopped(host, engine.unit)
     if stopped and not patience.may_rest:
         raise EngineStoppedError(
             f"prove that {engine.title} serves our runtimes (somebody has stopped {engine.unit})",
@@ -235,7 +221,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
         if obstacle := unit_obstacle(host, engine):
             raise obstacle
         unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
-    elif engine.serving is None and units.died(host, engine.unit):
+    elif engine.serving is None and units.describe_end(host, engine.unit):
         if not _rests(host, engine, patience):
             return unit_jobs.restart(host, engine.unit, patience)
     else:
@@ -274,7 +260,10 @@ def _unproven(engine: EngineState, reload: Reload, found: str, when: str) -> Ins
 
 def _explain_death(host: Host, unit: str, begun: _Begun) -> str:
     """Return how the service of a unit has ended since a reload, in its own words where it has some."""
-    reasons = (units.died(host, unit), unit_jobs.why_not_started(host, unit, begun.began_s, begun.before))
+    reasons = (
+        units.describe_end(host, unit),
+        unit_jobs.why_not_started(host, unit, begun.began_s, begun.before),
+    )
     return ": ".join(filter(None, reasons))
 
 
@@ -324,11 +313,9 @@ def _creating(host: Host, engine: EngineState) -> tuple[str, ...]:
 
 def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineState, ...]:
     """Return the engines with the containers that a restart would strand, for those that are restarted."""
+    restarted = {name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.RESTART}
     return tuple(
-        replace(each, creating=_creating(host, each))
-        if ENGINES[each.name].reload is ReloadMethod.RESTART
-        else each
-        for each in engines
+        replace(each, creating=_creating(host, each)) if each.name in restarted else each for each in engines
     )
 
 

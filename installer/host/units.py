@@ -195,12 +195,12 @@ def at_rest(host: Host, unit: str) -> bool:
     return now.active in {"", "inactive", "failed"} and not now.job
 
 
-def stopped_by_owner(host: Host, unit: str) -> bool:
+def is_stopped(host: Host, unit: str) -> bool:
     """Tell whether a unit has come to a good end: not by itself, nor by a config."""
     return look(host, unit).active == "inactive"
 
 
-def held_for(host: Host, unit: str, socket: PurePosixPath) -> bool:
+def is_socket_held(host: Host, unit: str, socket: PurePosixPath) -> bool:
     """Tell whether systemd listens in the place of a service that is stopped: whoever connects starts it."""
     if not unit or look(host, unit).active not in {"inactive", "failed", STOPPING}:
         return False
@@ -219,7 +219,7 @@ def runs(host: Host, unit: str) -> bool:
     return look(host, unit).active in {"active", "activating", "reloading"}
 
 
-def died(host: Host, unit: str) -> str:
+def describe_end(host: Host, unit: str) -> str:
     """Return how a unit is if its service has come to an end, "" where it runs or nobody knows."""
     now = look(host, unit)
     ended = now.active in {"failed", "inactive"} or now.sub == AGAIN

@@ -127,10 +127,10 @@ class Plugin:
         """Serve each engine that listens until a signal tells to stop; raise where one has no use for us."""
         self.tell_state(State(problem="it waits for the engine"))
         pause_s = 0.0
-        while (connection := self._connected(pause_s)) is not None:
+        while (connection := self._connect(pause_s)) is not None:
             began = time.monotonic()
             with closing(connection):
-                served = self._served(connection)
+                served = self._serve_connection(connection)
             pause_s = 0.0 if served and time.monotonic() - began >= STEADY_S else PAUSE_S
 
     def tell_state(self, state: State) -> None:
@@ -142,7 +142,7 @@ class Plugin:
         except OSError as error:
             log.warning("state not written", path=self._place.state, reason=error.strerror)
 
-    def _connected(self, pause_s: float) -> socket.socket | None:
+    def _connect(self, pause_s: float) -> socket.socket | None:
         """Return a connection as soon as there is one; None where a stop comes first.
 
         An engine that has thrown us out is left alone for ``pause_s``, but not the one that comes after it.
@@ -157,7 +157,7 @@ class Plugin:
             if now >= dial_at:
                 self._watch()
                 try:
-                    return self._dialled()
+                    return self._dial()
                 except OSError as error:
                     if isinstance(error, PermissionError):
                         self._note(f"{self._place.socket} cannot be used ({error.strerror or error})")
@@ -180,7 +180,7 @@ class Plugin:
             if not os.path.lexists(self._place.state):
                 publish(self._place.state, self._state)
 
-    def _dialled(self) -> socket.socket:
+    def _dial(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             with connectable(Path(self._place.socket)) as path:
@@ -200,7 +200,7 @@ class Plugin:
             return ()
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
-    def _served(self, connection: socket.socket) -> bool:
+    def _serve_connection(self, connection: socket.socket) -> bool:
         """Talk until the connection ends; tell whether the engine had taken us."""
         session = self._session()
         try:
@@ -234,7 +234,7 @@ class Plugin:
                 return
             for reply, news in session.hear(content):
                 self._send(connection, reply)  # all the node waits for it: telling is for later
-                self._tell(news)
+                self._report(news)
 
     def _send(self, connection: socket.socket, content: bytes) -> None:
         try:
@@ -242,7 +242,7 @@ class Plugin:
         except TimeoutError as error:
             raise TimeoutError(None, "it reads no answers") from error
 
-    def _tell(self, news: object) -> None:
+    def _report(self, news: object) -> None:
         match news:
             case Configured(engine, version):
                 self._engine = f"{engine} {version}"

@@ -128,11 +128,11 @@ class Session:
         answer = wire.pack(wire.SYNCHRONIZED, {"more": request["more"]})
         if request["more"]:
             return answer, None
-        missed = tuple(self._missed())
+        missed = tuple(self._list_missed())
         self._pods, self._containers, self.registered = {}, [], True
         return answer, Synchronized(missed)
 
-    def _missed(self) -> Iterator[Missed]:
+    def _list_missed(self) -> Iterator[Missed]:
         for container in self._containers:
             pod = self._pods.get(container["pod"])
             key = requested_by(pod, container) if pod is not None else None

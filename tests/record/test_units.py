@@ -18,10 +18,10 @@ from tests.host.servers import BusySystemd, CancelledSystemd, FakeSystemd, FakeU
 UNIT = "containerd.service"
 ASKED: dict[str, Callable[[Host, str], object]] = {
     "at_rest": units.at_rest,
-    "stopped_by_owner": units.stopped_by_owner,
+    "is_stopped": units.is_stopped,
     "crashes": units.crashes,
     "runs": units.runs,
-    "died": units.died,
+    "describe_end": units.describe_end,
 }
 JOB = {"Job": ("(uo)", (7, "/job/7"))}
 
@@ -32,12 +32,12 @@ JOB = {"Job": ("(uo)", (7, "/job/7"))}
         ("active", "running", False, {"runs"}),
         ("reloading", "reload", False, {"runs"}),
         ("activating", "start", True, {"runs", "crashes"}),
-        ("activating", "auto-restart", False, {"runs", "crashes", "died"}),
+        ("activating", "auto-restart", False, {"runs", "crashes", "describe_end"}),
         ("deactivating", "stop-sigterm", True, set()),
-        ("inactive", "dead", False, {"at_rest", "stopped_by_owner", "died"}),
-        ("inactive", "dead", True, {"stopped_by_owner", "died"}),
-        ("failed", "failed", False, {"at_rest", "died"}),
-        ("failed", "failed", True, {"died"}),
+        ("inactive", "dead", False, {"at_rest", "is_stopped", "describe_end"}),
+        ("inactive", "dead", True, {"is_stopped", "describe_end"}),
+        ("failed", "failed", False, {"at_rest", "describe_end"}),
+        ("failed", "failed", True, {"describe_end"}),
     ],
 )
 def test_what_a_state_of_systemds_means(
@@ -46,7 +46,7 @@ def test_what_a_state_of_systemds_means(
     found = asked(tmp_path, FakeSystemd({UNIT: FakeUnit(active=active, sub=sub)}, changed=JOB if job else {}))
 
     assert {name for name, value in found.items() if value} == true
-    assert found["died"] == (f"{UNIT} is {active}/{sub}" if "died" in true else "")
+    assert found["describe_end"] == (f"{UNIT} is {active}/{sub}" if "describe_end" in true else "")
 
 
 def test_where_nobody_can_ask_a_unit_counts_as_at_rest_and_as_nothing_else(tmp_path: Path) -> None:
