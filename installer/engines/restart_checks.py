@@ -16,7 +16,7 @@ from installer.host.devices import size_of
 from installer.host.files import Host
 from installer.host.processes import monitors_in_unit_of
 from installer.host.programs import is_program
-from installer.host.units import Condition, UnitStart
+from installer.host.units import UnitStart
 from installer.model.engine_spec import EngineSpec, ReloadMethod
 from installer.model.facts import EngineState
 from installer.model.files import Kind
@@ -60,20 +60,13 @@ def _masked(restart: Restart) -> Iterator[str]:
 
 
 def _unfulfilled(restart: Restart) -> Iterator[str]:
-    for kind in ("Condition", "Assert"):
-        of_kind = [each for each in restart.unit.conditions if each.setting.startswith(kind)]
-        wrong = [each for each in of_kind if not _holds(restart.host, each, kind)]
-        one_of = [each for each in of_kind if each.either]
-        if one_of and all(each in wrong for each in one_of):
-            yield _no_start(restart, f"none of {', '.join(map(str, one_of))} holds")
-        yield from (_no_start(restart, f"{each} does not hold") for each in wrong if not each.either)
-
-
-def _holds(host: Host, condition: Condition, kind: str) -> bool:
-    path, judge = PurePosixPath(condition.value), _JUDGES.get(condition.setting.removeprefix(kind))
-    # What the service itself has put there may go with it, and come back with it.
-    passing = condition.negated and any(path.is_relative_to(place) for place in RUN_DIRECTORIES)
-    return judge is None or passing or not path.is_absolute() or judge(host, path) is not condition.negated
+    for condition in restart.unit.conditions:
+        path, kind = PurePosixPath(condition.value), condition.setting.removeprefix("Condition")
+        judge = _JUDGES.get(kind.removeprefix("Assert"))
+        # What the service itself has put there may go with it, and come back with it.
+        passing = condition.negated and any(path.is_relative_to(place) for place in RUN_DIRECTORIES)
+        if judge and path.is_absolute() and not passing and judge(restart.host, path) is condition.negated:
+            yield _no_start(restart, f"{condition} does not hold")
 
 
 _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {

@@ -28,15 +28,14 @@ T = TypeVar("T")
 
 
 class Condition(Struct, frozen=True):
-    """What has to hold; of those with ``either``, which are written with a ``|``, one is enough."""
+    """What has to hold by itself; of those that are written with a ``|`` another may do."""
 
     setting: str
-    either: bool
     negated: bool
     value: str
 
     def __str__(self) -> str:
-        return f"{self.setting}={'|' * self.either}{'!' * self.negated}{self.value}"
+        return f"{self.setting}={'!' * self.negated}{self.value}"
 
 
 class UnitStart(Struct, frozen=True):
@@ -77,7 +76,10 @@ class UnitStart(Struct, frozen=True):
                 if not may_fail
             ),
             conditions=tuple(
-                Condition(*each[:4]) for name in ("Conditions", "Asserts") for each in answer.get(name, ())
+                Condition(setting, negated, value)
+                for name in ("Conditions", "Asserts")
+                for setting, either, negated, value, *_ in answer.get(name, ())
+                if not either
             ),
             elsewhere=bool(answer.get("RootDirectory") or answer.get("RootImage")),
             refuses=tuple(name for name in REFUSING if answer.get(name)),
