@@ -77,14 +77,6 @@ def gpu_specification(
     others = tuple(path for path, names in found.items() if path == PATH or names & wanted)
     missing = sorted(wanted - _common_devices(host, engines, beside)) if others and not failure else []
     unmade = failure if not others and host.exists(LOADED) else None
-    if ALL_GPUS in missing:
-        files = " and ".join(map(str, others))
-        unmade = InstallerError(
-            f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that "
-            "one; beside ours, engines would drop or hide them)",
-            remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
-            code="cdi-failed",
-        )
     return GpuSpecification(
         PATH,
         text=text,
@@ -93,7 +85,17 @@ def gpu_specification(
         stale=stale,
         others=others,
         missing=tuple(missing),
-        unmade=unmade,
+        unmade=_without_all(others) if ALL_GPUS in missing else unmade,
+    )
+
+
+def _without_all(others: Iterable[PurePosixPath]) -> InstallerError:
+    files = " and ".join(map(str, others))
+    return InstallerError(
+        f"give containers {GPU_KIND}={ALL_GPUS} ({files} has devices that ours would have, and not that "
+        "one; beside ours, engines would drop or hide them)",
+        remedy="move that away, and ours comes back; or let it name what nvidia-ctk cdi generate does",
+        code="cdi-failed",
     )
 
 
