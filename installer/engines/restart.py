@@ -1,5 +1,6 @@
 """The running engines: what one says it serves, and how it is brought to serve what its config says."""
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -85,16 +86,9 @@ def ask(spec: EngineSpec, socket: Path, *, timeout_s: float = ASK_S) -> Answer:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version such as v1.6.20~ds1 or 28.5.2+dfsg4."""
-    found: list[int] = []
-    for part in text.removeprefix("v").split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        found.append(int(digits))
-        if digits != part:
-            break  # what follows is about a release before this one: 2.4.0-beta.0
-    return tuple(found)
+    """Return the leading numbers of a version such as v1.6.20~ds1, 28.5.2+dfsg4 or 2.4.0-beta.0."""
+    leading = re.match(r"v?([0-9]+(?:\.[0-9]+)*)", text)
+    return tuple(map(int, leading[1].split("."))) if leading else ()
 
 
 def reload(

@@ -100,16 +100,16 @@ def restart(host: Host, unit: str, patience: Patience) -> Unit:
 def _restart(host: Host, unit: str, before: Unit, timeout_s: float, patience: Patience) -> None:
     purpose, deadline = f"restart {unit}", time.monotonic() + timeout_s
     failure: InstallerError | None = None
+    with suppress(InstallerError):  # a unit at rest is unloaded; few quick starts are allowed otherwise
+        words = ("systemctl", "reset-failed", unit)
+        _call(host, purpose, ("ResetFailedUnit", "s", unit), words, timeout_s)
     try:
-        with suppress(InstallerError):  # a unit at rest is unloaded; few quick starts are allowed otherwise
-            words = ("systemctl", "reset-failed", unit)
-            _call(host, purpose, ("ResetFailedUnit", "s", unit), words, timeout_s)
-        try:
-            _queue(host, "restart", unit, timeout_s)
-        except NoBusError:
-            raise
-        except InstallerError as error:
-            failure = error  # one that executes itself anew drops connections and keeps its jobs
+        _queue(host, "restart", unit, timeout_s)
+    except NoBusError:
+        raise
+    except InstallerError as error:
+        failure = error  # one that executes itself anew drops connections and keeps its jobs
+    try:
         now = _await_end(host, unit, deadline, patience.check)
     except StoppedError as error:
         if not patience.hurried and _withdraw(host, unit, before):
