@@ -107,7 +107,7 @@ def reload(
     deadline = time.monotonic() + limit_s(spec, patience)
     if spec.reload is ReloadMethod.RESTART:
         await_idle(host, engine, patience)
-        if patience.may_rest and _rests(host, engine, patience):
+        if patience.may_rest and _is_left_stopped(host, engine, patience):
             return False
     gate()
     began, made_s = time.time(), changed_s(host.local_path(engine.socket))
@@ -139,14 +139,14 @@ def _prove(host: Host, engine: EngineState, reload: Reload, patience: Patience, 
         if served and not still and _is_of_reload(spec, socket, begun, left_s):
             # What is signalled may show the rest a moment later; what was restarted shows it at once.
             last = spec.reload is not ReloadMethod.HUP or time.monotonic() > begun.deadline
-            if not _disturbed(engine, reload, answer, raises=last):
+            if not _disturbs_others(engine, reload, answer, raises=last):
                 return True
         # CRI did not load, or the process has ended: waiting longer cannot help.
         hopeless = spec.reload is not ReloadMethod.HUP and (
             answer.failed or (answer.stopped and bool(units.describe_end(host, engine.unit)))
         )
         # Asked behind that: a unit that stops may have stopped between two questions.
-        if answer.stopped and begun.before is None and _rests(host, engine, patience):
+        if answer.stopped and begun.before is None and _is_left_stopped(host, engine, patience):
             return False
         patience.check()  # before anything is called a failure: the question may have lasted for long
         over = time.monotonic() > begun.deadline and not (served and still)
@@ -166,7 +166,7 @@ def _is_of_reload(spec: EngineSpec, socket: Path, begun: _Begun, timeout_s: floa
     return not signalled or dockerd.reloads_since(socket, begun.began_s, timeout_s=timeout_s) > 0
 
 
-def _rests(host: Host, engine: EngineState, patience: Patience) -> bool:
+def _is_left_stopped(host: Host, engine: EngineState, patience: Patience) -> bool:
     """Tell, or raise, that somebody has stopped an engine that was to read its configs."""
     stopped = units.is_stopped(host, engine.unit)
     if stopped and not patience.may_rest:
@@ -216,7 +216,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
             raise obstacle
         unit_jobs.reload(host, engine.unit, timeout_s=patience.start_s)
     elif engine.serving is None and units.describe_end(host, engine.unit):
-        if not _rests(host, engine, patience):
+        if not _is_left_stopped(host, engine, patience):
             return unit_jobs.restart(host, engine.unit, patience)
     else:
         raise InstallerError(
@@ -227,7 +227,7 @@ def _send_sighup(host: Host, engine: EngineState, patience: Patience) -> Unit | 
     return None
 
 
-def _disturbed(engine: EngineState, reload: Reload, answer: Answer, *, raises: bool) -> bool:
+def _disturbs_others(engine: EngineState, reload: Reload, answer: Answer, *, raises: bool) -> bool:
     """Tell, or raise, that the engine does not serve all else as it did before."""
     lost = reload.lost_in(answer.serving) if answer.serving is not None else ()
     if lost and raises:
@@ -287,7 +287,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
         NotIdleError: it is not, and is asked for.
     """
     deadline = time.monotonic() + min(IDLE_S, patience.start_s / 2)
-    while waiting := _creating(host, engine):
+    while waiting := _list_creating(host, engine):
         if time.monotonic() > deadline and patience.when_idle:
             raise not_idle(engine, waiting)
         if time.monotonic() > deadline:
@@ -298,7 +298,7 @@ def await_idle(host: Host, engine: EngineState, patience: Patience) -> None:
         time.sleep(IDLE_POLL_S)
 
 
-def _creating(host: Host, engine: EngineState) -> tuple[str, ...]:
+def _list_creating(host: Host, engine: EngineState) -> tuple[str, ...]:
     try:
         return cri.unready_containers(host.local_path(engine.socket), timeout_s=IDLE_ASK_S)
     except InstallerError:  # CRI is down or hangs: there is nothing that a restart could disturb
@@ -309,7 +309,8 @@ def with_creating(host: Host, engines: Iterable[EngineState]) -> tuple[EngineSta
     """Return the engines with the containers that a restart would strand, for those that are restarted."""
     restarted = {name for name, spec in ENGINES.items() if spec.reload is ReloadMethod.RESTART}
     return tuple(
-        replace(each, creating=_creating(host, each)) if each.name in restarted else each for each in engines
+        replace(each, creating=_list_creating(host, each)) if each.name in restarted else each
+        for each in engines
     )
 
 

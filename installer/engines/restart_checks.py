@@ -54,12 +54,12 @@ def not_restarted(restart: Restart) -> InstallerError | None:
     return None
 
 
-def _masked(restart: Restart) -> Iterator[str]:
+def _check_mask(restart: Restart) -> Iterator[str]:
     if restart.unit.masked:
         yield f"its unit {restart.engine.unit} is masked"
 
 
-def _unfulfilled(restart: Restart) -> Iterator[str]:
+def _check_conditions(restart: Restart) -> Iterator[str]:
     for condition in restart.unit.conditions:
         path, kind = PurePosixPath(condition.value), condition.setting.removeprefix("Condition")
         judge = _JUDGES.get(kind.removeprefix("Assert"))
@@ -79,13 +79,13 @@ _JUDGES: Final[dict[str, Callable[[Host, PurePosixPath], bool]]] = {
 }
 
 
-def _without_files(restart: Restart) -> Iterator[str]:
+def _check_files(restart: Restart) -> Iterator[str]:
     for path in restart.unit.needed:
         if not WILDCARDS & {*path} and restart.host.kind(PurePosixPath(path)) is Kind.ABSENT:
             yield _no_start(restart, f"its EnvironmentFile {path} is not there")
 
 
-def _without_programs(restart: Restart) -> Iterator[str]:
+def _check_programs(restart: Restart) -> Iterator[str]:
     """Yield which programs are none; where systemd looks for a word is not known here."""
     for setting, words in (*restart.unit.before, ("ExecStart", restart.unit.words)):
         program = PurePosixPath("".join(words[:1]))
@@ -97,12 +97,12 @@ def _no_start(restart: Restart, reason: str) -> str:
     return f"{restart.engine.unit} would not start it again: {reason}"
 
 
-def _by_nobody(restart: Restart) -> Iterator[str]:
+def _check_refusals(restart: Restart) -> Iterator[str]:
     for setting in restart.unit.refuses:
         yield f"{restart.engine.unit} has {setting}=yes, so systemd refuses that"
 
 
-def _moved(restart: Restart) -> Iterator[str]:
+def _check_places(restart: Restart) -> Iterator[str]:
     """Yield which places of an engine its unit has changed; those that files give are compared elsewhere."""
     engine, now, row = restart.engine, restart.now, ENGINES[restart.engine.name]
     usual = {CONFIG: str(row.config), **(engine.serving.places if engine.serving else {})}
@@ -119,7 +119,7 @@ def _moved(restart: Restart) -> Iterator[str]:
             yield f"at its next start {engine.unit} gives it {flags[0]} {will}, and it runs with {runs}"
 
 
-def _ending_containers(restart: Restart) -> Iterator[str]:
+def _check_containers(restart: Restart) -> Iterator[str]:
     mode, process = restart.unit.kill_mode, restart.process
     if mode in KILLING and process is not None and (count := monitors_in_unit_of(process)):
         shims = f"{count} shims of live containers run in it: a stop would kill them"
@@ -128,22 +128,22 @@ def _ending_containers(restart: Restart) -> Iterator[str]:
 
 _PUT_RIGHT: Final = "correct {unit}, or what it needs"
 _CHECKS: Final[tuple[tuple[Callable[[Restart], Iterator[str]], str, Code], ...]] = (
-    (_masked, "say systemctl unmask {unit} on the node", "unit-failed"),
-    (_unfulfilled, _PUT_RIGHT, "unit-failed"),
-    (_without_files, _PUT_RIGHT, "unit-failed"),
-    (_without_programs, _PUT_RIGHT, "unit-failed"),
+    (_check_mask, "say systemctl unmask {unit} on the node", "unit-failed"),
+    (_check_conditions, _PUT_RIGHT, "unit-failed"),
+    (_check_files, _PUT_RIGHT, "unit-failed"),
+    (_check_programs, _PUT_RIGHT, "unit-failed"),
     (
-        _by_nobody,
+        _check_refusals,
         "say RefuseManualStop=no and RefuseManualStart=no in an override of {unit} and daemon-reload",
         "unit-failed",
     ),
     (
-        _moved,
+        _check_places,
         "restart {unit} at a time of your choice, or take that out of the unit",
         "restart-moves-engine",
     ),
     (
-        _ending_containers,
+        _check_containers,
         "say KillMode=process in an override of {unit} and daemon-reload",
         "restart-kills-containers",
     ),
