@@ -20,6 +20,7 @@ TURNS: Final = 20  # a restart takes of systemd about this many times what a loo
 POLL_S: Final = 0.02
 STOP_S: Final = 600.0  # systemd kills after TimeoutStopSec, usually 90 s; it may be infinite
 STOP_POLL_S: Final = 0.1
+ANSWER_S: Final = 5.0  # a stop is noticed between two answers
 WORDS_S: Final = 5.0
 SYNC_S: Final = 1.0  # the engine is down meanwhile
 LAST_LINES: Final = 50
@@ -144,7 +145,7 @@ def _await_end(host: Host, unit: str, deadline: float, check: Callable[[], None]
     while True:
         left_s = deadline - time.monotonic()
         try:
-            now = read(host, unit, timeout_s=min(ASK_S, max(1.0, left_s)))
+            now = read(host, unit, timeout_s=min(ANSWER_S, max(1.0, left_s)))
         except InstallerError:
             if left_s < 0:
                 raise
