@@ -158,7 +158,7 @@ def open_ledger(
         yield ledger
 
 
-def opened_by_run(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
+def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
     """Open the ledger with the lock that ``run`` holds, where that still has its name."""
     opening = partial(Ledger.open, host, options.layout, supervision.run().lock, check)
     return open_ledger(host, options, opening)
@@ -204,7 +204,7 @@ def stop(options: Options, stopped_s: float) -> int:
     """
     log.info("stop requested")
     host = Host.under(options.host_root, options.mounts)
-    with undoing(), opened_by_run(host, options, signals.check_parent) as ledger:
+    with undoing(), open_as_child(host, options, signals.check_parent) as ledger:
         return HANDED_OVER if _stop(host, options, ledger, stopped_s + UNDO_S) else Exit.OK
 
 

@@ -55,7 +55,7 @@ TEXTS: Final[Mapping[str, Callable[[Snapshot], str] | None]] = {
 
 
 @contextmanager
-def warned() -> Iterator[None]:
+def log_failures() -> Iterator[None]:
     """Tell what keeps the block from its end, and go on."""
     try:
         with internal_errors():
@@ -104,7 +104,7 @@ def read_counts(host: Host, layout: Layout) -> Counts:
     return told_by_root(host, layout.counts, Counts) or Counts()
 
 
-@warned()
+@log_failures()
 def publish_success(
     host: Host, options: Options, ledger: Ledger, plan: Plan, refused: Collection[str] | None = None
 ) -> None:
@@ -129,7 +129,7 @@ def publish_success(
     _publish(host, options, ledger, counts, {name: name in (refused or ()) for name in serving})
 
 
-@warned()
+@log_failures()
 def publish_failure(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:
     """Tell that something went wrong: nothing is proven any more."""
     if not ledger.held.published or ledger.gone:
@@ -152,11 +152,11 @@ def _publish(
     ledger.reloaded.clear()
     counts = replace(counts, restarts=restarts)
     node = _take_snapshot(host, options, ledger.held, counts, serving)
-    with warned():
+    with log_failures():
         host.replace(options.layout.counts, File(dumps(counts), Meta(0o600)))
     for path in ledger.held.published:
         if render := TEXTS.get(path.suffix, labels):
-            with warned():
+            with log_failures():
                 published.publish(host, path, render(node))
 
 

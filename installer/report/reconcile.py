@@ -9,7 +9,7 @@ from installer.errors import Exit, InstallerError
 from installer.host import locks, signals
 from installer.host.files import Host
 from installer.lifecycle import readiness
-from installer.lifecycle.installed import check_lines
+from installer.lifecycle.installation import list_last_check
 from installer.lifecycle.readiness import LastCheck
 from installer.model.options import Options
 from installer.model.typed_json import dumps
@@ -40,7 +40,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
-        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in check_lines(answer))
+        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in list_last_check(answer))
     for problem in problems:
         raise problem
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")

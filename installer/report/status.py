@@ -9,7 +9,14 @@ from msgspec.structs import replace
 from installer.errors import Exit
 from installer.host.files import Host
 from installer.host.locks import is_held_pidfile
-from installer.lifecycle.installed import RECONCILE, REPAIR, Installation, Line, not_proven, read_installation
+from installer.lifecycle.installation import (
+    RECONCILE,
+    REPAIR,
+    Installation,
+    Line,
+    explain_unproven,
+    read_installation,
+)
 from installer.lifecycle.readiness import LastCheck, is_ready
 from installer.model.options import Options
 from installer.model.record import Record
@@ -121,7 +128,7 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
         found = replace(found, lines=tuple(map(_by_reconcile, found.lines)))
     why = found.obstacle
     if not (why or is_ready(host, options.ready_file, options.pid_file)):
-        why = not_proven(host, options.pid_file, record, seen)
+        why = explain_unproven(host, options.pid_file, record, seen)
     if ready:
         sys.stdout.write(f"{why}\n" if why else "")  # Kubernetes shows it in the event of a failed probe
         return Exit.FAILED if why else Exit.OK

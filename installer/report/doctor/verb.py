@@ -17,7 +17,7 @@ from installer.change.ledger import read_record
 from installer.change.lost import elsewhere
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
-from installer.lifecycle.installed import read_installation
+from installer.lifecycle.installation import read_installation
 from installer.model.options import Options
 from installer.model.record import Record
 from installer.nri import state as plugin_state
