@@ -62,17 +62,13 @@ class Work(Struct, frozen=True):
 def conclude_install(work: Work, plan: Plan) -> Watch:
     """Tell what came of an install; return what is watched from here on."""
     check = _Check(work, asked=False)
-    try:
-        check.ask_engines(plan, proven=True)
-        for reason in list_pending_restarts(work, plan):
-            return check.end_unready(reason, now_s() + PENDING_S)
-        check.find_low_level()
-    except InstallerError as error:
-        return check.fail(error)
     # A driver that has changed since nvidia-ctk looked at it shows in no file of ours.
     check.baseline = CHECK_AGAIN if check.record.cdi else ""
-    check.now = check.now.with_error(None)
-    return check.end(plan)
+    try:
+        check.prove(plan)
+    except InstallerError as error:
+        return check.fail(error)
+    return check.conclude(plan)
 
 
 def check_node(work: Work, *, asked: bool) -> Watch:
@@ -132,12 +128,24 @@ class _Check:
         if decision.action not in {Action.REPAIR, Action.NOTHING}:
             return self.leave(plan, decision)
         self.repair(plan, drifted)
+        self.prove(plan)
+        if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
+            self.baseline = ""
+        self.tell_success(plan)
+        return self.conclude(plan)
+
+    def prove(self, plan: Plan) -> None:
+        """Note what engines serve once a plan was carried out.
+
+        Raises:
+            InstallerError: one does not run, or could start no container.
+        """
         refuse_stopped(self.find_stopped(plan))
         self.find_low_level()
         self.ask_engines(plan, proven=True)
-        self.tell_success(plan)
-        if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
-            self.baseline = ""
+        self.now = self.now.with_error(None)
+
+    def conclude(self, plan: Plan) -> Watch:
         for reason in list_pending_restarts(self.work, plan):
             return self.end_unready(reason, now_s() + PENDING_S)
         return self.end(plan)
@@ -145,7 +153,6 @@ class _Check:
     def tell_success(self, plan: Plan) -> None:
         refusing = [each.name for each in self.now.engines if each.refused]
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
-        self.now = self.now.with_error(None)
 
     def plan(self) -> Plan:
         """Return the plan; where no engine runs at all, the error names one of those that were configured."""
@@ -203,7 +210,8 @@ class _Check:
         if ignored and serve and not any(list_pending_restarts(work, plan)):
             untouched = replace(plan, parts=())
             self.tell_success(untouched)
-            self.note(until_s=now_s() + IGNORED_S)  # soon, for no file tells of reloads
+            # Soon, for no file tells of reloads.
+            self.now = replace(self.now.with_error(None), until_s=now_s() + IGNORED_S)
             return self.end(untouched)
         if reason is not None and (reason.code, reason.problem) != (self.before.code, self.before.problem):
             say = log.error if decision.action is Action.GIVE_UP else log.warning
