@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -193,3 +194,13 @@ def test_counts_that_nobody_can_read_begin_anew(node: Node, text: str) -> None:
 
     assert node.counts == Counts()
     assert node.told(NOTHING).installs == 1
+
+
+def test_a_source_tree_is_of_an_unknown_version(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", find_none)
+    node.told(NOTHING)
+
+    assert node.samples()['info{toolkit_version="",version="unknown"}'] == 1

@@ -250,9 +250,7 @@ def test_a_first_install_that_is_stopped_leaves_no_trace(site: Site, *, failed_b
 
 
 def test_a_mistake_of_ours_in_the_figures_costs_no_install(site: Site) -> None:
-    broken = (
-        "from installer.metrics import snapshot as monitoring\nmonitoring.TEXTS['.prom'] = lambda _: 1 // 0\n"
-    )
+    broken = "from installer.metrics import snapshot\nsnapshot.render = lambda *_: 1 // 0\n"
     done = subprocess.run(
         [
             *(sys.executable, "-c", f"{broken}import sys\nfrom installer.__main__ import main\nmain()"),
