@@ -20,11 +20,12 @@ from installer.host.devices import is_read_only
 from installer.host.files import NOEXEC, Host
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
+from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.readiness import LastCheck
 from installer.model.files import Kind
 from installer.model.options import GPU_KIND, Options
 from installer.model.paths import VERSIONS, Layout, cdi_hook
-from installer.model.record import ConfigRow, Record, ToolkitRow
+from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.nri.state import lines as nri_lines
 from installer.payload.config_toml import edited_keys
 from installer.payload.installed import damaged as damaged_files
@@ -44,7 +45,6 @@ THEIRS: Final = (
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
 CUT_SHORT: Final = "left between two texts by what was cut short, and edited by somebody else since"
 LAST_CHECK: Final = "last look"
-RECONCILE: Final = "toolkit-installer reconcile"
 
 
 class Line(Struct, frozen=True):
@@ -165,27 +165,34 @@ def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
 def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
     """Yield each config, and before those of an engine what they do not come to any more."""
     engines = {engine.name: engine for engine in record.engines} if record.finished else {}
-    lacks: dict[str, tuple[str, ...]] = {}
-    in_force: dict[str, Callable[[Edit], bool]] = {}
+    groups: dict[str, list[ConfigRow]] = {}
     for row in record.configs:
-        if row.engine in engines and row.engine not in lacks:
-            fatal, lacks[row.engine], refused = "", (), None
-            with suppress(InstallerError):  # told where the config is
-                engine = engines[row.engine]
-                fatal, lacks[row.engine], in_force[row.engine], refused = lacking(host, engine, record)
-            if fatal:
-                state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
-                yield Line(row.engine, state, later=True)
-            for lack in lacks[row.engine]:
-                state = f"drifted: {lack} in its configs: {refused or REPAIR}"
-                yield Line(row.engine, state, later=ignores)
-        known = in_force.get(row.engine, lambda _: False)
-        kept = "" if lacks.get(row.engine) else IN_FORCE
-        try:
-            state, good = _judge_config(host, layout, row, known, kept, finished=record.finished)
-        except InstallerError as error:
-            state, good = error.problem, False
-        yield Line(str(row.path), state, good, later=ignores and not good and row.engine in engines)
+        groups.setdefault(row.engine, []).append(row)
+    for name, rows in groups.items():
+        fatal, lacks, in_force, refused = _compare(host, engines.get(name), record)
+        if fatal:
+            state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
+            yield Line(name, state, later=True)
+        for lack in lacks:
+            yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=ignores)
+        for row in rows:
+            try:
+                state, good = _judge_config(
+                    host, layout, row, in_force, "" if lacks else IN_FORCE, finished=record.finished
+                )
+            except InstallerError as error:
+                state, good = error.problem, False
+            yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
+
+
+def _compare(
+    host: Host, engine: EngineRow | None, record: Record
+) -> tuple[str, tuple[str, ...], Callable[[Edit], bool], InstallerError | None]:
+    """Return what ``lacking`` does; nothing of what cannot be compared."""
+    with suppress(InstallerError):  # said where the config is
+        if engine is not None:
+            return lacking(host, engine, record)
+    return "", (), lambda _: False, None
 
 
 def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine and of the install
