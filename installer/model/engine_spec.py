@@ -142,6 +142,11 @@ def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
     return value
 
 
+def spellings(tree: Tree, word: str) -> list[str]:
+    """Return how a key is written in a table whose engine ignores case."""
+    return [name for name in tree if name.lower() == word.lower()]
+
+
 def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
     """Return the error for a key that holds a value of another type."""
     return InstallerError(
