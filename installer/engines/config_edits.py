@@ -24,7 +24,7 @@ from installer.config_text import (
 from installer.engines import ENGINES
 from installer.engines.containerd.tables import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine_spec import FileWants, is_ours, leaves
+from installer.model.engine_spec import FileWants, is_ours, leaves, value_at
 from installer.model.facts import Facts
 from installer.model.files import File, Meta
 from installer.model.record import ConfigRow, Saved
@@ -306,13 +306,6 @@ def runtime_of(key: Key) -> str:
     """Return the name of the runtime that a key is about, "" for any other key."""
     place = key.index(RUNTIMES) + 1 if RUNTIMES in key else len(key)
     return key[place] if place < len(key) else ""
-
-
-def value_at(value: Value, key: Key) -> Value:
-    """Return what a tree holds at a key, None where there is nothing."""
-    for part in key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
 
 
 def is_head(key: Key) -> bool:

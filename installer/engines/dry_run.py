@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import PATH, Started, started, without
-from installer.engines.config_edits import RUNTIMES, runtime_of, text_of, value_at
+from installer.engines.config_edits import RUNTIMES, runtime_of, text_of
 from installer.engines.config_files import TICK_S, contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import with_start
@@ -23,7 +23,7 @@ from installer.host.inodes import changed_s
 from installer.host.processes import started_in
 from installer.host.programs import ENVIRONMENT, Held, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry
+from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry, value_at
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.record import EngineRow, Record

@@ -140,6 +140,13 @@ def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> Inst
     )
 
 
+def value_at(value: Value, key: Key) -> Value:
+    """Return what a tree holds at a key, None where there is nothing."""
+    for part in key:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
     """Yield each value below ``tree`` that is not a table, with its key."""
     for name, value in tree.items():

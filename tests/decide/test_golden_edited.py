@@ -10,11 +10,12 @@ from installer.change.plan import entries_for, plan_install, plan_undo
 from installer.config_text import Want, apply
 from installer.config_text.tree import same
 from installer.engines import ENGINES
-from installer.engines.config_edits import syntax_of, text_of, tree_of, value_at
+from installer.engines.config_edits import syntax_of, text_of, tree_of
 from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
 from installer.engines.texts import Texts, texts_alone
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, disturbed
+from installer.model.engine_spec import value_at
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.record import Record

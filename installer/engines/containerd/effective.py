@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse
+from installer.config_text import Edit, Syntax, Tree, Want, apply, parse
 from installer.engines.containerd.tables import (
     DEFAULT,
     OLD_DEFAULT,
@@ -24,7 +24,7 @@ from installer.engines.containerd.tables import (
 )
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, CommandLine, ConfigFiles, Question, table
+from installer.model.engine_spec import Check, CommandLine, ConfigFiles, Question, table, value_at
 
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
@@ -77,20 +77,25 @@ def effect_of(dump: Tree) -> EffectiveConfig:
     off = dump.get("disabled_plugins")  # 2.x prints the table of a plugin that is switched off, too
     if not plugin or (isinstance(off, list) and {*map(str, off)} & {*PLUGIN_IDS}):
         return EffectiveConfig({}, "", rest_digest=_digest(dump), broken="CRI is switched off")
-    cri = table(plugins, (plugin,), PRINTED)
-    runtimes = dict(table(cri, ("containerd", RUNTIMES), PRINTED))
-    default = str(table(cri, ("containerd",), PRINTED).get(DEFAULT) or BUILT_IN)
-    old = table(cri, ("containerd", OLD_TABLE), PRINTED)
+    cri, containerd = (table(plugins, key, PRINTED) for key in ((plugin,), (plugin, "containerd")))
+    runtimes = dict(table(containerd, (RUNTIMES,), PRINTED))
+    default = str(containerd.get(DEFAULT) or BUILT_IN)
+    old = table(containerd, (OLD_TABLE,), PRINTED)
     if old.get("runtime_type"):
         runtimes[NAMELESS], default = old, NAMELESS  # 1.x takes it for the default, whatever is named so
-    untrusted = table(cri, ("containerd", OLD_UNTRUSTED), PRINTED)
-    twice = bool(untrusted.get("runtime_type")) and UNTRUSTED in runtimes
+    untrusted, twice = table(containerd, (OLD_UNTRUSTED,), PRINTED), False
     if untrusted.get("runtime_type"):
+        twice = UNTRUSTED in runtimes
         runtimes[UNTRUSTED] = untrusted
     cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
     places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
+    handlers = {
+        name: Runtime(binary_of(one), said_of(one))
+        for name, one in runtimes.items()
+        if isinstance(one, Mapping)
+    }
     return EffectiveConfig(
-        {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
+        handlers,
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest_digest=_digest(_rest(dump, plugin)),
@@ -100,10 +105,6 @@ def effect_of(dump: Tree) -> EffectiveConfig:
         places={name: said for name, said in places.items() if isinstance(said, str)},
         nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
     )
-
-
-def _handler(runtime: Tree) -> Runtime:
-    return Runtime(binary_of(runtime), said_of(runtime))
 
 
 def said_of(runtime: Tree) -> Tree:
@@ -244,31 +245,25 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
 
     And with the table that options stand in whose header somebody has deleted: that of their runtime.
     """
-    plugins = tree.get("plugins")
-    there = plugins if isinstance(plugins, Mapping) else {}
-    found = [name for name in PLUGIN_IDS if isinstance(_containerd(there, name), Mapping)]
-
-    def moved(edit: Edit) -> Edit:
-        if edit.key[:1] != ("plugins",) or len(edit.key) < 2 or edit.key[1] not in PLUGIN_IDS:
-            return edit
-        if edit.key[1] in found or not found:
-            return edit
-        return replace(edit, key=("plugins", found[-1], *edit.key[2:]))
-
-    return tuple(_lifted(moved(edit), tree) for edit in edits)
+    there = [
+        name for name in PLUGIN_IDS if isinstance(value_at(tree, ("plugins", name, "containerd")), Mapping)
+    ]
+    return tuple(_lift(_migrate(edit, there), tree) for edit in edits)
 
 
-def _lifted(edit: Edit, tree: Tree) -> Edit:
-    *above, options, name = edit.key if len(edit.key) > 1 else ("", "")
-    for part in above:
-        below = tree.get(part)
-        tree = below if isinstance(below, Mapping) else {}
-    if options != "options" or options in tree or name not in tree or edit.after is None:
+def _migrate(edit: Edit, plugins: list[str]) -> Edit:
+    part, plugin, *below = (*edit.key, "", "")
+    if part != "plugins" or plugin not in PLUGIN_IDS or plugin in plugins or not plugins:
         return edit
-    ours = tree[name] == parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
-    return replace(edit, key=(*above, name)) if ours else edit
+    return replace(edit, key=("plugins", plugins[-1], *below[:-2]))
 
 
-def _containerd(plugins: Mapping[str, Value], name: str) -> Value:
-    plugin = plugins.get(name)
-    return plugin.get("containerd") if isinstance(plugin, Mapping) else None
+def _lift(edit: Edit, tree: Tree) -> Edit:
+    *above, options, name = ("", "", *edit.key)
+    runtime = value_at(tree, tuple(above[2:]))
+    if options != "options" or edit.after is None or not isinstance(runtime, Mapping):
+        return edit
+    if options in runtime or name not in runtime:
+        return edit
+    ours = runtime[name] == parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
+    return replace(edit, key=(*above[2:], name)) if ours else edit

@@ -4,7 +4,7 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
-from installer.config_text import Tree
+from installer.config_text import Tree, Value
 from installer.model.effective import EffectiveConfig, Runtime, flat
 from installer.model.engine_spec import table, text
 
@@ -40,21 +40,23 @@ def effect(tree: Tree) -> EffectiveConfig:
     driver = text(storage, "storage_driver", SOURCE) or DRIVER
     places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
     places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
-    hook_dirs, cdi_dirs = runtime.get("hooks_dir"), runtime.get("cdi_spec_dirs")
+    hook_dirs, cdi_dirs = _paths(runtime.get("hooks_dir")), _paths(runtime.get("cdi_spec_dirs"))
     nri = table(storage, ("nri",), SOURCE)
     return EffectiveConfig(
         handlers,
         text(runtime, "default_runtime", SOURCE),
-        cdi=bool(cdi_dirs) if isinstance(cdi_dirs, list) else None,
-        cdi_dirs=tuple(PurePosixPath(str(each)) for each in cdi_dirs) if isinstance(cdi_dirs, list) else (),
+        cdi=None if cdi_dirs is None else bool(cdi_dirs),
+        cdi_dirs=cdi_dirs or (),
         rest_digest=_digest(tree),
         state=PurePosixPath(run_root, f"{driver}-containers"),
-        hook_dirs=tuple(PurePosixPath(str(each)) for each in hook_dirs)
-        if isinstance(hook_dirs, list)
-        else (PurePosixPath(HOOK_DIR),),
+        hook_dirs=(PurePosixPath(HOOK_DIR),) if hook_dirs is None else hook_dirs,
         places={name: said for name, said in places.items() if said},
         nri=nri.get("enable_nri") is not False and not nri.get("nri_disable_connections") if nri else None,
     )
+
+
+def _paths(value: Value) -> tuple[PurePosixPath, ...] | None:
+    return tuple(PurePosixPath(str(each)) for each in value) if isinstance(value, list) else None
 
 
 def _said(one: Tree, runtime: Tree) -> Tree:
