@@ -14,13 +14,13 @@ from installer.engines.config_edits import (
     group_of,
     notes_of,
     runtime_of,
-    take_back,
     tree_of,
+    undo_config,
     without_us,
 )
 from installer.engines.texts import Ask, Texts, digest_of, in_force, present
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig, disturbed
+from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours, leaves
 from installer.model.facts import EngineState, Facts
 from installer.model.files import File
@@ -278,7 +278,7 @@ def _way_back(known: _Known, *, demoted: bool) -> WayBack:
     notes: list[str] = []
     for config in (one for one in facts.held.configs if one.engine == row.name):
         path, now = config.path, facts.contents[config.path]
-        original, (after, undone) = without_us(path, facts), take_back(path, facts, demoted=demoted)
+        original, (after, undone) = without_us(path, facts), undo_config(path, facts, demoted=demoted)
         progress = replace(config, original=Saved.of(original))
         rows.append(progress)
         ours = (after.digest,) if after else config.ours
@@ -335,7 +335,7 @@ def _find_refusal(known: _Known, way: WayBack) -> InstallerError | None:
     for before in (now, in_force(engine, facts, present(engine, facts), known.ask)):
         # What our own file had taken from the others comes back, and the default that we gave goes.
         was = replace(before, default=after.default) if given else before
-        wrong = [*disturbed(was, after, ours)]
+        wrong = [*find_disturbances(was, after, ours)]
         if not wrong:
             return None
     return _refuse_texts(row, way, "; ".join(wrong))

@@ -20,7 +20,7 @@ from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import without_us
 from installer.engines.texts import Ask, files_without_us, texts_alone, toolkit_runtimes
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
-from installer.model.effective import flat
+from installer.model.effective import flatten
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import Container, EngineState, Facts, names_of
 from installer.model.files import File
@@ -244,7 +244,7 @@ def _served(engine: EngineState) -> tuple[object, ...]:
     if engine.serving is None:
         return ()
     handlers = sorted(
-        (name, sorted(map(repr, flat(one.table)))) for name, one in engine.serving.handlers.items()
+        (name, sorted(map(repr, flatten(one.table)))) for name, one in engine.serving.handlers.items()
     )
     return (engine.serving.default, handlers)
 

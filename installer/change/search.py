@@ -20,7 +20,7 @@ from installer.errors import InstallerError, Option, Remedy
 from installer.host.devices import size_of
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
-from installer.model.effective import flat
+from installer.model.effective import flatten
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState, Facts, Reference
 from installer.model.files import Artifact, Kind
@@ -158,7 +158,7 @@ def _list_places(facts: Facts) -> Iterator[PurePosixPath]:
     """Yield the paths that configs name by such a key; a config that no engine could read names none."""
     for config, file in facts.contents.items():
         with suppress(InstallerError):
-            said = (value for key, value in flat(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
+            said = (value for key, value in flatten(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
             for each in (each for value in said for each in (value if isinstance(value, list) else [value])):
                 if isinstance(each, str) and each.startswith("/") and "\0" not in each:
                     yield PurePosixPath(each)

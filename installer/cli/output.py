@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from installer.change.ledger import ledger_lost, read_record
 from installer.change.observe import probe_install
 from installer.change.plan import NODE, Plan, plan_install
-from installer.config_text.masked import masked
+from installer.config_text.masked import mask
 from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
@@ -52,7 +52,7 @@ class PlannedConfig(Struct, frozen=True):
     diff: Annotated[
         str,
         Meta(
-            description="A unified diff; what looks like a secret is masked, unless --show-secrets was given."
+            description="A unified diff; what looks like a secret is mask, unless --show-secrets was given."
         ),
     ]
 
@@ -164,7 +164,7 @@ def diff(
 ) -> list[str]:
     """Return the unified diff of one config, its secrets masked unless ``show_secrets``."""
     texts = [text_of(file, path) for file in (before, after)]
-    shown = texts if show_secrets else [masked(text, syntax_of(path, text)) for text in texts]
+    shown = texts if show_secrets else [mask(text, syntax_of(path, text)) for text in texts]
     names = [f"{side}{path}" if file else "/dev/null" for side, file in (("a", before), ("b", after))]
     lines: list[str] = []
     for line in _unified(*map(_lines, texts), *map(_lines, shown)):

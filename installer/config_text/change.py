@@ -14,11 +14,11 @@ from installer.config_text.tree import (
     TextError,
     branch_at,
     dotted,
-    doubled,
+    drop_doubles,
+    is_doubled,
     kind_of,
-    opened,
-    plain,
-    pruned,
+    open_way,
+    prune,
     same,
 )
 from installer.errors import InstallerError
@@ -65,7 +65,7 @@ class Draft(Struct):
             TextError: it differs.
         """
         tree, keys = _load(self.text, self.syntax), [edit.key for edit in edits if self.syntax is Syntax.TOML]
-        if not same(pruned(tree, keys), pruned(self.tree, keys)):
+        if not same(prune(tree, keys), prune(self.tree, keys)):
             raise TextError("the result differs elsewhere")
 
     def find(self, key: Key) -> str:
@@ -99,7 +99,7 @@ class Draft(Struct):
             del self._parent(key)[key[-1]]
 
     def _parent(self, key: Key) -> Branch:
-        self.tree, parent = opened(self.tree, key[:-1])
+        self.tree, parent = open_way(self.tree, key[:-1])
         return parent
 
 
@@ -112,7 +112,7 @@ def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
         InstallerError: the text is not valid.
     """
     tree: Tree = _read(text.removeprefix(BOM), syntax, name)
-    return tree if syntax is Syntax.TOML else plain(tree)
+    return tree if syntax is Syntax.TOML else drop_doubles(tree)
 
 
 def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
@@ -161,7 +161,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
         return _finish(draft, text, edits), tuple(left)
 
 
-def unheld(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
+def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
     """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
 
     Raises:
@@ -208,7 +208,7 @@ def _walk(tree: Branch, key: Key) -> tuple[Any, int, bool]:
     for depth, part in enumerate(key):
         if not isinstance(now, dict):
             return now, depth, False
-        if doubled(now, part):
+        if is_doubled(now, part):
             return now, depth, True
         if (now := now.get(part, ABSENT)) is ABSENT:
             break

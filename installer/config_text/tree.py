@@ -54,35 +54,35 @@ def same(one: object, other: object) -> bool:
             return type(one) is type(other) and repr(one) == repr(other)
 
 
-def plain(value: Any) -> Any:
+def drop_doubles(value: Any) -> Any:
     """Return ``value`` with each name once, the last one, as Go's parsers read it."""
     match value:
         case dict():
             names = {name[0] if isinstance(name, tuple) else name: child for name, child in value.items()}
-            return {name: plain(child) for name, child in names.items()}
+            return {name: drop_doubles(child) for name, child in names.items()}
         case list():
-            return [plain(child) for child in value]
+            return [drop_doubles(child) for child in value]
         case _:
             return value
 
 
-def doubled(branch: Branch, name: str) -> bool:
+def is_doubled(branch: Branch, name: str) -> bool:
     """Return whether ``name`` occurs more than once in this object."""
     return (name, 2) in branch
 
 
-def pruned(tree: Branch, keys: Sequence[Key]) -> Branch:
+def prune(tree: Branch, keys: Sequence[Key]) -> Branch:
     """Return ``tree`` without the empty containers on the way to ``keys``."""
     on_the_way = {key[:depth] for key in keys for depth in range(1, len(key))}
     for key in sorted(on_the_way, key=len, reverse=True):
         parent = branch_at(tree, key[:-1])
         if parent is not None and parent.get(key[-1]) == {}:
-            tree, parent = opened(tree, key[:-1])
+            tree, parent = open_way(tree, key[:-1])
             del parent[key[-1]]
     return tree
 
 
-def opened(tree: Branch, key: Key) -> tuple[Branch, Branch]:
+def open_way(tree: Branch, key: Key) -> tuple[Branch, Branch]:
     """Return a tree with containers of its own on the way to ``key``, made where missing, and the last one.
 
     All else is shared with ``tree``, which stays as it is.
@@ -101,7 +101,7 @@ def branch_at(tree: Branch, key: Key) -> Branch | None:
     branch = tree
     for name in key:
         child = branch.get(name)
-        if not isinstance(child, dict) or doubled(branch, name):
+        if not isinstance(child, dict) or is_doubled(branch, name):
             return None
         branch = child
     return branch

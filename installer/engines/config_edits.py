@@ -17,9 +17,9 @@ from installer.config_text import (
     Want,
     apply,
     holds,
+    list_missing,
     parse,
     undo,
-    unheld,
 )
 from installer.engines import ENGINES
 from installer.engines.containerd.tables import OLD_TABLE
@@ -104,10 +104,10 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
 
 def without_us(path: PurePosixPath, facts: Facts) -> File | None:
     """Return the file at ``path`` without us: the saved one, or the present one less our keys."""
-    return take_back(path, facts)[0]
+    return undo_config(path, facts)[0]
 
 
-def take_back(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
+def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
     """Return the file at ``path`` without us, and what became of its text where that was edited.
 
     If it is to be ``demoted``, only what makes a runtime of ours the default goes. Mode, owner and labels are
@@ -126,7 +126,7 @@ def take_back(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tu
         return original and replace(original, meta=now.meta), Undone()
     if row.syntax is None or (is_hook(row) and not ours):
         return now, Undone()  # a file that was ours as a whole is now somebody else's
-    going = relocated(row, now)
+    going = relocate_edits(row, now)
     if demoted:
         going = tuple(edit for edit in going if group_of(edit.key, row.engine) == DEFAULT)
     found = _edited(now, path, row.syntax, facts).remove(going)
@@ -146,7 +146,9 @@ def is_hook(row: ConfigRow) -> bool:
 def _names_our_hook(row: ConfigRow, now: File) -> bool:
     """Tell whether an OCI hook starts our program still: it goes whole, for CRI-O dies of a part of one."""
     program, text = [edit for edit in row.edits if edit.key == ("hook", "path")], text_of(now, row.path)
-    return bool(row.syntax) and is_hook(row) and not unheld(text, program, Syntax.JSON, name=str(row.path))
+    return (
+        bool(row.syntax) and is_hook(row) and not list_missing(text, program, Syntax.JSON, name=str(row.path))
+    )
 
 
 def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:
@@ -162,7 +164,7 @@ def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:
         yield f"left the runtime {name} in {path} as it is: somebody has made it start {program}"
 
 
-def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
+def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     """Return the edits of a row with their keys where the engine's own tools have moved them since."""
     if row.syntax is None:  # written whole: perhaps of no engine
         return row.edits
@@ -180,8 +182,8 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
     if now.digest in row.ours or row.syntax is None:
         return now.digest in row.ours
     try:
-        edits = [edit for edit in relocated(row, now) if _is_about_us(edit, row.engine)]
-        return len(unheld(text_of(now, row.path), edits, row.syntax, name=str(row.path))) < len(edits)
+        edits = [edit for edit in relocate_edits(row, now) if _is_about_us(edit, row.engine)]
+        return len(list_missing(text_of(now, row.path), edits, row.syntax, name=str(row.path))) < len(edits)
     except InstallerError:  # it is told where that file is read
         return False
 
@@ -192,7 +194,7 @@ def _is_about_us(edit: Edit, name: str) -> bool:
     return named or (edit.after is not None and group_of(edit.key, name) == DEFAULT)
 
 
-def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
+def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """Return what brings one config to what is wanted, touching nothing else in it.
 
     Raises:
@@ -200,7 +202,7 @@ def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
-    original, without = take_back(path, facts)
+    original, without = undo_config(path, facts)
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in without.relied_on)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
@@ -226,7 +228,7 @@ def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         ConfigRow(name, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
         taken_back=taken_back,
-        adds=row is not None and _wishes(relocated(row, now)) <= _wishes(total),
+        adds=row is not None and _wishes(relocate_edits(row, now)) <= _wishes(total),
     )
 
 
@@ -234,7 +236,7 @@ def _wishes(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
     return {(edit.key, edit.after) for edit in edits if edit.after != EMPTY and not is_head(edit.key)}
 
 
-def untouched(
+def record_foreign(
     name: str, path: PurePosixPath, facts: Facts, toolkits: Collection[PurePosixPath]
 ) -> ConfigChange | None:
     """Return the row of a file that names our programs without us: another installer's, read beside ours."""
@@ -263,7 +265,7 @@ def _row_as_found(name: str, path: PurePosixPath, now: File, facts: Facts) -> Co
     return ConfigRow(name, path, syntax, Saved.of(now), (now.digest,), (), facts.targets.get(path))
 
 
-def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
+def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
     """Return what takes our keys out of a file that has no part any more in what is wanted.
 
     Raises:
@@ -284,7 +286,7 @@ def _find_stale(
     Where the ledger was lost, nobody knows what an earlier run made of a runtime that is wanted still.
     """
     kept = {_asked(edit) for edit in total}
-    found = tuple(edit for edit in relocated(row, now) if _asked(edit) not in kept) if row else ()
+    found = tuple(edit for edit in relocate_edits(row, now) if _asked(edit) not in kept) if row else ()
     if row is None or row.ours:
         return found
     names = {runtime_of(want.key) for want in wanted.wants} - {""}

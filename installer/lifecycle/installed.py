@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from installer.change.ledger import is_lost, ledger_lost, read_record
 from installer.change.lost import elsewhere, left_behind, lost_specification
-from installer.config_text import Edit, unheld
-from installer.engines.config_edits import relocated, text_of
+from installer.config_text import Edit, list_missing
+from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import crowded, mounted
 from installer.engines.dry_run import lacking
 from installer.errors import InstallerError
@@ -209,8 +209,8 @@ def _config_line(
             return Line(str(row.path), "as we wrote it", good=True)
         if row.syntax is None:
             return Line(str(row.path), "replaced by somebody else", good=False)
-        edits = relocated(row, file)
-        gone = unheld(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+        edits = relocate_edits(row, file)
+        gone = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
         lost = [edit for edit in gone if not in_force(edit)]
     except InstallerError as error:
         return Line(str(row.path), error.problem, good=False)

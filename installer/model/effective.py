@@ -26,11 +26,11 @@ class Runtime(Struct, frozen=True):
 
     def shows(self, wanted: "Runtime") -> bool:
         """Tell whether what was ``wanted`` is there, as far as the engine tells it at all."""
-        told = dict(flat(self.table))
+        told = dict(flatten(self.table))
         names = {key[0] for key in told}
         return self.binary == wanted.binary and all(
             (told.get(key) or None) == (value or None)
-            for key, value in flat(wanted.table)
+            for key, value in flatten(wanted.table)
             if key[0] in names and key[-1] not in BINARY_NAMES
         )
 
@@ -71,7 +71,9 @@ class Flags(Struct, frozen=True):
     runtimes: Mapping[str, str] = field(default_factory=dict)  # with what they start
 
 
-def disturbed(before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:
+def find_disturbances(
+    before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]
+) -> Iterator[str]:
     """Yield, in words, what an engine would not have as before, besides the runtimes that are ours."""
     if after.broken:
         yield f"it would not start: {after.broken}"
@@ -94,16 +96,16 @@ def disturbed(before: EffectiveConfig, after: EffectiveConfig, ours: Collection[
         yield "settings besides the runtimes would change"
 
 
-def flat(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
+def flatten(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
     """Yield each value with its key, spelled without case and underscores."""
     for name, value in tree.items():
         key = (*above, name.lower().replace("_", ""))
         if isinstance(value, Mapping) and value:
-            yield from flat(value, key)
+            yield from flatten(value, key)
         else:
             yield key, value
 
 
 def _said(table: Tree) -> dict[Key, Value]:
     """Return what a table says; an empty value says nothing, and the program is compared by itself."""
-    return {key: value for key, value in flat(table) if value and key[-1] not in BINARY_NAMES}
+    return {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}

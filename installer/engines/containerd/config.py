@@ -27,12 +27,12 @@ from installer.engines.containerd.tables import (
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
+    list_imports,
     major,
-    merged,
+    merge,
     own_import,
-    patterns,
     schema_of,
-    understood,
+    understand,
 )
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig
@@ -92,19 +92,19 @@ def _find_places(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: 
 
     tree = files.trees.get(files.config, {})
     version = Want(("version",), NEW_SCHEMA)
-    config = understood(files)
+    config = understand(files)
     yield place(config, files.drop_in, *([] if tree else [version]))
     if tree and "version" not in tree:
-        yield place(understood(files, without_version=NEW_SCHEMA), files.drop_in, version)
+        yield place(understand(files, without_version=NEW_SCHEMA), files.drop_in, version)
     for plugin in (V2_PLUGIN, V3_PLUGIN):
         if plugin != config.key[1] and plugin in table(tree, ("plugins",), files.config):
-            yield place(understood(files, plugin=plugin), files.drop_in)
+            yield place(understand(files, plugin=plugin), files.drop_in)
     for path, below in reversed([*files.trees.items()]):
         if path != files.config and any(
             "containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS
         ):
             alone = ConfigFiles(path, None, {path: below}, files.version, before=files.before)
-            yield place(understood(alone, without_version=config.schema), None)
+            yield place(understand(alone, without_version=config.schema), None)
 
 
 class _Place(Struct, frozen=True):
@@ -180,7 +180,7 @@ class _Place(Struct, frozen=True):
         config, target, head = self.config, self.target, self.head
         if target == config.path:
             return (FileWants(target, Syntax.TOML, (*head, *wants)),)
-        if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
+        if not any(target.match(str(pattern)) for pattern in list_imports(config.path, config.tree)):
             pattern = own_import(target)
             _refuse_dormant(self.files, target, pattern)
             head = (*head, Want(("imports",), str(pattern), member=True))
@@ -214,7 +214,7 @@ class _Place(Struct, frozen=True):
         if before is not None:
             inherited = _find_reported_donor(before)
             mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
-        said = merged(merged(_annotate(inherited, extras), _drop_empty(mine)), extras.override)
+        said = merge(merge(_annotate(inherited, extras), _drop_empty(mine)), extras.override)
         less = {name: value for name, value in said.items() if name not in {"runtime_type", *OF_LINUX_V1}}
         # Which cgroup driver it has in the end: told, its own word, or inherited.
         options = (table(each, ("options",), config.path) for each in (extras.override, own, inherited))
@@ -319,7 +319,7 @@ def _find_donor(runtimes: Tree, default: str) -> Tree:
     wrapped = next((one for one in found if not is_ours(binary_of(one))), None)
     if wrapped is None or not found or found[0] is wrapped:
         return found[0] if found else {}
-    return merged(wrapped, found[0])
+    return merge(wrapped, found[0])
 
 
 def _find_low_level(config: Config, before: EffectiveConfig | None) -> Iterator[Value]:

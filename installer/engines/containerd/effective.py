@@ -19,8 +19,8 @@ from installer.engines.containerd.tables import (
     UNTRUSTED,
     V2_PLUGIN,
     V3_PLUGIN,
-    patterns,
-    understood,
+    list_imports,
+    understand,
 )
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, Runtime
@@ -46,8 +46,8 @@ def make_check(question: Question) -> Check:
     texts = question.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     return Check(
-        paths=tuple(path for path, _ in reachable(question.config, trees)),
-        texts=lambda place: as_read(question.config, texts, trees, place),
+        paths=tuple(path for path, _ in list_read(question.config, trees)),
+        texts=lambda place: rewrite_imports(question.config, texts, trees, place),
         words=("--config", question.config),
         last=("config", "dump"),
         says=_dumped,
@@ -56,14 +56,14 @@ def make_check(question: Question) -> Check:
 
 def _dumped(text: str) -> EffectiveConfig:
     try:
-        return effect_of(tomllib.loads(text))
+        return read_dump(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InstallerError(
             f"understand what containerd says of its config ({error})", remedy="report this as a bug"
         ) from error
 
 
-def effect_of(dump: Tree) -> EffectiveConfig:
+def read_dump(dump: Tree) -> EffectiveConfig:
     """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there.
 
     It does not say whether CRI loads: for that a default runtime has to be defined
@@ -90,7 +90,7 @@ def effect_of(dump: Tree) -> EffectiveConfig:
     cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
     places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
     handlers = {
-        name: Runtime(binary_of(one), said_of(one))
+        name: Runtime(binary_of(one), drop_unasked(one))
         for name, one in runtimes.items()
         if isinstance(one, Mapping)
     }
@@ -107,7 +107,7 @@ def effect_of(dump: Tree) -> EffectiveConfig:
     )
 
 
-def said_of(runtime: Tree) -> Tree:
+def drop_unasked(runtime: Tree) -> Tree:
     """Return what a runtime says in a dump or in CRI's status, less what containerd fills in by itself."""
     return {
         name: value
@@ -122,7 +122,7 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
     Raises:
         InstallerError: a value has another type than containerd counts on.
     """
-    config = understood(ConfigFiles(files.config, None, files.trees, files.version))
+    config = understand(ConfigFiles(files.config, None, files.trees, files.version))
     runtimes = dict(config.runtimes)
     default = config.default
     # Only a table of runtimes takes the built-in one away, in 1.x; the old table of the default does not.
@@ -139,7 +139,7 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
         {name: Runtime(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         undefined="" if default in runtimes else default,
-        broken=missing_import(files.config, files.trees, files.unreadable),
+        broken=find_missing_import(files.config, files.trees, files.unreadable),
     )
 
 
@@ -172,7 +172,7 @@ def _digest(tree: Tree) -> str:
     return sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def reachable(
+def list_read(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
 ) -> Iterator[tuple[PurePosixPath, tuple[PurePosixPath, ...]]]:
     """Yield each file that is read, the root first, with those that it imports itself, in that order."""
@@ -181,7 +181,7 @@ def reachable(
         path = waiting.pop(0)
         imported = tuple(
             other
-            for pattern in patterns(path, trees.get(path, {}))
+            for pattern in list_imports(path, trees.get(path, {}))
             for other in sorted(trees)
             if other.match(str(pattern)) and other != path
         )
@@ -191,15 +191,15 @@ def reachable(
         waiting += fresh
 
 
-def missing_import(
+def find_missing_import(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree], unreadable: Collection[PurePosixPath]
 ) -> str:
     """Return why containerd does not start: an import that is not there, or is no file; "" for none.
 
     1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
     """
-    for path, _ in reachable(config, trees):
-        for pattern in patterns(path, trees.get(path, {})):
+    for path, _ in list_read(config, trees):
+        for pattern in list_imports(path, trees.get(path, {})):
             for name in sorted({*unreadable} - trees.keys()):
                 if name.match(str(pattern)):
                     return f"{path} imports {name}, which is a link to nowhere, or no file"
@@ -208,7 +208,7 @@ def missing_import(
     return ""
 
 
-def as_read(
+def rewrite_imports(
     config: PurePosixPath,
     texts: Mapping[PurePosixPath, str],
     trees: Mapping[PurePosixPath, Tree],
@@ -220,9 +220,9 @@ def as_read(
     that takes no text goes: it would take what lies on the disk, such as the drop-in that an undo removes.
     """
     put: dict[PurePosixPath, str] = {}
-    for path, imported in reachable(config, trees):
+    for path, imported in list_read(config, trees):
         text = texts.get(path, "")
-        asked = patterns(path, trees.get(path, {}))
+        asked = list_imports(path, trees.get(path, {}))
         missing = [str(one) for one in asked if WILDCARD not in str(one) and not _takes(one, trees)]
         if asked:
             names = [*(place(other) for other in imported), *missing]

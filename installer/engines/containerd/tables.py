@@ -23,7 +23,7 @@ NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engine-facts.
 
 
 class Config(Struct, frozen=True):
-    """The files, understood as containerd does.
+    """The files, understand as containerd does.
 
     ``path`` and ``tree`` are the file whose CRI table counts: the root file, or on 1.x the last import
     that has one, for it replaces that of the root. ``key`` is the table that holds the runtimes.
@@ -43,7 +43,7 @@ class Config(Struct, frozen=True):
     old_default: bool
 
 
-def understood(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
+def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
     """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
 
     ``without_version`` is the schema of a root file that has text but no version.
@@ -72,7 +72,7 @@ def understood(files: ConfigFiles, *, plugin: str = "", without_version: int = 1
         path, tree = (with_cri[-1], imported[with_cri[-1]]) if with_cri else (path, tree)
     cri = _cri(path, tree, key)
     for other, below in imported.items() if merges else ():
-        cri = merged(cri, _cri(other, below, key))
+        cri = merge(cri, _cri(other, below, key))
     runtimes = table(cri, ("runtimes",), path)
     default = text(cri, DEFAULT, path)
     # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
@@ -96,7 +96,7 @@ def major(files: ConfigFiles) -> int | None:
     return files.version[0] if files.version else None
 
 
-def patterns(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
+def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
     """Return what a root file imports; relative names are taken from its directory."""
     imports = tree.get("imports")
     return [config.parent / str(pattern) for pattern in imports] if isinstance(imports, list) else []
@@ -114,7 +114,9 @@ def own_import(drop_in: PurePosixPath) -> PurePosixPath:
 def _imported(files: ConfigFiles, tree: Tree, *, merges: bool) -> dict[PurePosixPath, Tree]:
     asked = files.drop_in if merges else None
     names = sorted({*files.trees, *([asked] if asked else [])} - {files.config})
-    order = [name for pattern in patterns(files.config, tree) for name in names if name.match(str(pattern))]
+    order = [
+        name for pattern in list_imports(files.config, tree) for name in names if name.match(str(pattern))
+    ]
     return {name: files.trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
 
 
@@ -130,13 +132,13 @@ def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
     return cri
 
 
-def merged(under: Tree, over: Tree) -> Tree:
+def merge(under: Tree, over: Tree) -> Tree:
     """Return two tables as containerd 2.x merges them: key by key, ``over`` wins."""
     both = dict(under)
     for name, value in over.items():
         below = under.get(name)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            both[name] = merged(below, value)
+            both[name] = merge(below, value)
         else:
             both[name] = value
     return both
