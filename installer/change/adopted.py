@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Key, Tree
 from installer.engines import ENGINES
 from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
-from installer.engines.containerd.tables import own_import
+from installer.engines.containerd.effective import own_import
 from installer.errors import InstallerError
 from installer.model.engine_spec import OUR_BINARIES, DropInKind, is_ours, leaves, value_at
 from installer.model.facts import EngineState, Facts

@@ -15,7 +15,7 @@ from installer.engines import ENGINES, generating
 from installer.engines.command_line import PATH, flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, with_places, with_readable_configs
-from installer.engines.crio.effective import HOOK_DIR
+from installer.engines.crio.config import HOOK_DIR
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.devices import size_of
 from installer.host.files import Host, is_file, text

@@ -6,7 +6,7 @@ spans of the text that this takes and returns what it did as ``Edit`` rows, whic
 """
 
 from installer.config_text.change import apply, holds, list_missing, parse, undo
-from installer.config_text.model import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
+from installer.config_text.tree import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
 
 __all__ = [
     "ABSENT",

@@ -8,10 +8,16 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from installer.config_text import json, toml
-from installer.config_text.model import ABSENT, Edit, Key, Syntax, Tree, Value, Want
 from installer.config_text.tree import (
+    ABSENT,
     Branch,
+    Edit,
+    Key,
+    Syntax,
     TextError,
+    Tree,
+    Value,
+    Want,
     branch_at,
     dotted,
     drop_doubles,

@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from installer.config_text.model import Key, Pair, Value
-from installer.config_text.tree import Branch, Number, TextError
+from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value
 
 START: Final = "{\n}\n"  # the text to begin with where there is none
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from installer.config_text import json, toml_scan
-from installer.config_text.model import Pair, Syntax
-from installer.config_text.tree import TextError
+from installer.config_text.tree import Pair, Syntax, TextError
 
 _COMMENT: Final = re.compile(r"#.*")
 _PLAIN: Final = frozenset({"true", "false", "null"})

@@ -9,9 +9,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from installer.config_text.model import Key, Pair, Value
 from installer.config_text.toml_scan import Table, comma_after, is_first_header, items, tables
-from installer.config_text.tree import Branch, Number, TextError
+from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value
 
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")

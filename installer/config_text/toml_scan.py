@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from installer.config_text.model import Key, Pair
-from installer.config_text.tree import TextError
+from installer.config_text.tree import Key, Pair, TextError
 
 # Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory. What they
 # repeat is atomic: Debian 12's Python 3.11.2 goes on where one failed half way (python/cpython#106052).

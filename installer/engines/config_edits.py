@@ -22,7 +22,7 @@ from installer.config_text import (
     undo,
 )
 from installer.engines import ENGINES
-from installer.engines.containerd.tables import OLD_TABLE
+from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
 from installer.model.engine_spec import FileWants, is_ours, leaves, value_at
 from installer.model.facts import Facts

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import tree_of
-from installer.engines.containerd.tables import list_imports, own_import
+from installer.engines.containerd.effective import list_imports, own_import
 from installer.errors import InstallerError
 from installer.host.devices import is_read_only
 from installer.host.files import Host

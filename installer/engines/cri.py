@@ -12,9 +12,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines.containerd.effective import binary_of, drop_unasked
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
-from installer.engines.crio.effective import read_effective as crio_effect
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
+from installer.engines.crio.config import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host import grpc
 from installer.host.sockets import AnswerError, ask_http, connectable

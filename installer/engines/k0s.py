@@ -10,8 +10,14 @@ from msgspec.structs import replace
 from installer.config_text import Syntax, Tree, Want, apply, parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective as containerd_effect
-from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
-from installer.engines.containerd.tables import DEFAULT, V2_PLUGIN, list_imports, merge
+from installer.engines.containerd.effective import (
+    BUILT_IN,
+    DEFAULT,
+    RUNC_TYPE,
+    V2_PLUGIN,
+    list_imports,
+    merge,
+)
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (

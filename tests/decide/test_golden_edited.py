@@ -11,7 +11,7 @@ from installer.config_text import Want, apply
 from installer.config_text.tree import same
 from installer.engines import ENGINES
 from installer.engines.config_edits import syntax_of, text_of, tree_of
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.engines.texts import Texts, texts_alone
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, find_disturbances

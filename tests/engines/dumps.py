@@ -11,8 +11,7 @@ from installer.change.transaction import refuse_obstacles
 from installer.config_text import Syntax, Want, apply, parse
 from installer.engines import ENGINES
 from installer.engines.config_files import with_readable_configs
-from installer.engines.containerd.effective import read_dump
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig

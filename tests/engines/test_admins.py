@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.config_text import ABSENT, Want
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.effective import find_disturbances
 from tests.engines.dumps import HOST, OURS, Node, writes

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from installer.change.plan import plan_install
 from installer.config_text import Syntax, Want, apply, parse
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import leaves

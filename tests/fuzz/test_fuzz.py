@@ -33,7 +33,7 @@ from installer.engines import ENGINES, cri
 from installer.engines.command_line import overruling, path_of, state_of, value_of
 from installer.engines.config_edits import syntax_of
 from installer.engines.containers import TASKS, of_crio, of_shims
-from installer.engines.crio.effective import STATE, read_effective
+from installer.engines.crio.config import STATE, read_effective
 from installer.engines.docker import api as dockerd
 from installer.engines.hints import is_suse
 from installer.engines.texts import toolkit_runtimes

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from installer.engines import ENGINES
 from installer.engines.containerd.effective import read_dump
-from installer.engines.crio.effective import read_effective
+from installer.engines.crio.config import read_effective
 from installer.engines.reloading import elsewhere
 from installer.engines.restart_checks import (
     Restart,
