@@ -137,16 +137,6 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
         return _finish(draft, text, edits), edits
 
 
-def holds(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> bool:
-    """Return whether every want is fulfilled in ``text``.
-
-    Raises:
-        InstallerError: as ``apply``.
-    """
-    with edited(text, syntax, name) as draft:
-        return not any(True for want in wants for _ in _fulfil(draft, want))
-
-
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
     """Return ``text`` with ``edits`` undone, and those whose key holds something else now.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from installer.config_text import (
     Value,
     Want,
     apply,
-    holds,
     list_missing,
     parse,
     undo,
@@ -40,19 +39,14 @@ STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
 
 
 class Undone(Struct, frozen=True):
-    """A text without our keys.
-
-    ``overruled`` are the edits of ours that somebody else has overruled, and ``emptied`` the settings of
-    others in a runtime of ours, which went with it. ``taken`` are the runtimes that somebody has made to
-    start something else, with what that is: they stay as they are. ``relied_on`` are the edits of ours
-    without which an engine would read otherwise what others have added.
-    """
+    """A text without our keys, and what became of them."""
 
     text: str = ""
-    overruled: tuple[Edit, ...] = ()
-    emptied: tuple[Key, ...] = ()
+    overruled: tuple[Edit, ...] = ()  # edits of ours whose keys were changed since: they stay
+    emptied: tuple[Key, ...] = ()  # settings of others in a runtime of ours, which went with it
+    # The runtimes that were made to start something else, with what that is: they stay as they are.
     taken: Mapping[str, str] = field(default_factory=dict)
-    relied_on: tuple[Edit, ...] = ()
+    relied_on: tuple[Edit, ...] = ()  # without which an engine would read otherwise what others have added
 
 
 class ConfigChange(Struct, frozen=True):
@@ -129,13 +123,9 @@ def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> 
     going = relocate_edits(row, now)
     if demoted:
         going = tuple(edit for edit in going if group_of(edit.key, row.engine) == DEFAULT)
-    found = _edited(now, path, row.syntax, facts).remove(going)
+    found = _EditedText.of(now, path, row.syntax, facts).remove(going)
     empty = row.original is None and not found.text.strip()
     return None if empty else File(found.text.encode(), now.meta), found
-
-
-def _edited(now: File, path: PurePosixPath, syntax: Syntax, facts: Facts) -> "_Edited":
-    return _Edited(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
 
 def is_hook(row: ConfigRow) -> bool:
@@ -207,8 +197,7 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in without.relied_on)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     taken_back = any(edit.after != EMPTY for edit in stale)
-    text = text_of(now, path)
-    if not taken_back and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
+    if not (taken_back or now is None or apply(text_of(now, path), wanted.wants, syntax, name=str(path))[1]):
         if row is None and wanted.wants and not _is_copy(name, facts):
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
@@ -218,7 +207,7 @@ def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     if row is None or now is None or now.digest in row.ours:
         target = clean
     else:
-        base = _edited(now, path, syntax, facts).remove(stale).text
+        base = _EditedText.of(now, path, syntax, facts).remove(stale).text
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)
@@ -315,13 +304,17 @@ def is_head(key: Key) -> bool:
     return key == VERSION or runtime_of(key) == BUILT_IN
 
 
-class _Edited(Struct, frozen=True):
+class _EditedText(Struct, frozen=True):
     """A text with edits of ours, and what stood there before the first of them."""
 
     text: str
     original: str
     syntax: Syntax
     name: str
+
+    @classmethod
+    def of(cls, now: File, path: PurePosixPath, syntax: Syntax, facts: Facts) -> Self:
+        return cls(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
     def remove(self, edits: Sequence[Edit]) -> Undone:
         """Return the text without ``edits``, but for those that have to stay.
@@ -406,7 +399,7 @@ def _list_created(edits: Sequence[Edit]) -> list[Key]:
 
 
 def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
-    """Yield what makes a runtime start something."""
+    """Yield the settings of a runtime that make it start something."""
     for key, value in leaves(runtime) if isinstance(runtime, Mapping) else ():
         if value and key[-1].lower().replace("_", "") in STARTS:
             yield key, value

@@ -81,11 +81,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
-    """
+    """Return what the texts alone tell."""
     return containerd_effect.estimate(replace(files, trees=_merge_drop_ins(files.config, files.trees)))
 
 

@@ -69,11 +69,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
-    """
+    """Return what the texts alone tell."""
     return containerd_effect.estimate(_render(files))
 
 

@@ -332,9 +332,9 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
     generated: Generated | None = None
-    # The ways to have our runtimes served, the plainest first.
+    # The ways to have our runtimes served, the plainest first; an error where there is none.
     draft: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
-    # What files have in force as far as their texts tell.
+    # What files have in force as far as their texts tell; an error where a value has a type that it refuses.
     estimate: Callable[[ConfigFiles], EffectiveConfig]
     # How its own program is asked.
     make_check: Callable[[Question], Check] | None = None

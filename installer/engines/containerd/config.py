@@ -293,19 +293,16 @@ def _refuse_dormant(files: ConfigFiles, target: PurePosixPath, pattern: PurePosi
         )
 
 
-def _wrappable(runtimes: Tree, name: str) -> bool:
-    runtime = runtimes.get(name)
-    if not isinstance(runtime, Mapping):
-        return False
-    kind = runtime.get("runtime_type") or ""
-    shim = isinstance(kind, str) and (not kind or kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE)
-    return shim and is_oci(name, binary_of(runtime))
-
-
-def _candidates(runtimes: Tree, default: str) -> list[tuple[str, Tree]]:
+def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
     """Return the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
-    names = [name for name in (default, BUILT_IN, "crun") if _wrappable(runtimes, name)]
-    return [(name, one) for name in names if isinstance(one := runtimes[name], Mapping)]
+    wrappable: list[Tree] = []
+    for name in (default, BUILT_IN, "crun"):
+        runtime = runtimes.get(name)
+        if isinstance(runtime, Mapping) and is_oci(name, binary_of(runtime)):
+            kind = runtime.get("runtime_type") or RUNC_TYPE
+            if isinstance(kind, str) and (kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE):
+                wrappable.append(runtime)
+    return wrappable
 
 
 def _find_donor(runtimes: Tree, default: str) -> Tree:
@@ -313,24 +310,23 @@ def _find_donor(runtimes: Tree, default: str) -> Tree:
 
     What NVIDIA's says for itself counts before what it wraps says.
     """
-    found = [one for _, one in _candidates(runtimes, default)]
-    wrapped = next((one for one in found if not is_ours(binary_of(one))), None)
-    if wrapped is None or not found or found[0] is wrapped:
-        return found[0] if found else {}
-    return merge(wrapped, found[0])
+    first, *rest = _list_wrappable(runtimes, default) or [{}]
+    if not is_ours(binary_of(first)):
+        return first
+    return merge(next((one for one in rest if not is_ours(binary_of(one))), {}), first)
 
 
 def _find_low_level(config: Config, before: EffectiveConfig | None) -> Iterator[Value]:
-    told = {name: handler.table for name, handler in before.handlers.items()} if before else {}
-    found = _candidates(config.runtimes, config.default)
-    for _, one in (*found, *_candidates(told, before.default if before else "")):
-        if not is_ours(binary := binary_of(one)):
-            yield binary
+    wrappable = _list_wrappable(config.runtimes, config.default)
+    if before:
+        reported = {name: runtime.table for name, runtime in before.handlers.items()}
+        wrappable += _list_wrappable(reported, before.default)
+    yield from (binary for one in wrappable if not is_ours(binary := binary_of(one)))
 
 
 def _find_reported_donor(before: EffectiveConfig) -> Tree:
-    told = {name: _drop_empty(handler.table) for name, handler in before.handlers.items()}
-    return _find_donor(told, before.default)
+    reported = {name: _drop_empty(runtime.table) for name, runtime in before.handlers.items()}
+    return _find_donor(reported, before.default)
 
 
 def _drop_empty(tree: Tree) -> Tree:

@@ -212,12 +212,9 @@ def read_dump(dump: Tree) -> EffectiveConfig:
     runtimes, default, broken = _read_runtimes(table(cri, ("containerd",), PRINTED))
     cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
     places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
+    tables = {name: one for name, one in runtimes.items() if isinstance(one, Mapping)}
     return EffectiveConfig(
-        {
-            name: Runtime(binary_of(one), drop_unasked(one))
-            for name, one in runtimes.items()
-            if isinstance(one, Mapping)
-        },
+        {name: Runtime(binary_of(one), drop_unasked(one)) for name, one in tables.items()},
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest_digest=_digest(_rest(dump, plugin)),
@@ -245,19 +242,12 @@ def _read_runtimes(containerd: Tree) -> tuple[Tree, str, str]:
 
 def drop_unasked(runtime: Tree) -> Tree:
     """Return what a runtime says in a dump or in CRI's status, less what containerd fills in by itself."""
-    return {
-        name: value
-        for name, value in runtime.items()
-        if (name.lower().replace("_", ""), value) not in UNASKED
-    }
+    said = runtime.items()
+    return {name: value for name, value in said if (name.lower().replace("_", ""), value) not in UNASKED}
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell, for want of a program that can be run.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
-    """
+    """Return what the texts alone tell, for want of a program that can be run."""
     config = understand(ConfigFiles(files.config, None, files.trees, files.version))
     runtimes = dict(config.runtimes)
     default = config.default

@@ -94,11 +94,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell, for want of a program that can be run.
-
-    Raises:
-        InstallerError: a value has another type than CRI-O counts on.
-    """
+    """Return what the texts alone tell, for want of a program that can be run."""
     runtimes, default = _merge(files)
     built_in = {name: Runtime() for name in BUILT_IN}
     handlers = {name: Runtime(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
