@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value
+from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 START: Final = "{\n}\n"  # the text to begin with where there is none
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
@@ -78,14 +78,7 @@ def insert(text: str, key: Key, literal: str) -> str:
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``, and without the comma and space that came with it."""
-    siblings, index = _get(text, key)
-    if index:
-        start, end = siblings[index - 1].end, siblings[index].end
-    elif len(siblings) > 1:
-        start, end = siblings[0].start, siblings[1].start
-    else:
-        start, end = text.rindex("{", 0, siblings[0].start) + 1, siblings[0].end
-    return text[:start] + text[end:]
+    return cut_pair(text, *_get(text, key))
 
 
 def close(text: str, key: Key) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from installer.config_text.toml_scan import Table, comma_after, is_first_header, items, tables
-from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value
+from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _REST_OF_LINE: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
@@ -76,14 +76,7 @@ def remove(text: str, key: Key) -> str:
     if not table.inline:
         return _remove_line(text, pair.start, pair.end)
     pairs = table.pairs(text)
-    index = pairs.index(pair)
-    if index:
-        start, end = pairs[index - 1].end, pair.end
-    elif len(pairs) > 1:
-        start, end = pair.start, pairs[1].start
-    else:
-        start, end = table.start + 1, pair.end
-    return text[:start] + text[end:]
+    return cut_pair(text, pairs, pairs.index(pair))
 
 
 def close(text: str, key: Key) -> str:

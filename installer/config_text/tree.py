@@ -90,6 +90,17 @@ class Number(float):
         return self.text
 
 
+def cut_pair(text: str, siblings: Sequence[Pair], index: int) -> str:
+    """Return ``text`` without one of the pairs between two braces, its comma and the space before it."""
+    if index:
+        start, end = siblings[index - 1].end, siblings[index].end
+    elif len(siblings) > 1:
+        start, end = siblings[0].start, siblings[1].start
+    else:
+        start, end = text.rindex("{", 0, siblings[0].start) + 1, siblings[0].end
+    return text[:start] + text[end:]
+
+
 def same(one: object, other: object) -> bool:
     """Return whether both hold the same, whatever the order of their keys.
 
