@@ -1,4 +1,4 @@
-"""What ``plan`` shows of a config may be pasted into a ticket: secrets are masked, also in the lines between ours."""
+"""What ``plan`` shows of a config may be pasted into a ticket: secrets are mask, also in the lines between ours."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from hypothesis import given
 
 from installer.cli.output import diff
 from installer.config_text import Syntax
-from installer.config_text.masked import MASK, masked
+from installer.config_text.masked import MASK, mask
 from installer.model.files import File
 from tests.decide.edits.texts import json_texts, toml_texts
 from tests.support.site import DAEMON_JSON, Site
@@ -149,7 +149,7 @@ KEPT = [
 
 @pytest.mark.parametrize("text", JSON_TEXTS)
 def test_secrets_in_json_are_masked_and_lines_stay(text: str) -> None:
-    shown = masked(text, Syntax.JSON)
+    shown = mask(text, Syntax.JSON)
 
     assert S not in shown
     assert MASK in shown
@@ -158,7 +158,7 @@ def test_secrets_in_json_are_masked_and_lines_stay(text: str) -> None:
 
 @pytest.mark.parametrize("text", TOML_TEXTS)
 def test_secrets_in_toml_are_masked_and_lines_stay(text: str) -> None:
-    shown = masked(text, Syntax.TOML)
+    shown = mask(text, Syntax.TOML)
 
     assert S not in shown
     assert MASK in shown
@@ -167,7 +167,7 @@ def test_secrets_in_toml_are_masked_and_lines_stay(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "syntax"), KEPT)
 def test_what_is_no_secret_is_shown(text: str, syntax: Syntax) -> None:
-    assert masked(text, syntax) == text
+    assert mask(text, syntax) == text
 
 
 @pytest.mark.parametrize("syntax", Syntax)
@@ -181,20 +181,20 @@ def test_a_megabyte_is_masked_in_seconds(syntax: Syntax) -> None:
         text = "".join(f'[plugins.k{n}]\n a = [1, "b:c"]\n "b.c" = {{d = "u:x@h"}}\n' for n in range(20_000))
     began = time.process_time()
 
-    masked(text, syntax)
-    masked('{"a": "' + "a:" * 500_000 + '@"}', Syntax.JSON)
+    mask(text, syntax)
+    mask('{"a": "' + "a:" * 500_000 + '@"}', Syntax.JSON)
 
     assert time.process_time() - began < 15.0
 
 
 @given(json_texts())
 def test_any_json_keeps_its_lines(text: str) -> None:
-    assert masked(text, Syntax.JSON).count("\n") == text.count("\n")
+    assert mask(text, Syntax.JSON).count("\n") == text.count("\n")
 
 
 @given(toml_texts())
 def test_any_toml_keeps_its_lines(text: str) -> None:
-    assert masked(text, Syntax.TOML).count("\n") == text.count("\n")
+    assert mask(text, Syntax.TOML).count("\n") == text.count("\n")
 
 
 @given(toml_texts(), toml_texts())

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from installer.config_text import ABSENT, Key, Syntax, Tree, Value, Want, apply, parse
-from installer.engines.config_edits import value_at
+from installer.model.engine_spec import value_at
 from tests.support.site import DAEMON_JSON, Site
 
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.cdi.mode import against_cdi, without_effect
-from installer.engines.config_edits import withdrawn, without_us
+from installer.engines.config_edits import withdraw, without_us
 from installer.model.facts import Facts, GpuSpecification, observed
 from installer.model.files import File, Meta
 from installer.model.options import GPU_KIND, Mode, Options
@@ -67,7 +67,7 @@ def install_specification(facts: Facts, options: Options) -> Part:
     held = {row.path: row for row in facts.held.configs if row.engine == OWNER}
     others = {cdi.gpus.path} if cdi.gpus else set()  # planned in a part of its own
     going = [row for row in held.values() if row.path not in others | ({wanted.path} if wanted else set())]
-    steps: list[Step] = [step for row in going if (step := withdrawn(row, facts).step)]
+    steps: list[Step] = [step for row in going if (step := withdraw(row, facts).step)]
     why = ["no CDI specification is asked for there any more"] * len(steps)
     if wanted is None:
         return Part(OWNER, tuple(steps), tuple(why))
@@ -97,7 +97,7 @@ def install_specification(facts: Facts, options: Options) -> Part:
 def undo_specifications(facts: Facts, *, stays: bool) -> Part:
     """Return what restores what stood where a specification is, unless something of ours ``stays``."""
     rows = tuple(row for row in facts.held.configs if row.engine == OWNER)
-    steps = tuple(step for row in rows if not stays and (step := withdrawn(row, facts).step))
+    steps = tuple(step for row in rows if not stays and (step := withdraw(row, facts).step))
     originals = (without_us(row.path, facts) for row in rows)
     return Part(
         OWNER,
@@ -155,7 +155,7 @@ def _plan_gpus(facts: Facts, spec: GpuSpecification) -> tuple[list[tuple[Step, s
     no space, and a roll-back does not bring it back.
     """
     held, now = facts.held.config(spec.path), facts.contents[spec.path]
-    step = withdrawn(held, facts).step if held and now else None
+    step = withdraw(held, facts).step if held and now else None
     going = [replace(step, unwanted=True)] if step else []
     if spec.others:
         why = " and ".join(f"{path} has devices of {GPU_KIND}" for path in spec.others) + _describe_missing(

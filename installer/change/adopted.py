@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from installer.config_text import Edit, Key, Tree
 from installer.engines import ENGINES
-from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of, value_at
-from installer.engines.containerd.tables import own_import
+from installer.engines.config_edits import BUILT_IN, RUNTIMES, syntax_of, text_of, tree_of
+from installer.engines.containerd.effective import own_import
 from installer.errors import InstallerError
-from installer.model.engine_spec import OUR_BINARIES, DropInKind, is_ours, leaves
+from installer.model.engine_spec import OUR_BINARIES, DropInKind, is_ours, leaves, value_at
 from installer.model.facts import EngineState, Facts
 from installer.model.files import Kind
 from installer.model.options import Options

@@ -14,13 +14,13 @@ from installer.engines.config_edits import (
     group_of,
     notes_of,
     runtime_of,
-    take_back,
     tree_of,
+    undo_config,
     without_us,
 )
 from installer.engines.texts import Ask, digest_of, in_force, present
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig, disturbed
+from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import ReloadMethod, RuntimeEntry, is_ours, leaves
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options, RestartMode
@@ -271,7 +271,7 @@ def _way_back(undoing: _Undo, *, demoted: bool) -> WayBack:
     notes: list[str] = []
     for config in undoing.configs:
         path, now = config.path, facts.contents[config.path]
-        after, undone = take_back(path, facts, demoted=demoted)
+        after, undone = undo_config(path, facts, demoted=demoted)
         row = replace(config, original=Saved.of(without_us(path, facts)))
         rows.append(row)
         held.append(replace(row, ours=(after.digest,) if after else row.ours) if after != now else config)
@@ -323,7 +323,7 @@ def _find_refusal(undoing: _Undo, way: WayBack) -> InstallerError | None:
     wrong: list[str] = []
     for before in (now, in_force(undoing.asked, facts, present(engine, facts), undoing.ask)):
         # What our own file had taken from the others comes back, and the default that we gave goes.
-        wrong = [*disturbed(replace(before, default=after.default) if given else before, after, ours)]
+        wrong = [*find_disturbances(replace(before, default=after.default) if given else before, after, ours)]
         if not wrong:
             return None
     return _refuse_texts(row, way, "; ".join(wrong))

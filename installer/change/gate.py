@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.engines import ENGINES, reloading
-from installer.engines.config_edits import ConfigChange, config_change, runtime_of, untouched, withdrawn
+from installer.engines.config_edits import ConfigChange, change_config, record_foreign, runtime_of, withdraw
 from installer.engines.texts import (
     Ask,
     Texts,
@@ -19,7 +19,7 @@ from installer.engines.texts import (
     present,
 )
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Runtime, disturbed
+from installer.model.effective import EffectiveConfig, Runtime, find_disturbances
 from installer.model.engine_spec import Decision, RuntimeEntry
 from installer.model.facts import EngineState, Facts
 from installer.model.options import Options, RestartMode
@@ -116,12 +116,12 @@ def choose(
         way = _find_way(wish, decision)
         adds = all(change.adds for change in way.changes if change.step is not None)
         if adds and found.rest_digest and not found.fatal:
-            wrong = [*_find_unserved(wish, decision, found), *disturbed(before, found, names)]
+            wrong = [*_find_unserved(wish, decision, found), *find_disturbances(before, found, names)]
             way = way if wrong or (decision.cdi and not found.cdi) else _as_it_stands(way, facts)
         after = ask(engine, {**now, **way.texts})
-        wrong = [*_find_unserved(wish, way.decision, after), *disturbed(before, after, names)]
+        wrong = [*_find_unserved(wish, way.decision, after), *find_disturbances(before, after, names)]
         if not (wrong or lived.broken or lived.undefined):
-            wrong += disturbed(lived, after, ours)
+            wrong += find_disturbances(lived, after, ours)
         # The engine's program knows better than a look at the texts.
         if not wrong and (after.rest_digest or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
@@ -189,17 +189,17 @@ def _as_it_stands(way: Way, facts: Facts) -> Way:
 
 def _find_way(wish: _Wish, decision: Decision) -> Way:
     engine, facts = wish.engine, wish.facts
-    changes = [config_change(engine.name, wanted, facts) for wanted in decision.files]
+    changes = [change_config(engine.name, wanted, facts) for wanted in decision.files]
     wanted = {files.path for files in decision.files}
     if any(row.edits and not row.ours for row in configs_of(engine, facts)):
         decision = replace(decision, shown={})  # of a lost ledger: what ours inherited is not known any more
     # A file that an earlier run wrote and that has no part in this one holds nothing of ours any more.
     former = [row for row in configs_of(engine, facts) if row.path not in wanted and row.written]
-    changes += [withdrawn(row, facts) for row in former]
+    changes += [withdraw(row, facts) for row in former]
     known = {*wanted, *(row.path for row in former)}
     toolkits = {entry.binary.parent for entry in wish.entries}
     for path in engine.files:
-        if path not in known and (found := untouched(engine.name, path, facts, toolkits)) is not None:
+        if path not in known and (found := record_foreign(engine.name, path, facts, toolkits)) is not None:
             changes.append(found)
     way = Way(decision, tuple(changes))
     if not ENGINES[engine.name].reload_misreports or not _is_held(wish, way):

@@ -20,7 +20,7 @@ from installer.engines import ENGINES, reloading
 from installer.engines.config_edits import without_us
 from installer.engines.texts import Ask, files_without_us, texts_alone, toolkit_runtimes
 from installer.errors import InstallerError, NotIdleError, Option, Remedy, UndoIncompleteError
-from installer.model.effective import flat
+from installer.model.effective import flatten
 from installer.model.engine_spec import STANDARD_NAMES, ReloadMethod, RuntimeEntry
 from installer.model.facts import Container, EngineState, Facts, names_of, observed
 from installer.model.files import File
@@ -228,7 +228,7 @@ def _digest(facts: Facts, options: Options, payload: ToolkitRow | None) -> str:
         # One that is signalled may have kept what a failed try made it read.
         if each.serving is not None and ENGINES[each.name].reload is not ReloadMethod.HUP:
             handlers = each.serving.handlers.items()
-            tables = sorted((name, sorted(map(repr, flat(one.table)))) for name, one in handlers)
+            tables = sorted((name, sorted(map(repr, flatten(one.table)))) for name, one in handlers)
             serves = (each.serving.default, tables)
         engines.append(
             (each.name, each.version, each.build, each.unit, each.start, each.config, serves, *texts)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.config_edits import tree_of
 from installer.errors import InstallerError
-from installer.model.effective import BINARY_NAMES, flat
+from installer.model.effective import BINARY_NAMES, flatten
 from installer.model.facts import Facts, Reference
 from installer.model.files import File
 from installer.model.options import Options
@@ -115,7 +115,7 @@ def list_programs(file: File | None, path: PurePosixPath) -> Iterator[str]:
     """Yield what a file may mean a program by: any path, and a word where a runtime's program stands."""
     with suppress(InstallerError):
         tree = tree_of(file, path)
-        for key, value in flat(tree):
+        for key, value in flatten(tree):
             for word in _list_words(value):
                 if word.startswith("/") or (word and word == value and key[-1] in BINARY_NAMES):
                     yield word

@@ -15,12 +15,12 @@ from installer.engines import ENGINES, generating
 from installer.engines.command_line import PATH, flags_of
 from installer.engines.config_edits import tree_of
 from installer.engines.config_files import contents_of, copies_of, with_places, with_readable_configs
-from installer.engines.crio.effective import HOOK_DIR
+from installer.engines.crio.config import HOOK_DIR
 from installer.engines.links import COMMENT, find_paths, leads_to, list_places
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.files import Host, is_file, text
 from installer.host.processes import PROC, Seen, of_root, unit_of
-from installer.model.effective import flat
+from installer.model.effective import flatten
 from installer.model.engine_spec import EngineSpec
 from installer.model.facts import EngineState, Reference
 from installer.model.files import Artifact, File, Kind
@@ -217,7 +217,7 @@ def _list_places(contents: Mapping[PurePosixPath, File | None]) -> Iterator[Pure
     """Yield the paths that configs name by such a key; a config that no engine could read names none."""
     for config, file in contents.items():
         with suppress(InstallerError):
-            values = (value for key, value in flat(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
+            values = (value for key, value in flatten(tree_of(file, config)) if key[-1] in SEARCHED_KEYS)
             lists = (value if isinstance(value, list) else [value] for value in values)
             for each in chain.from_iterable(lists):
                 if isinstance(each, str) and each.startswith("/") and "\0" not in each:

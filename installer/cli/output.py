@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from installer.change.ledger import is_ledger_lost, read_record
 from installer.change.observe import observe_install
 from installer.change.plan import NODE, Plan, plan_install
-from installer.config_text.masked import masked
+from installer.config_text.masked import mask
 from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
@@ -47,7 +47,7 @@ class PlannedConfig(Struct, frozen=True):
     diff: Annotated[
         str,
         Meta(
-            description="A unified diff; what looks like a secret is masked, unless --show-secrets was given."
+            description="A unified diff; what looks like a secret is mask, unless --show-secrets was given."
         ),
     ]
 
@@ -163,7 +163,7 @@ def diff(
 ) -> list[str]:
     """Return the unified diff of one config, its secrets masked unless ``show_secrets``."""
     texts = [text_of(file, path) for file in (before, after)]
-    shown = texts if show_secrets else [masked(text, syntax_of(path, text)) for text in texts]
+    shown = texts if show_secrets else [mask(text, syntax_of(path, text)) for text in texts]
     one, other = f"a{path}" if before else "/dev/null", f"b{path}" if after else "/dev/null"
     lines: list[str] = []
     old, new = (list(StringIO(text, newline="\n")) for text in shown)

@@ -5,8 +5,8 @@ spans of the text that this takes and returns what it did as ``Edit`` rows, whic
 ``undo`` reverts, also after others have edited the text.
 """
 
-from installer.config_text.change import apply, holds, parse, undo, unheld
-from installer.config_text.model import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
+from installer.config_text.change import apply, list_missing, parse, undo
+from installer.config_text.tree import ABSENT, Absent, Edit, Key, Syntax, Tree, Value, Want
 
 __all__ = [
     "ABSENT",
@@ -18,8 +18,7 @@ __all__ = [
     "Value",
     "Want",
     "apply",
-    "holds",
+    "list_missing",
     "parse",
     "undo",
-    "unheld",
 ]

@@ -8,17 +8,23 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from installer.config_text import json, toml
-from installer.config_text.model import ABSENT, Edit, Key, Syntax, Tree, Value, Want
 from installer.config_text.tree import (
+    ABSENT,
     Branch,
+    Edit,
+    Key,
+    Syntax,
     TextError,
+    Tree,
+    Value,
+    Want,
     branch_at,
     dotted,
-    doubled,
+    drop_doubles,
+    is_doubled,
     kind_of,
-    opened,
-    plain,
-    pruned,
+    open_way,
+    prune,
     same,
 )
 from installer.errors import InstallerError
@@ -65,7 +71,7 @@ class Draft(Struct):
             TextError: it differs.
         """
         tree, keys = _load(self.text, self.syntax), [edit.key for edit in edits if self.syntax is Syntax.TOML]
-        if not same(pruned(tree, keys), pruned(self.tree, keys)):
+        if not same(prune(tree, keys), prune(self.tree, keys)):
             raise TextError("the result differs elsewhere")
 
     def find(self, key: Key) -> str:
@@ -99,7 +105,7 @@ class Draft(Struct):
             del self._parent(key)[key[-1]]
 
     def _parent(self, key: Key) -> Branch:
-        self.tree, parent = opened(self.tree, key[:-1])
+        self.tree, parent = open_way(self.tree, key[:-1])
         return parent
 
 
@@ -112,7 +118,7 @@ def parse(text: str, syntax: Syntax, *, name: str) -> Tree:
         InstallerError: the text is not valid.
     """
     tree: Tree = _read(text.removeprefix(BOM), syntax, name)
-    return tree if syntax is Syntax.TOML else plain(tree)
+    return tree if syntax is Syntax.TOML else drop_doubles(tree)
 
 
 def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
@@ -129,16 +135,6 @@ def apply(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> tup
         # In their order; a header for a table that was only named by others may be an edit already.
         edits = tuple(dict.fromkeys(edit for want in wants for edit in _fulfil(draft, want)))
         return _finish(draft, text, edits), edits
-
-
-def holds(text: str, wants: Sequence[Want], syntax: Syntax, *, name: str) -> bool:
-    """Return whether every want is fulfilled in ``text``.
-
-    Raises:
-        InstallerError: as ``apply``.
-    """
-    with edited(text, syntax, name) as draft:
-        return not any(True for want in wants for _ in _fulfil(draft, want))
 
 
 def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[str, tuple[Edit, ...]]:
@@ -161,7 +157,7 @@ def undo(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tupl
         return _finish(draft, text, edits), tuple(left)
 
 
-def unheld(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
+def list_missing(text: str, edits: Sequence[Edit], syntax: Syntax, *, name: str) -> tuple[Edit, ...]:
     """Return the edits whose key does not hold what they have put there; of two of one key one is enough.
 
     Raises:
@@ -208,7 +204,7 @@ def _walk(tree: Branch, key: Key) -> tuple[Any, int, bool]:
     for depth, part in enumerate(key):
         if not isinstance(now, dict):
             return now, depth, False
-        if doubled(now, part):
+        if is_doubled(now, part):
             return now, depth, True
         if (now := now.get(part, ABSENT)) is ABSENT:
             break

@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from installer.config_text.model import Key, Pair, Value
-from installer.config_text.tree import Branch, Number, TextError
+from installer.config_text.tree import Branch, Key, Number, Pair, TextError, Value, cut_pair
 
 START: Final = "{\n}\n"  # the text to begin with where there is none
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
@@ -47,13 +46,13 @@ def literal(value: Value) -> str:
 
 def find(text: str, key: Key) -> str | None:
     """Return the literal that ``key`` holds, or ``None``."""
-    siblings, index = _place(text, key)
+    siblings, index = _find(text, key)
     return text[siblings[index].value : siblings[index].end] if siblings else None
 
 
 def replace(text: str, key: Key, literal: str) -> str:
     """Return ``text`` with ``literal`` in the place of what ``key`` holds."""
-    siblings, index = _existing(text, key)
+    siblings, index = _get(text, key)
     return text[: siblings[index].value] + literal + text[siblings[index].end :]
 
 
@@ -61,15 +60,15 @@ def insert(text: str, key: Key, literal: str) -> str:
     """Return ``text`` with ``key`` at the end of its object, written like the pairs before it."""
     start, colon, rest = _skip(text, 0), ": ", key
     while rest and (pair := next((pair for pair in pairs(text, start) if pair.name == rest[:1]), None)):
-        start, colon, rest = pair.value, _colon(text, pair), rest[1:]
+        start, colon, rest = pair.value, _read_colon(text, pair), rest[1:]
     if text[start] != "{" or not rest:
         raise TextError("a key to be created has no place")
     siblings = pairs(text, start)
     if siblings:
-        colon = _colon(text, siblings[-1])
-    unit = _unit(text, siblings)
-    gap = _gap(text, start, siblings, colon, unit)
-    added = _nested(rest, literal, colon, gap if "\n" in gap else "", unit)
+        colon = _read_colon(text, siblings[-1])
+    unit = _read_unit(text, siblings)
+    gap = _read_gap(text, start, siblings, colon, unit)
+    added = _nest(rest, literal, colon, gap if "\n" in gap else "", unit)
     if siblings:
         end = siblings[-1].end
         return f"{text[:end]},{gap}{added}{text[end:]}"
@@ -79,19 +78,12 @@ def insert(text: str, key: Key, literal: str) -> str:
 
 def remove(text: str, key: Key) -> str:
     """Return ``text`` without ``key``, and without the comma and space that came with it."""
-    siblings, index = _existing(text, key)
-    if index:
-        start, end = siblings[index - 1].end, siblings[index].end
-    elif len(siblings) > 1:
-        start, end = siblings[0].start, siblings[1].start
-    else:
-        start, end = text.rindex("{", 0, siblings[0].start) + 1, siblings[0].end
-    return text[:start] + text[end:]
+    return cut_pair(text, *_get(text, key))
 
 
 def close(text: str, key: Key) -> str:
     """Return ``text`` without the object ``key``, if it is empty."""
-    siblings, index = _place(text, key)
+    siblings, index = _find(text, key)
     empty = siblings and text[siblings[index].value] == "{" and not pairs(text, siblings[index].value)
     return remove(text, key) if empty else text
 
@@ -102,8 +94,8 @@ def value(text: str) -> Any:
     try:
         tree = json.loads(
             text,
-            object_pairs_hook=_branch,
-            parse_int=_number,
+            object_pairs_hook=_make_branch,
+            parse_int=_make_number,
             parse_float=Number,
             parse_constant=constants.append,
         )
@@ -117,7 +109,7 @@ def value(text: str) -> Any:
     return tree
 
 
-def _branch(pairs: list[tuple[str, Any]]) -> Branch:
+def _make_branch(pairs: list[tuple[str, Any]]) -> Branch:
     branch: Branch = {}
     seen: dict[str, int] = {}
     for name, child in pairs:
@@ -126,7 +118,7 @@ def _branch(pairs: list[tuple[str, Any]]) -> Branch:
     return branch
 
 
-def _number(text: str) -> int | Number:
+def _make_number(text: str) -> int | Number:
     # int() refuses more than 4300 digits, and -0 would come back as 0.
     return int(text) if len(text) < 1000 and text != "-0" else Number(text)  # noqa: PLR2004
 
@@ -139,7 +131,7 @@ def pairs(text: str, start: int) -> list[Pair]:
         begin = _skip(text, pos + 1) if found else pos
         name, end = _DECODER.raw_decode(text, begin)
         value = _skip(text, _skip(text, end) + 1)
-        found.append(Pair((name,), (text[begin:end],), begin, value, _end(text, value)))
+        found.append(Pair((name,), (text[begin:end],), begin, value, _find_end(text, value)))
         pos = _skip(text, found[-1].end)
     return found
 
@@ -150,12 +142,12 @@ def items(text: str, start: int) -> list[tuple[int, int]]:
     pos = _skip(text, start + 1)
     while text[pos] != "]":
         begin = _skip(text, pos + 1) if found else pos
-        found.append((begin, _end(text, begin)))
+        found.append((begin, _find_end(text, begin)))
         pos = _skip(text, found[-1][1])
     return found
 
 
-def _place(text: str, key: Key) -> tuple[list[Pair], int]:
+def _find(text: str, key: Key) -> tuple[list[Pair], int]:
     """Return the pairs beside ``key``, itself among them, and which it is; none where it is not there."""
     siblings, index, start = [], 0, _skip(text, 0)
     for name in key:
@@ -167,8 +159,8 @@ def _place(text: str, key: Key) -> tuple[list[Pair], int]:
     return siblings, index
 
 
-def _existing(text: str, key: Key) -> tuple[list[Pair], int]:
-    siblings, index = _place(text, key)
+def _get(text: str, key: Key) -> tuple[list[Pair], int]:
+    siblings, index = _find(text, key)
     if not siblings:
         raise TextError("a key to be changed is not where it was")
     return siblings, index
@@ -179,16 +171,16 @@ def _skip(text: str, pos: int) -> int:
     return space.end() if space else pos
 
 
-def _end(text: str, pos: int) -> int:
+def _find_end(text: str, pos: int) -> int:
     return _DECODER.raw_decode(text, pos)[1]
 
 
-def _colon(text: str, pair: Pair) -> str:
+def _read_colon(text: str, pair: Pair) -> str:
     between = text[pair.start + len(pair.raw[0]) : pair.value]
     return ": " if "\n" in between else between
 
 
-def _gap(text: str, start: int, siblings: Sequence[Pair], colon: str, unit: str) -> str:
+def _read_gap(text: str, start: int, siblings: Sequence[Pair], colon: str, unit: str) -> str:
     """Return the white space that a new pair of the object at ``start`` begins with."""
     if not siblings:
         inner = text[start + 1 : _skip(text, start + 1)]
@@ -206,7 +198,7 @@ def _gap(text: str, start: int, siblings: Sequence[Pair], colon: str, unit: str)
     return " " if colon.endswith(" ") or between else ""
 
 
-def _unit(text: str, siblings: Sequence[Pair]) -> str:
+def _read_unit(text: str, siblings: Sequence[Pair]) -> str:
     """Return by how much a level is indented below the object of ``siblings``."""
     if siblings:
         outer = text[: _skip(text, siblings[-1].end)].rpartition("\n")[2]
@@ -217,10 +209,10 @@ def _unit(text: str, siblings: Sequence[Pair]) -> str:
     return first[1] if first else "    "
 
 
-def _nested(names: Key, literal: str, colon: str, newline: str, unit: str) -> str:
+def _nest(names: Key, literal: str, colon: str, newline: str, unit: str) -> str:
     """Return the pair for ``names[0]``, with an object for each further name around ``literal``."""
     name = json.dumps(names[0], ensure_ascii=False)
     if len(names) == 1:
         return f"{name}{colon}{literal}"
     deeper = newline + unit if newline else ""
-    return f"{name}{colon}{{{deeper}{_nested(names[1:], literal, colon, deeper, unit)}{newline}}}"
+    return f"{name}{colon}{{{deeper}{_nest(names[1:], literal, colon, deeper, unit)}{newline}}}"

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from installer.config_text import json, toml_scan
-from installer.config_text.model import Pair, Syntax
-from installer.config_text.tree import TextError
+from installer.config_text.tree import Pair, Syntax, TextError
 
 _COMMENT: Final = re.compile(r"#.*")
 _PLAIN: Final = frozenset({"true", "false", "null"})
@@ -56,7 +55,7 @@ _LOGIN: Final = re.compile(r"(?<![^\s\"'@])([^\s\"'@]++)@(?!sha\d+:)(?=[\w(\[])"
 _USER_OF: Final = re.compile(r"[\w.+%-]++:(?=[^/])")
 
 
-def masked(text: str, syntax: Syntax) -> str:
+def mask(text: str, syntax: Syntax) -> str:
     """Return ``text`` without its secrets, in as many lines.
 
     One that is not understood is shown without any value.
@@ -65,8 +64,8 @@ def masked(text: str, syntax: Syntax) -> str:
         # Of megabytes only what is shown otherwise is kept.
         found = {
             (start, end): shown
-            for start, end, secret in _spans(text, syntax)
-            if (shown := _shown(text[start:end], secret=secret)) is not None
+            for start, end, secret in _find_values(text, syntax)
+            if (shown := _show(text[start:end], secret=secret)) is not None
         }
     except (TextError, RecursionError):
         return re.sub(r"[^\n]+", MASK, text)
@@ -76,8 +75,8 @@ def masked(text: str, syntax: Syntax) -> str:
         done = end
     shown = "".join((*out, text[done:]))
     if syntax is Syntax.TOML:
-        shown = _COMMENT.sub(lambda comment: without_secrets(comment[0]), shown)
-    return without_known_secrets(shown)
+        shown = _COMMENT.sub(lambda comment: hide_secrets(comment[0]), shown)
+    return hide_known_secrets(shown)
 
 
 class _Scanner(Protocol):
@@ -85,7 +84,7 @@ class _Scanner(Protocol):
     def items(self, text: str, start: int) -> list[tuple[int, int]]: ...
 
 
-def _shown(literal: str, *, secret: bool) -> str | None:
+def _show(literal: str, *, secret: bool) -> str | None:
     """Return what is shown in the place of a value; None where that is itself."""
     quoted = re.match(r"\"\"\"|'''|[\"']|", literal)
     quote = quoted[0] if quoted else ""
@@ -95,46 +94,47 @@ def _shown(literal: str, *, secret: bool) -> str | None:
     if not quote:
         return None
     inside = literal[len(quote) : -len(quote)]
-    shown = without_secrets(inside)
+    shown = hide_secrets(inside)
     return None if shown == inside else quote + shown + quote
 
 
-def _said(literal: str) -> str:
+def _read_string(literal: str) -> str:
     """Return what a string says, whatever its spelling."""
-    return plain(literal.strip("\"'"))
+    return unescape(literal.strip("\"'"))
 
 
-def _spans(text: str, syntax: Syntax) -> Iterator[_Span]:
+def _find_values(text: str, syntax: Syntax) -> Iterator[_Span]:
     """Yield the values of a text, and the names in which a secret may stand."""
     if syntax is Syntax.TOML:
         for table in toml_scan.tables(text, ()):
             secret = any(map(is_secret, table.name))
-            yield from _of_pairs(text, toml_scan, table.pairs(text), secret=secret)
+            yield from _walk_pairs(text, toml_scan, table.pairs(text), secret=secret)
     elif root := re.search(r"[\[{]", text):
         json.value(text[root.start() :])
-        yield from _of_value(text, json, root.start(), len(text), secret=False)
+        yield from _walk_value(text, json, root.start(), len(text), secret=False)
 
 
-def _of_pairs(text: str, scanner: _Scanner, pairs: Sequence[Pair], *, secret: bool) -> Iterator[_Span]:
+def _walk_pairs(text: str, scanner: _Scanner, pairs: Sequence[Pair], *, secret: bool) -> Iterator[_Span]:
     named = any(
-        pair.name[-1].lower() in _NAME and announces(_said(text[pair.value : pair.end])) for pair in pairs
+        pair.name[-1].lower() in _NAME and announces(_read_string(text[pair.value : pair.end]))
+        for pair in pairs
     )
     for pair in pairs:
         yield pair.start, pair.start + len(pair.raw[0]), False
         hidden = any(map(is_secret, pair.name)) or (named and pair.name[-1].lower() == _VALUE)
-        yield from _of_value(text, scanner, pair.value, pair.end, secret=secret or hidden)
+        yield from _walk_value(text, scanner, pair.value, pair.end, secret=secret or hidden)
 
 
-def _of_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: bool) -> Iterator[_Span]:
+def _walk_value(text: str, scanner: _Scanner, start: int, end: int, *, secret: bool) -> Iterator[_Span]:
     """Yield what stands in a value; it is secret, or what secret names in it hold."""
     if text[start] == "{":
-        yield from _of_pairs(text, scanner, scanner.pairs(text, start), secret=secret)
+        yield from _walk_pairs(text, scanner, scanner.pairs(text, start), secret=secret)
     elif text[start] == "[":
         before = ""
         for begin, stop in scanner.items(text, start):
-            said = _said(text[begin:stop])
+            said = _read_string(text[begin:stop])
             hidden = secret or announces(before) or is_login(before, said)
-            yield from _of_value(text, scanner, begin, stop, secret=hidden)
+            yield from _walk_value(text, scanner, begin, stop, secret=hidden)
             before = said
     else:
         yield start, end, secret
@@ -158,25 +158,25 @@ def is_login(flag: str, value: str) -> bool:
     return flag[:2] in {"-u", "--"} and _USER.match(f"{flag} {value}") is not None
 
 
-def plain(text: str) -> str:
+def unescape(text: str) -> str:
     """Return a string's text without the escapes that it could do without."""
-    return _ESCAPE.sub(_meant, text) if "\\" in text else text
+    return _ESCAPE.sub(_decode_escape, text) if "\\" in text else text
 
 
-def without_secrets(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """Return what stands in a string or a comment, as it is written if there is no secret in it."""
-    meant = plain(text)
-    shown = "\n".join(map(_without_secrets, _PEM.sub(_pem, meant).split("\n")))
+    meant = unescape(text)
+    shown = "\n".join(map(_hide_in_line, _PEM.sub(_mask_pem, meant).split("\n")))
     return text if shown == meant else shown
 
 
-def without_known_secrets(text: str) -> str:
+def hide_known_secrets(text: str) -> str:
     """Return any text without what is a secret wherever it stands."""
-    shown = _ISSUED.sub(MASK, _WHOLE_PEM.sub(_pem, text))
+    shown = _ISSUED.sub(MASK, _WHOLE_PEM.sub(_mask_pem, text))
     return _BARE_ADDRESS.sub(rf"\1{MASK}@", _ADDRESS.sub(rf"\1{MASK}\2", shown))
 
 
-def _meant(match: re.Match[str]) -> str:
+def _decode_escape(match: re.Match[str]) -> str:
     if match[3]:
         return "/"
     letter = chr(int(match[1] or match[2], 16))
@@ -185,11 +185,11 @@ def _meant(match: re.Match[str]) -> str:
     return letter if letter.isprintable() else " " if letter == "\t" else match[0]
 
 
-def _pem(match: re.Match[str]) -> str:
+def _mask_pem(match: re.Match[str]) -> str:
     return match[1] + re.sub(r"[^\n]+", MASK, match[2]) + match[3]
 
 
-def _without_secrets(line: str) -> str:
+def _hide_in_line(line: str) -> str:
     """Return a line without what follows a secret's name, all to its end, and without logins."""
     # A name begins behind a line break, too; "\n" is two letters here.
     seen = _BREAK.sub(lambda match: " " * len(match[0]), line) if "\\" in line else line
@@ -197,20 +197,20 @@ def _without_secrets(line: str) -> str:
         match.end() for pattern in (_SCHEME, _USER) for match in itertools.islice(pattern.finditer(seen), 1)
     ]
     for pattern in (_NAMED, _FLAG):
-        found = (match.end() for match in pattern.finditer(seen) if _names(match))
+        found = (match.end() for match in pattern.finditer(seen) if _names_secret(match))
         ends += [end for end in itertools.islice(found, 1) if seen[end : end + PLAIN_LENGTH] not in _PLAIN]
     shown = line[: min(ends)] + MASK if ends else line
     if "@" in shown:
-        shown = _LOGIN.sub(_login, _ADDRESS.sub(rf"\1{MASK}\2", shown))
+        shown = _LOGIN.sub(_mask_login, _ADDRESS.sub(rf"\1{MASK}\2", shown))
     return _ISSUED.sub(MASK, shown)
 
 
-def _login(match: re.Match[str]) -> str:
+def _mask_login(match: re.Match[str]) -> str:
     user = _USER_OF.search(match[1])
     return f"{match[1][: user.start()]}{MASK}@" if user else match[0]
 
 
-def _names(match: re.Match[str]) -> bool:
+def _names_secret(match: re.Match[str]) -> bool:
     """Tell whether a name is that of a secret; the end of a path is none."""
     if not is_secret(match["name"]):
         return False

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from installer.config_text.model import Key, Pair
-from installer.config_text.tree import TextError
+from installer.config_text.tree import Key, Pair, TextError
 
 # Quantifiers are possessive (``*+``): nothing is kept to come back to, so megabytes take no memory. What they
 # repeat is atomic: Debian 12's Python 3.11.2 goes on where one failed half way (python/cpython#106052).
@@ -51,7 +50,7 @@ class Table(NamedTuple):
         begin, stop = (self.start + 1, self.end - 1) if self.inline else (self.end, self.stop)
         return [
             Pair(name, raw, begin + start, begin + value, begin + end)
-            for name, raw, start, value, end in _pairs(text[begin:stop])
+            for name, raw, start, value, end in _read_pairs(text[begin:stop])
             if first in {None, name[0]}
         ]
 
@@ -69,14 +68,14 @@ def tables(text: str, key: Key) -> tuple[Table, ...]:
         table
         for section in _sections(text)
         for table in (
-            _with_inline(text, section, key) if section.name == key[: len(section.name)] else (section,)
+            _open_inline(text, section, key) if section.name == key[: len(section.name)] else (section,)
         )
     )
 
 
 def pairs(text: str, start: int) -> list[Pair]:
     """Return the pairs of the inline table that starts at ``start``."""
-    return Table((), (), start, _end(text, start), 0, inline=True).pairs(text)
+    return Table((), (), start, _find_end(text, start), 0, inline=True).pairs(text)
 
 
 def items(text: str, start: int) -> list[tuple[int, int]]:
@@ -84,8 +83,8 @@ def items(text: str, start: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     pos = _skip(_VOID, text, start + 1)
     while not text.startswith("]", pos):
-        found.append((pos, end := _end(text, pos)))
-        pos = _behind_comma(text, end)
+        found.append((pos, end := _find_end(text, pos)))
+        pos = _skip_comma(text, end)
     return found
 
 
@@ -100,46 +99,46 @@ def comma_after(text: str, pos: int) -> int | None:
     return pos if text.startswith(",", pos) else None
 
 
-def _with_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
+def _open_inline(text: str, table: Table, key: Key) -> Iterator[Table]:
     yield table
     depth = len(table.name)
     for pair in table.pairs(text, key[depth]) if depth < len(key) else ():
         name = table.name + pair.name
         if text[pair.value] == "{" and name == key[: len(name)]:
-            yield from _with_inline(text, Table(name, (), pair.value, pair.end, pair.end, inline=True), key)
+            yield from _open_inline(text, Table(name, (), pair.value, pair.end, pair.end, inline=True), key)
 
 
 @lru_cache(maxsize=1)
 def _sections(text: str) -> tuple[Table, ...]:
     """Return the root and what stands below each header; they are asked for again and again."""
-    found = [Table((), (), 0, 0, _next_header(text, 0))]
+    found = [Table((), (), 0, 0, _find_header(text, 0))]
     while (start := found[-1].stop) < len(text):
         brackets = 2 if text.startswith("[[", start) else 1
         name, raw, end = _read_name(text, start + brackets, "]" * brackets)
-        found.append(Table(name, raw, start, end, _next_header(text, end)))
+        found.append(Table(name, raw, start, end, _find_header(text, end)))
     return tuple(found)
 
 
-def _next_header(text: str, pos: int) -> int:
+def _find_header(text: str, pos: int) -> int:
     """Return where the next header begins behind the end of a header, or the text ends."""
     while bracket := _TO_BRACKET.match(text, pos):
         start = bracket.end() - 1
         if not text[text.rfind("\n", 0, start) + 1 : start].strip():
             return start
-        pos = _end(text, start)
+        pos = _find_end(text, start)
     return len(text)
 
 
 @lru_cache(maxsize=8)
-def _pairs(text: str) -> tuple[Pair, ...]:
+def _read_pairs(text: str) -> tuple[Pair, ...]:
     """Return the pairs of a text without headers, or of what stands between two braces."""
     found: list[Pair] = []
     pos = _skip(_VOID, text, 0)
     while pos < len(text):
         name, raw, value = _read_name(text, pos, "=")
         value = _skip(_SPACE, text, value)
-        found.append(Pair(name, raw, pos, value, end := _end(text, value)))
-        pos = _behind_comma(text, end)
+        found.append(Pair(name, raw, pos, value, end := _find_end(text, value)))
+        pos = _skip_comma(text, end)
     return tuple(found)
 
 
@@ -147,7 +146,7 @@ def _read_name(text: str, pos: int, closing: str) -> tuple[Key, Key, int]:
     """Return a name, its parts as they are written, and where what closes it ends."""
     found = _NAME.match(text, pos)
     if found is None or not text.startswith(closing, found.end()):
-        raise _unclear(text, pos)
+        raise _make_error(text, pos)
     raw = tuple(_PART.findall(found[1]))
     name = tuple(map(_unquote, raw))
     return (raw if name == raw else name), raw, found.end() + len(closing)
@@ -159,24 +158,24 @@ def _unquote(part: str) -> str:
     return part[1:-1] if "\\" not in part else str(tomllib.loads(f"x = {part}")["x"])
 
 
-def _end(text: str, pos: int) -> int:
+def _find_end(text: str, pos: int) -> int:
     """Return where a value ends; what is in it is not looked at."""
     if text[pos : pos + 1] not in {"[", "{"}:
         word = _STRING.match(text, pos) or _SCALAR.match(text, pos)
         if word is None:
-            raise _unclear(text, pos)
+            raise _make_error(text, pos)
         return pos + len(word[0].rstrip(" \t"))
     pos, depth = pos + 1, 1
     while depth:
         bracket = _WITHIN.match(text, pos)
         if bracket is None:
-            raise _unclear(text, pos)
+            raise _make_error(text, pos)
         pos = bracket.end()
         depth += 1 if text[pos - 1] in "[{" else -1
     return pos
 
 
-def _behind_comma(text: str, pos: int) -> int:
+def _skip_comma(text: str, pos: int) -> int:
     comma = comma_after(text, pos)
     return _skip(_VOID, text, pos if comma is None else comma + 1)
 
@@ -186,7 +185,7 @@ def _skip(pattern: re.Pattern[str], text: str, pos: int) -> int:
     return pos if match is None else match.end()
 
 
-def _unclear(text: str, pos: int) -> TextError:
+def _make_error(text: str, pos: int) -> TextError:
     line = text.count("\n", 0, pos) + 1
     column = pos - text.rfind("\n", 0, pos)
     return TextError(f"line {line}, column {column} is not understood")

@@ -1,10 +1,70 @@
-"""Parsed configs, compared so that nothing counts as equal that is written for a different value."""
+"""The words an edit is made of; and parsed configs, compared so that nothing counts as equal that differs."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from enum import Enum, StrEnum
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from installer.config_text.model import Key, Value
+from msgspec import Struct
+
+Key: TypeAlias = tuple[str, ...]
+Value: TypeAlias = "None | bool | int | float | str | Sequence[Value] | Mapping[str, Value]"
+Tree: TypeAlias = Mapping[str, Value]
+
+
+class Absent(Enum):
+    """The type of ``ABSENT``: there is no such key."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+
+
+class Syntax(StrEnum):
+    """The syntaxes that engines read."""
+
+    JSON = "json"
+    TOML = "toml"
+
+
+class Pair(NamedTuple):
+    """A name and its value; ``raw`` is the name's parts as written, and the value ends with the pair."""
+
+    name: Key
+    raw: Key
+    start: int
+    value: int
+    end: int
+
+
+class Want(Struct, frozen=True):
+    """What one key should hold.
+
+    ``ABSENT`` means the key must not be there. With ``member`` the key is an
+    array that should contain ``value`` beside whatever else it holds.
+    """
+
+    key: Key
+    value: "Value | Absent"
+    member: bool = False
+
+
+class Edit(Struct, frozen=True, forbid_unknown_fields=True):
+    """What was done to one key.
+
+    ``before`` and ``after`` are literals in the text's own syntax, ``None`` where
+    there was or is no such key. A container that had to be created is an edit of
+    its own whose ``after`` is ``{}``; the whole of an empty text is the key ``()``,
+    and its ``before`` the text. With ``member`` the key is an array: ``before`` is
+    the array, ``after`` the one element that was added.
+    """
+
+    key: Key
+    before: str | None
+    after: str | None
+    member: bool = False
+
 
 # A name that occurs a second time in one object is kept as (name, 2), so that no pair is lost.
 Branch: TypeAlias = dict[Any, Any]
@@ -28,6 +88,17 @@ class Number(float):
 
     def __repr__(self) -> str:
         return self.text
+
+
+def cut_pair(text: str, siblings: Sequence[Pair], index: int) -> str:
+    """Return ``text`` without one of the pairs between two braces, its comma and the space before it."""
+    if index:
+        start, end = siblings[index - 1].end, siblings[index].end
+    elif len(siblings) > 1:
+        start, end = siblings[0].start, siblings[1].start
+    else:
+        start, end = text.rindex("{", 0, siblings[0].start) + 1, siblings[0].end
+    return text[:start] + text[end:]
 
 
 def same(one: object, other: object) -> bool:
@@ -54,35 +125,35 @@ def same(one: object, other: object) -> bool:
             return type(one) is type(other) and repr(one) == repr(other)
 
 
-def plain(value: Any) -> Any:
+def drop_doubles(value: Any) -> Any:
     """Return ``value`` with each name once, the last one, as Go's parsers read it."""
     match value:
         case dict():
             names = {name[0] if isinstance(name, tuple) else name: child for name, child in value.items()}
-            return {name: plain(child) for name, child in names.items()}
+            return {name: drop_doubles(child) for name, child in names.items()}
         case list():
-            return [plain(child) for child in value]
+            return [drop_doubles(child) for child in value]
         case _:
             return value
 
 
-def doubled(branch: Branch, name: str) -> bool:
+def is_doubled(branch: Branch, name: str) -> bool:
     """Return whether ``name`` occurs more than once in this object."""
     return (name, 2) in branch
 
 
-def pruned(tree: Branch, keys: Sequence[Key]) -> Branch:
+def prune(tree: Branch, keys: Sequence[Key]) -> Branch:
     """Return ``tree`` without the empty containers on the way to ``keys``."""
     on_the_way = {key[:depth] for key in keys for depth in range(1, len(key))}
     for key in sorted(on_the_way, key=len, reverse=True):
         parent = branch_at(tree, key[:-1])
         if parent is not None and parent.get(key[-1]) == {}:
-            tree, parent = opened(tree, key[:-1])
+            tree, parent = open_way(tree, key[:-1])
             del parent[key[-1]]
     return tree
 
 
-def opened(tree: Branch, key: Key) -> tuple[Branch, Branch]:
+def open_way(tree: Branch, key: Key) -> tuple[Branch, Branch]:
     """Return a tree with containers of its own on the way to ``key``, made where missing, and the last one.
 
     All else is shared with ``tree``, which stays as it is.
@@ -101,7 +172,7 @@ def branch_at(tree: Branch, key: Key) -> Branch | None:
     branch = tree
     for name in key:
         child = branch.get(name)
-        if not isinstance(child, dict) or doubled(branch, name):
+        if not isinstance(child, dict) or is_doubled(branch, name):
             return None
         branch = child
     return branch

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Self
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,15 +16,14 @@ from installer.config_text import (
     Value,
     Want,
     apply,
-    holds,
+    list_missing,
     parse,
     undo,
-    unheld,
 )
 from installer.engines import ENGINES
-from installer.engines.containerd.tables import OLD_TABLE
+from installer.engines.containerd.effective import OLD_TABLE
 from installer.errors import InstallerError
-from installer.model.engine_spec import FileWants, is_ours, leaves
+from installer.model.engine_spec import FileWants, is_ours, leaves, value_at
 from installer.model.facts import Facts
 from installer.model.files import File, Meta
 from installer.model.record import ConfigRow, Saved
@@ -40,19 +39,14 @@ STARTS: Final = frozenset({"binaryname", "runtimepath", "runtimetype", "path"})
 
 
 class Undone(Struct, frozen=True):
-    """A text without our keys.
-
-    ``overruled`` are the edits of ours that somebody else has overruled, and ``emptied`` the settings of
-    others in a runtime of ours, which went with it. ``taken`` are the runtimes that somebody has made to
-    start something else, with what that is: they stay as they are. ``relied_on`` are the edits of ours
-    without which an engine would read otherwise what others have added.
-    """
+    """A text without our keys, and what became of them."""
 
     text: str = ""
-    overruled: tuple[Edit, ...] = ()
-    emptied: tuple[Key, ...] = ()
+    overruled: tuple[Edit, ...] = ()  # edits of ours whose keys were changed since: they stay
+    emptied: tuple[Key, ...] = ()  # settings of others in a runtime of ours, which went with it
+    # The runtimes that were made to start something else, with what that is: they stay as they are.
     taken: Mapping[str, str] = field(default_factory=dict)
-    relied_on: tuple[Edit, ...] = ()
+    relied_on: tuple[Edit, ...] = ()  # without which an engine would read otherwise what others have added
 
 
 class ConfigChange(Struct, frozen=True):
@@ -104,10 +98,10 @@ def tree_of(file: File | None, path: PurePosixPath) -> Tree:
 
 def without_us(path: PurePosixPath, facts: Facts) -> File | None:
     """Return the file at ``path`` without us: the saved one, or the present one less our keys."""
-    return take_back(path, facts)[0]
+    return undo_config(path, facts)[0]
 
 
-def take_back(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
+def undo_config(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tuple[File | None, Undone]:
     """Return the file at ``path`` without us, and what became of its text where that was edited.
 
     If it is to be ``demoted``, only what makes a runtime of ours the default goes. Mode, owner and labels are
@@ -126,16 +120,12 @@ def take_back(path: PurePosixPath, facts: Facts, *, demoted: bool = False) -> tu
         return original and replace(original, meta=now.meta), Undone()
     if row.syntax is None or (is_hook(row) and not ours):
         return now, Undone()  # a file that was ours as a whole is now somebody else's
-    going = relocated(row, now)
+    going = relocate_edits(row, now)
     if demoted:
         going = tuple(edit for edit in going if group_of(edit.key, row.engine) == DEFAULT)
-    found = _edited(now, path, row.syntax, facts).remove(going)
+    found = _EditedText.of(now, path, row.syntax, facts).remove(going)
     empty = row.original is None and not found.text.strip()
     return None if empty else File(found.text.encode(), now.meta), found
-
-
-def _edited(now: File, path: PurePosixPath, syntax: Syntax, facts: Facts) -> "_Edited":
-    return _Edited(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
 
 def is_hook(row: ConfigRow) -> bool:
@@ -146,7 +136,9 @@ def is_hook(row: ConfigRow) -> bool:
 def _names_our_hook(row: ConfigRow, now: File) -> bool:
     """Tell whether an OCI hook starts our program still: it goes whole, for CRI-O dies of a part of one."""
     program, text = [edit for edit in row.edits if edit.key == ("hook", "path")], text_of(now, row.path)
-    return bool(row.syntax) and is_hook(row) and not unheld(text, program, Syntax.JSON, name=str(row.path))
+    return (
+        bool(row.syntax) and is_hook(row) and not list_missing(text, program, Syntax.JSON, name=str(row.path))
+    )
 
 
 def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:
@@ -162,7 +154,7 @@ def notes_of(path: PurePosixPath, was: Undone) -> Iterator[str]:
         yield f"left the runtime {name} in {path} as it is: somebody has made it start {program}"
 
 
-def relocated(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
+def relocate_edits(row: ConfigRow, now: File | None) -> tuple[Edit, ...]:
     """Return the edits of a row with their keys where the engine's own tools have moved them since."""
     if row.syntax is None:  # written whole: perhaps of no engine
         return row.edits
@@ -180,8 +172,8 @@ def holds_ours(row: ConfigRow, now: File) -> bool:
     if now.digest in row.ours or row.syntax is None:
         return now.digest in row.ours
     try:
-        edits = [edit for edit in relocated(row, now) if _is_about_us(edit, row.engine)]
-        return len(unheld(text_of(now, row.path), edits, row.syntax, name=str(row.path))) < len(edits)
+        edits = [edit for edit in relocate_edits(row, now) if _is_about_us(edit, row.engine)]
+        return len(list_missing(text_of(now, row.path), edits, row.syntax, name=str(row.path))) < len(edits)
     except InstallerError:  # it is told where that file is read
         return False
 
@@ -192,7 +184,7 @@ def _is_about_us(edit: Edit, name: str) -> bool:
     return named or (edit.after is not None and group_of(edit.key, name) == DEFAULT)
 
 
-def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
+def change_config(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """Return what brings one config to what is wanted, touching nothing else in it.
 
     Raises:
@@ -200,13 +192,12 @@ def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     """
     path, syntax = wanted.path, wanted.syntax
     now, row = facts.contents[path], facts.held.config(path)
-    original, without = take_back(path, facts)
+    original, without = undo_config(path, facts)
     clean, total = apply(text_of(original, path), wanted.wants, syntax, name=str(path))
     stale = tuple(edit for edit in _find_stale(row, now, total, wanted) if edit not in without.relied_on)
     # A table of ours that others have put something into is needed without us: nothing in it is ours to take.
     taken_back = any(edit.after != EMPTY for edit in stale)
-    text = text_of(now, path)
-    if not taken_back and now is not None and holds(text, wanted.wants, syntax, name=str(path)):
+    if not (taken_back or now is None or apply(text_of(now, path), wanted.wants, syntax, name=str(path))[1]):
         if row is None and wanted.wants and not _is_copy(name, facts):
             # It says so without us, and is to say so when we are gone.
             return ConfigChange(None, _row_as_found(name, path, now, facts), original)
@@ -216,7 +207,7 @@ def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
     if row is None or now is None or now.digest in row.ours:
         target = clean
     else:
-        base = _edited(now, path, syntax, facts).remove(stale).text
+        base = _EditedText.of(now, path, syntax, facts).remove(stale).text
         target, _ = apply(base, wanted.wants, syntax, name=str(path))
     meta = now.meta if now else original.meta if original else Meta()
     after = File(target.encode(), meta)
@@ -226,7 +217,7 @@ def config_change(name: str, wanted: FileWants, facts: Facts) -> ConfigChange:
         ConfigRow(name, path, syntax, saved, (after.digest,), total, facts.targets.get(path)),
         original,
         taken_back=taken_back,
-        adds=row is not None and _wishes(relocated(row, now)) <= _wishes(total),
+        adds=row is not None and _wishes(relocate_edits(row, now)) <= _wishes(total),
     )
 
 
@@ -234,7 +225,7 @@ def _wishes(edits: Iterable[Edit]) -> set[tuple[Key, str | None]]:
     return {(edit.key, edit.after) for edit in edits if edit.after != EMPTY and not is_head(edit.key)}
 
 
-def untouched(
+def record_foreign(
     name: str, path: PurePosixPath, facts: Facts, toolkits: Collection[PurePosixPath]
 ) -> ConfigChange | None:
     """Return the row of a file that names our programs without us: another installer's, read beside ours."""
@@ -263,7 +254,7 @@ def _row_as_found(name: str, path: PurePosixPath, now: File, facts: Facts) -> Co
     return ConfigRow(name, path, syntax, Saved.of(now), (now.digest,), (), facts.targets.get(path))
 
 
-def withdrawn(row: ConfigRow, facts: Facts) -> ConfigChange:
+def withdraw(row: ConfigRow, facts: Facts) -> ConfigChange:
     """Return what takes our keys out of a file that has no part any more in what is wanted.
 
     Raises:
@@ -284,7 +275,7 @@ def _find_stale(
     Where the ledger was lost, nobody knows what an earlier run made of a runtime that is wanted still.
     """
     kept = {_asked(edit) for edit in total}
-    found = tuple(edit for edit in relocated(row, now) if _asked(edit) not in kept) if row else ()
+    found = tuple(edit for edit in relocate_edits(row, now) if _asked(edit) not in kept) if row else ()
     if row is None or row.ours:
         return found
     names = {runtime_of(want.key) for want in wanted.wants} - {""}
@@ -308,25 +299,22 @@ def runtime_of(key: Key) -> str:
     return key[place] if place < len(key) else ""
 
 
-def value_at(value: Value, key: Key) -> Value:
-    """Return what a tree holds at a key, None where there is nothing."""
-    for part in key:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def is_head(key: Key) -> bool:
     """Tell whether a key is no wish of anybody's: it says how the rest of a text is read."""
     return key == VERSION or runtime_of(key) == BUILT_IN
 
 
-class _Edited(Struct, frozen=True):
+class _EditedText(Struct, frozen=True):
     """A text with edits of ours, and what stood there before the first of them."""
 
     text: str
     original: str
     syntax: Syntax
     name: str
+
+    @classmethod
+    def of(cls, now: File, path: PurePosixPath, syntax: Syntax, facts: Facts) -> Self:
+        return cls(text_of(now, path), text_of(facts.originals.get(path), path), syntax, str(path))
 
     def remove(self, edits: Sequence[Edit]) -> Undone:
         """Return the text without ``edits``, but for those that have to stay.
@@ -411,7 +399,7 @@ def _list_created(edits: Sequence[Edit]) -> list[Key]:
 
 
 def _list_starts(runtime: Value) -> Iterator[tuple[Key, Value]]:
-    """Yield what makes a runtime start something."""
+    """Yield the settings of a runtime that make it start something."""
     for key, value in leaves(runtime) if isinstance(runtime, Mapping) else ():
         if value and key[-1].lower().replace("_", "") in STARTS:
             yield key, value

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.engines import ENGINES
 from installer.engines.command_line import path_of
 from installer.engines.config_edits import tree_of
-from installer.engines.containerd.tables import own_import, patterns
+from installer.engines.containerd.effective import list_imports, own_import
 from installer.errors import InstallerError
 from installer.host.devices import is_read_only
 from installer.host.files import Host
@@ -100,7 +100,7 @@ def with_drop_in(host: Host, spec: EngineSpec, engine: EngineState) -> EngineSta
     asked = engine.drop_in is not None or spec.drop_ins.kind is not DropInKind.IMPORTED
     if asked or host.kind(engine.config) is not Kind.FILE or not is_read_only(host, engine.config):
         return engine
-    for pattern in patterns(engine.config, tree_of(read_config(host, engine.config), engine.config)):
+    for pattern in list_imports(engine.config, tree_of(read_config(host, engine.config), engine.config)):
         if pattern.name == ALL and not is_read_only(host, pattern.parent):
             return replace(engine, drop_in=pattern.with_name(DROP_IN))
     return engine
@@ -140,7 +140,7 @@ def _imports(host: Host, config: PurePosixPath) -> Iterator[PurePosixPath]:
             if path == config:
                 raise
             continue  # somebody else's: containerd itself says what is wrong with it
-        for pattern in patterns(path, tree):
+        for pattern in list_imports(path, tree):
             fresh = [other for other in _matching(host, pattern) if other not in seen]
             seen.update(fresh)
             waiting += fresh

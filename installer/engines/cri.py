@@ -12,9 +12,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.engines.containerd.effective import binary_of, said_of
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
-from installer.engines.crio.effective import effect as crio_effect
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, binary_of, drop_unasked
+from installer.engines.crio.config import read_effective as crio_effect
 from installer.errors import InstallerError
 from installer.host import grpc
 from installer.host.sockets import AnswerError, ask_http, connectable
@@ -223,7 +222,7 @@ def _failure(plugins: dict[str, str]) -> str | None:
 
 def _containerd_effect(config: dict[str, Any]) -> EffectiveConfig:
     runtimes = config["containerd"]["runtimes"].items()
-    handlers = {name: Runtime(binary_of(runtime), said_of(runtime)) for name, runtime in runtimes}
+    handlers = {name: Runtime(binary_of(runtime), drop_unasked(runtime)) for name, runtime in runtimes}
     state = config.get("stateDir")  # that of CRI, below the engine's own (engine-facts.md#containerd-places)
     places = {
         "root": config.get("containerdRootDir"),

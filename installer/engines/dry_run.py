@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value, parse
 from installer.engines import ENGINES
 from installer.engines.command_line import PATH, Started, started, without
-from installer.engines.config_edits import RUNTIMES, runtime_of, text_of, value_at
+from installer.engines.config_edits import RUNTIMES, runtime_of, text_of
 from installer.engines.config_files import contents_of, with_configs, with_readable_configs
 from installer.engines.containerd.effective import CDI
 from installer.engines.observe import with_start
@@ -20,7 +20,7 @@ from installer.errors import ConflictError, InstallerError
 from installer.host.files import Host
 from installer.host.programs import ENVIRONMENT, Held, Ran, can_be_started, held_directory, held_texts, run_in
 from installer.model.effective import EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry
+from installer.model.engine_spec import Check, Extras, Monitor, Question, ReloadMethod, RuntimeEntry, value_at
 from installer.model.facts import EngineState, Facts, ToolkitFacts
 from installer.model.files import File, Kind
 from installer.model.record import EngineRow, Record

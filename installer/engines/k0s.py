@@ -10,8 +10,14 @@ from msgspec.structs import replace
 from installer.config_text import Syntax, Tree, Want, apply, parse
 from installer.engines.containerd import config as containerd
 from installer.engines.containerd import effective as containerd_effect
-from installer.engines.containerd.effective import BUILT_IN, RUNC_TYPE
-from installer.engines.containerd.tables import DEFAULT, V2_PLUGIN, merged, patterns
+from installer.engines.containerd.effective import (
+    BUILT_IN,
+    DEFAULT,
+    RUNC_TYPE,
+    V2_PLUGIN,
+    list_imports,
+    merge,
+)
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (
@@ -60,7 +66,7 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
             remedy="restart k0s, then run again",
         )
     if _merges(files.config, files.trees):
-        root = merged(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
+        root = merge(DEFAULTS, {"imports": [str(DIRECTORY / NAMES)]})
         # k0s merges as containerd 2 does.
         files = replace(files, trees={**files.trees, files.config: root}, version=(2,))
     found = containerd.draft(files, entries, extras)
@@ -75,12 +81,8 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
-    """
-    return containerd_effect.estimate(replace(files, trees=_as_read(files.config, files.trees)))
+    """Return what the texts alone tell."""
+    return containerd_effect.estimate(replace(files, trees=_merge_drop_ins(files.config, files.trees)))
 
 
 def make_check(question: Question) -> Check:
@@ -88,7 +90,7 @@ def make_check(question: Question) -> Check:
     config, texts = question.config, question.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     if _merges(config, trees):
-        read = _as_read(config, trees)
+        read = _merge_drop_ins(config, trees)
         wants = [Want(key, value) for key, value in leaves(read[config])]
         root, _ = apply("", wants, Syntax.TOML, name=str(config))
         texts = {config: root, **{path: texts[path] for path in read if path != config}}
@@ -109,16 +111,18 @@ def refuses(drop_in: Tree) -> str:
 
 def _merges(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> bool:
     """Tell whether k0s itself merges what drop-ins say of CRI."""
-    return any(path.name == MERGED.name for path in patterns(config, trees.get(config, {})))
+    return any(path.name == MERGED.name for path in list_imports(config, trees.get(config, {})))
 
 
-def _as_read(config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]) -> Mapping[PurePosixPath, Tree]:
+def _merge_drop_ins(
+    config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
+) -> Mapping[PurePosixPath, Tree]:
     """Return the texts as containerd gets to read them; all that is merged stands in the root file here."""
     if not _merges(config, trees):
         return trees
     rest = {path: tree for path, tree in trees.items() if path != config}
     cri = [path for path in sorted(rest) if V2_PLUGIN in table(rest[path], ("plugins",), path)]
-    root = reduce(merged, (rest.pop(path) for path in cri), DEFAULTS)
+    root = reduce(merge, (rest.pop(path) for path in cri), DEFAULTS)
     return {config: {**root, "imports": [str(path) for path in rest]}, **rest}
 
 

@@ -59,45 +59,41 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
             f"configure MicroK8s in {files.config} (it is not there, and MicroK8s does not start without)",
             remedy="put it back: the snap has one in /snap/microk8s/current/default-args",
         )
-    template, values = files.trees.get(files.config, {}), _values(files)
-    for decision in containerd.draft(_as_read(files), entries, extras):
+    template, values = files.trees.get(files.config, {}), _read_values(files)
+    for decision in containerd.draft(_render(files), entries, extras):
         worded = (
-            _in_template(file, template, values) if file.path == files.config else file
+            _put_in_template(file, template, values) if file.path == files.config else file
             for file in decision.files
         )
         yield replace(decision, files=tuple(worded))
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
-    """
-    return containerd_effect.estimate(_as_read(files))
+    """Return what the texts alone tell."""
+    return containerd_effect.estimate(_render(files))
 
 
 def make_check(question: Question) -> Check:
     """Return how containerd is asked: with what its template would become."""
     path, texts = question.config, question.texts
     template = texts.get(path, "")
-    values = _known(parse(template, Syntax.TOML, name=str(path)), question.rendered)
-    return containerd_effect.make_check(replace(question, texts={**texts, path: _filled(template, values)}))
+    values = _guess_values(parse(template, Syntax.TOML, name=str(path)), question.rendered)
+    return containerd_effect.make_check(replace(question, texts={**texts, path: _fill(template, values)}))
 
 
-def _as_read(files: ConfigFiles) -> ConfigFiles:
+def _render(files: ConfigFiles) -> ConfigFiles:
     """Return the files with the template as it will be rendered."""
-    values = _values(files)
-    tree = {name: _all_filled(value, values) for name, value in files.trees.get(files.config, {}).items()}
+    values = _read_values(files)
+    tree = {name: _fill_all(value, values) for name, value in files.trees.get(files.config, {}).items()}
     return replace(files, trees={**files.trees, files.config: tree})
 
 
-def _values(files: ConfigFiles) -> Mapping[str, str]:
+def _read_values(files: ConfigFiles) -> Mapping[str, str]:
     text = files.rendered.content.decode(errors="replace") if files.rendered else ""
-    return _known(files.trees.get(files.config, {}), text)
+    return _guess_values(files.trees.get(files.config, {}), text)
 
 
-def _known(template: Tree, rendered: str) -> Mapping[str, str]:
+def _guess_values(template: Tree, rendered: str) -> Mapping[str, str]:
     """Return what stands for each variable, as the text tells that was rendered last."""
     values, made = dict(USUAL), {}
     with suppress(InstallerError):  # it is nobody's to correct, and made anew
@@ -111,19 +107,19 @@ def _known(template: Tree, rendered: str) -> Mapping[str, str]:
     return values | ALWAYS
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _fill(text: str, values: Mapping[str, str]) -> str:
     return VARIABLE.sub(lambda found: values[found[1]], text)
 
 
-def _all_filled(value: Value, values: Mapping[str, str]) -> Value:
+def _fill_all(value: Value, values: Mapping[str, str]) -> Value:
     if isinstance(value, Mapping):
-        return {name: _all_filled(each, values) for name, each in value.items()}
+        return {name: _fill_all(each, values) for name, each in value.items()}
     if isinstance(value, list):
-        return [_all_filled(each, values) for each in value]
-    return _filled(value, values) if isinstance(value, str) else value
+        return [_fill_all(each, values) for each in value]
+    return _fill(value, values) if isinstance(value, str) else value
 
 
-def _in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
+def _put_in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> FileWants:
     """Return what is wanted of the template, in its own words.
 
     What it says by a variable stays so; and a new runtime gets the type of runc, which depends on the boot
@@ -134,7 +130,7 @@ def _in_template(file: FileWants, template: Tree, values: Mapping[str, str]) -> 
 
     def worded(want: Want) -> Want:
         now = said.get(want.key)
-        if isinstance(now, str) and _filled(now, values) == want.value:
+        if isinstance(now, str) and _fill(now, values) == want.value:
             return replace(want, value=now)
         if now is None and want.key[-1] == "runtime_type":
             return replace(want, value=by_variable.get(str(want.value), want.value))

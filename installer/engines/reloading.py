@@ -12,7 +12,7 @@ from installer.engines import ENGINES
 from installer.engines.config_edits import ConfigChange, group_of, syntax_of, text_of, without_us
 from installer.engines.containerd.effective import CDI
 from installer.engines.docker import config as docker
-from installer.engines.docker.reload_model import effect, explicit, forgotten, route, told_otherwise
+from installer.engines.docker.reload_model import DockerdModel, find_differences
 from installer.errors import InstallerError, NotIdleError
 from installer.model.effective import NAMELESS, EffectiveConfig
 from installer.model.engine_spec import Extras, ReloadMethod, RuntimeEntry
@@ -45,8 +45,9 @@ def take_up(
         if step is not last[step.path]:
             steps.append(step)
             continue
-        first, *rest = route(in_force, step.after, step.path, engine.version, engine.flags)
-        passing = explicit(step.after, step.path, engine.flags)[1] if rest else ()
+        dockerd = DockerdModel(step.path, engine.version, engine.flags)
+        first, *rest = dockerd.find_route(in_force, step.after)
+        passing = dockerd.spell_out(step.after)[1] if rest else ()
         texts = [step.before, first, *rest]
         pairs = [
             replace(step, before=before, after=after, passing=passing) for before, after in pairwise(texts)
@@ -94,7 +95,9 @@ def unwanted_defaults(
     """
     if ENGINES[engine.name].reload is not ReloadMethod.HUP:
         return frozenset()
-    named = {effect(step.after, step.path, engine.version, engine.flags).default for step in writes}
+    named = {
+        DockerdModel(step.path, engine.version, engine.flags).start(step.after).default for step in writes
+    }
     return frozenset(entry.name for entry in entries if entry.name not in named)
 
 
@@ -108,14 +111,14 @@ def stale(engine: EngineState, facts: Facts, entries: Iterable[RuntimeEntry]) ->
     row = facts.held.engine(engine.name)
     ours = {entry.name for entry in entries} | {name for name, _ in (row.runtimes if row else ())}
     default = engine.serving.default
-    text = without_us(engine.config, facts)
-    wanted = effect(text, engine.config, engine.version, engine.flags)
+    dockerd = DockerdModel(engine.config, engine.version, engine.flags)
+    wanted = dockerd.start(without_us(engine.config, facts))
     if not wanted.broken and default != wanted.default and not {default, wanted.default} & ours:
         yield (
             f"{engine.title} has the default runtime {default} in force and {engine.config} says "
             f"{wanted.default}: a reload brings into force what the file says"
         )
-    if names_gone := forgotten(engine.serving, engine.version):
+    if names_gone := dockerd.list_forgotten(engine.serving):
         yield (
             f"{engine.title} serves {' and '.join(names_gone)}, which this release forgets in each reload "
             "until its next start"
@@ -134,7 +137,7 @@ def stale_runtimes(
     by_signal = ENGINES[engine.name].reload is ReloadMethod.HUP
     if engine.serving is None or wanted is None or wanted.broken or not (by_signal or wanted.rest_digest):
         return
-    found = told_otherwise(engine.serving, wanted) if by_signal else _find_not_shown(engine.serving, wanted)
+    found = find_differences(engine.serving, wanted) if by_signal else _find_not_shown(engine.serving, wanted)
     files, when = (engine.config, "reload or start") if by_signal else ("its configs", "start")
     for name, lacks in found:
         if name in ours or name == NAMELESS:

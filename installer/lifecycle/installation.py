@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from installer.change.ledger import is_ledger_lost, is_lost, read_record
 from installer.change.lost import find_install_dir, find_left_behind, find_lost_specification
 from installer.change.published import is_foreign
-from installer.config_text import Edit, unheld
-from installer.engines.config_edits import relocated, text_of
+from installer.config_text import Edit, list_missing
+from installer.engines.config_edits import relocate_edits, text_of
 from installer.engines.dependencies import crowded, mounted
 from installer.engines.dry_run import lacking
 from installer.errors import InstallerError
@@ -218,8 +218,8 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
         return "as we wrote it", True
     if row.syntax is None:
         return "replaced by somebody else", False
-    edits = relocated(row, file)
-    gone = unheld(text_of(file, row.path), edits, row.syntax, name=str(row.path))
+    edits = relocate_edits(row, file)
+    gone = list_missing(text_of(file, row.path), edits, row.syntax, name=str(row.path))
     if not finished:  # nobody knows which of the edits we have taken out ourselves
         untouched = row.original and file.digest == row.original.digest
         return BEFORE if untouched else CUT_SHORT, False

@@ -14,13 +14,10 @@ BINARY_NAMES: Final = frozenset({"binaryname", "runtime", "runtimepath", "path"}
 
 
 class Runtime(Struct, frozen=True):
-    """One runtime as its engine has it.
+    """One runtime as its engine has it."""
 
-    ``binary`` is what it starts, "" for the engine's own choice. ``table`` is everything that the engine says
-    of it, in the engine's own words: those of a file, of CRI and of HTTP differ in case and underscores.
-    """
-
-    binary: str = ""
+    binary: str = ""  # what it starts, "" for the engine's own choice
+    # What the engine says of it: the words of a file, of CRI and of HTTP differ in case and underscores.
     table: Tree = field(default_factory=dict)
 
     def same(self, other: "Runtime") -> bool:
@@ -29,40 +26,30 @@ class Runtime(Struct, frozen=True):
 
     def shows(self, wanted: "Runtime") -> bool:
         """Tell whether what was ``wanted`` is there, as far as the engine tells it at all."""
-        told = dict(flat(self.table))
+        told = dict(flatten(self.table))
         names = {key[0] for key in told}
         return self.binary == wanted.binary and all(
             (told.get(key) or None) == (value or None)
-            for key, value in flat(wanted.table)
+            for key, value in flatten(wanted.table)
             if key[0] in names and key[-1] not in BINARY_NAMES
         )
 
 
 class EffectiveConfig(Struct, frozen=True):
-    """What an engine has in force, or would have with other texts.
-
-    ``ready`` is what it says of itself (CRI's RuntimeReady); ``cdi`` whether it serves CDI devices, None
-    where it does not tell. ``rest_digest`` is that of all else in force, which the engine's program alone
-    tells, else "". ``undefined`` is the default runtime that nobody defines, with which the engine serves
-    nothing; ``broken`` why it would not start at all, in its own words. ``state`` is where the bundles of its
-    containers are, and ``hook_dirs`` where it looks for OCI hooks, as far as it tells (CRI-O does).
-    ``cdi_dirs`` are those in which a running one looks for CDI specifications.
-    ``nri`` is whether plugins can connect to it by NRI, None where it does not tell.
-    ``places`` are its root, its state and where it listens, by the names of their flags.
-    """
+    """What an engine has in force, or would have with other texts; None and "" where it does not tell."""
 
     handlers: Mapping[str, Runtime]
     default: str
-    ready: bool = True
-    cdi: bool | None = None
-    cdi_dirs: tuple[PurePosixPath, ...] = ()
-    rest_digest: str = ""
-    undefined: str = ""
-    broken: str = ""
-    state: PurePosixPath | None = None
-    hook_dirs: tuple[PurePosixPath, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict)
-    nri: bool | None = None
+    ready: bool = True  # as it says of itself: CRI's RuntimeReady
+    cdi: bool | None = None  # whether it serves CDI devices
+    cdi_dirs: tuple[PurePosixPath, ...] = ()  # where a running one looks for CDI specifications
+    rest_digest: str = ""  # of all else in force, which the engine's program alone tells
+    undefined: str = ""  # the default runtime that nobody defines: the engine serves nothing
+    broken: str = ""  # why it would not start at all, in its own words
+    state: PurePosixPath | None = None  # where the bundles of its containers are
+    hook_dirs: tuple[PurePosixPath, ...] = ()  # where it looks for OCI hooks
+    places: Mapping[str, str] = field(default_factory=dict)  # by flag: its root, its state, where it listens
+    nri: bool | None = None  # whether plugins can connect to it by NRI
 
     @property
     def fatal(self) -> str:
@@ -78,17 +65,15 @@ class EffectiveConfig(Struct, frozen=True):
 
 
 class Flags(Struct, frozen=True):
-    """What an engine was told of its runtimes as it was started, and what no file can change.
-
-    ``default`` is its default runtime, "" where it was told none; ``runtimes`` are those that it was given,
-    with what they start.
-    """
+    """What the flags of an engine say of runtimes: no file can change that."""
 
     default: str = ""
-    runtimes: Mapping[str, str] = field(default_factory=dict)
+    runtimes: Mapping[str, str] = field(default_factory=dict)  # with what they start
 
 
-def disturbed(before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]) -> Iterator[str]:
+def find_disturbances(
+    before: EffectiveConfig, after: EffectiveConfig, ours: Collection[str]
+) -> Iterator[str]:
     """Yield, in words, what an engine would not have as before, besides the runtimes that are ours."""
     if after.broken:
         yield f"it would not start: {after.broken}"
@@ -111,16 +96,16 @@ def disturbed(before: EffectiveConfig, after: EffectiveConfig, ours: Collection[
         yield "settings besides the runtimes would change"
 
 
-def flat(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
+def flatten(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
     """Yield each value with its key, spelled without case and underscores."""
     for name, value in tree.items():
         key = (*above, name.lower().replace("_", ""))
         if isinstance(value, Mapping) and value:
-            yield from flat(value, key)
+            yield from flatten(value, key)
         else:
             yield key, value
 
 
 def _said(table: Tree) -> dict[Key, Value]:
     """Return what a table says; an empty value says nothing, and the program is compared by itself."""
-    return {key: value for key, value in flat(table) if value and key[-1] not in BINARY_NAMES}
+    return {key: value for key, value in flatten(table) if value and key[-1] not in BINARY_NAMES}

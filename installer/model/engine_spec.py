@@ -1,4 +1,4 @@
-"""What every engine's function is given, and what it says."""
+"""What differs from engine to engine: the row, what its functions are given, and what they say."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -34,16 +34,11 @@ class RuntimeEntry(Struct, frozen=True):
     name: str
     binary: PurePosixPath
     default: bool = False
-    table: Tree | None = (
-        None  # what its engine says of it when it serves it; None where the binary alone counts
-    )
+    table: Tree | None = None  # what its engine says when it serves it; None where the binary alone counts
 
 
 class ConfigFiles(Struct, frozen=True):
-    """The configs of one engine as they would be without us.
-
-    ``unreadable``, ``dormant`` and ``rendered`` are as in ``EngineFacts``.
-    """
+    """The configs of one engine as they would be without us; the last three are as in ``EngineState``."""
 
     config: PurePosixPath
     drop_in: PurePosixPath | None
@@ -57,7 +52,7 @@ class ConfigFiles(Struct, frozen=True):
     unreadable: frozenset[PurePosixPath] = frozenset()
     dormant: frozenset[PurePosixPath] = frozenset()
     rendered: File | None = None
-    engine: str = "containerd"  # as a sentence calls it
+    engine: str = "containerd"  # its title
 
 
 class Extras(Struct, frozen=True):
@@ -113,11 +108,7 @@ def low_level_words(binaries: Iterator[Value]) -> tuple[str, ...]:
 
 
 def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
-    """Return the table at ``key``; an empty one where there is none.
-
-    Raises:
-        InstallerError: something else stands there or on the way.
-    """
+    """Return the table at ``key``; an empty one where there is none, an error for anything else."""
     for depth, part in enumerate(key, 1):
         value = tree.get(part)
         if value is None:
@@ -129,17 +120,16 @@ def table(tree: Tree, key: Key, path: PurePosixPath) -> Tree:
 
 
 def text(tree: Tree, name: str, path: PurePosixPath, above: Key = ()) -> str:
-    """Return the string at ``name``; "" where there is none.
-
-    Raises:
-        InstallerError: something else stands there.
-    """
+    """Return the string at ``name``; "" where there is none, an error for anything else."""
     value = tree.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if not isinstance(value, str | None):
         raise wrong_type(path, (*above, name), "a string", value)
-    return value
+    return value or ""
+
+
+def spellings(tree: Tree, word: str) -> list[str]:
+    """Return how a key is written in a table whose engine ignores case."""
+    return [name for name in tree if name.lower() == word.lower()]
 
 
 def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> InstallerError:
@@ -148,6 +138,13 @@ def wrong_type(path: PurePosixPath, key: Key, wanted: str, found: Value) -> Inst
         f"use {path} ({dotted(key)} is {kind_of(found)} where {wanted} belongs)",
         remedy="correct the file, then run again",
     )
+
+
+def value_at(value: Value, key: Key) -> Value:
+    """Return what a tree holds at a key, None where there is nothing."""
+    for part in key:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
@@ -160,11 +157,7 @@ def leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Value]]:
 
 
 def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
-    """Raise where the runtime whose options ours take over is none that a person has written.
-
-    Raises:
-        InstallerError: always in that case.
-    """
+    """Raise where the runtime whose options ours take over is none that a person has written."""
     keys = [key for key, _ in leaves(donor)]
     deepest = max(map(len, keys), default=0)
     if len(keys) > MOST_OPTIONS or deepest > DEEPEST_OPTION:
@@ -176,17 +169,12 @@ def refuse_large_donor(path: PurePosixPath, donor: Tree) -> None:
 
 
 def refuse_taken_name(path: PurePosixPath, name: str, binary: Value) -> None:
-    """Raise where a custom runtime name would replace a runtime that is not NVIDIA's.
-
-    Raises:
-        InstallerError: always in that case (compatibility.md#d34).
-    """
-    if name in STANDARD_NAMES or not binary or is_ours(binary):
-        return
-    raise InstallerError(
-        f"use {path} (a runtime named {name} is there already and starts {binary})",
-        remedy=Remedy("choose another name with ", Option("runtime-name")),
-    )
+    """Raise where a custom name would replace a runtime that is not NVIDIA's (compatibility.md#d34)."""
+    if name not in STANDARD_NAMES and binary and not is_ours(binary):
+        raise InstallerError(
+            f"use {path} (a runtime named {name} is there already and starts {binary})",
+            remedy=Remedy("choose another name with ", Option("runtime-name")),
+        )
 
 
 # dockerd does not start with a default in its config as well; the flags of CRI-O win.
@@ -277,13 +265,12 @@ class Data(Struct, frozen=True):
 class Generated(Struct, frozen=True):
     """What there is to know of an engine that writes a config anew each time it starts."""
 
-    # The runtime of a toolkit at its usual place that it looks for by itself: nothing is edited there. ""
-    # where it makes that config of texts that others write.
+    # The runtime that it looks for by itself: nothing is edited. "" where it makes its config of other texts.
     finds: str
     units: tuple[str, ...]  # it is part of one of them
     start_s: float  # for which a start is waited at least
     marks: tuple[str, ...]  # parts of its paths that no other engine's have
-    # The file that it makes, beside the root file if that is no whole path: read, and nobody's to edit.
+    # The file that it makes, beside the root file or a whole path.
     rendered: PurePosixPath | None = None
     needs_root: bool = False  # it does not start without its root file
     # The pattern of what may take the place of the root file: that of another revision of a snap.
@@ -296,8 +283,7 @@ class CdiSupport(Struct, frozen=True):
     """How an engine takes CDI devices (engine-facts.md#cdi-in-force)."""
 
     since: str  # with which release, or setting: for a remedy
-    # From a release on, newest first: the version of a specification that is read at the most; None where
-    # nobody has looked.
+    # From a release on, newest first: the latest version of a specification that it reads; None: not known.
     reads: tuple[tuple[Version, Version | None], ...]
     hands_over: Version = ()  # the first release that hands on the devices of a kubelet, not of files alone
 
@@ -315,8 +301,8 @@ class Check(Struct, frozen=True):
     last: tuple[str, ...] = ()
     # Texts of a directory that is put as a whole, by their names in it.
     beside: Mapping[PurePosixPath, Mapping[PurePosixPath, str]] = field(default_factory=dict)
-    # Flags of the running engine that the question has in other words: the rest stands before ``last``. None
-    # where it is asked without any of them.
+    # Flags of the running engine that ``words`` replace: the others stand before ``last``. None: it is asked
+    # without any.
     given: tuple[str, ...] | None = None
     says: Callable[[str], EffectiveConfig] | None = None  # what the answer means; None for yes or no
     by_start: bool = False  # the answer depends on how it is started: without that, a no may mean nothing
@@ -346,9 +332,9 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     hook_dir: PurePosixPath | None = None  # of OCI hooks
     default_key: str  # the last part of the key that names the default runtime
     generated: Generated | None = None
-    # The ways to have our runtimes served, the plainest first.
+    # The ways to have our runtimes served, the plainest first; an error where there is none.
     draft: Callable[[ConfigFiles, tuple[RuntimeEntry, ...], Extras], Iterable[Decision]]
-    # What files have in force as far as their texts tell.
+    # What files have in force as far as their texts tell; an error where a value has a type that it refuses.
     estimate: Callable[[ConfigFiles], EffectiveConfig]
     # How its own program is asked.
     make_check: Callable[[Question], Check] | None = None
@@ -390,7 +376,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def finds(self) -> str:
-        """The runtime that it looks for by itself, "" where it has to be told of ours in its config."""
+        """The runtime that it looks for by itself, "" where its config has to name ours."""
         return self.generated.finds if self.generated else ""
 
     def rendered(self, config: PurePosixPath) -> PurePosixPath | None:

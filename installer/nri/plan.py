@@ -5,7 +5,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.config_edits import withdrawn
+from installer.engines.config_edits import withdraw
 from installer.engines.texts import Ask, texts_alone
 from installer.errors import InstallerError
 from installer.model.facts import EngineState, Facts
@@ -51,7 +51,7 @@ def _remove_programs(facts: Facts) -> Part:
     engine from starting.
     """
     rows = (row for row in facts.held.configs if row.engine == ID)
-    steps = tuple(replace(step, unwanted=True) for row in rows if (step := withdrawn(row, facts).step))
+    steps = tuple(replace(step, unwanted=True) for row in rows if (step := withdraw(row, facts).step))
     return Part(ID, steps, (GONE,) * len(steps))
 
 

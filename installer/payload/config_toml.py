@@ -7,8 +7,8 @@ from typing import Any
 
 from installer.config_text import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.config_text.tree import dotted, same
-from installer.engines.config_edits import value_at
 from installer.errors import InstallerError
+from installer.model.engine_spec import value_at
 from installer.model.options import ToolkitConfig
 
 

@@ -13,7 +13,7 @@ from installer.engines import ENGINES
 from installer.engines.reloading import not_started_again
 from installer.engines.texts import Texts, texts_alone
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, Flags, Runtime, disturbed
+from installer.model.effective import EffectiveConfig, Flags, Runtime, find_disturbances
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.options import RestartMode
@@ -280,7 +280,7 @@ def test_a_default_that_is_another_after_a_reload_is_seen() -> None:
 def test_what_others_would_notice_is_told_in_words(after: EffectiveConfig, said: list[str]) -> None:
     before = replace(served({"runc": ""}, "runc"), rest_digest="a" if after.rest_digest else "")
 
-    assert [*disturbed(before, after, {"nvidia"})] == said
+    assert [*find_disturbances(before, after, {"nvidia"})] == said
 
 
 def test_what_others_put_into_a_drop_in_of_ours_is_not_lost_with_it() -> None:
@@ -524,8 +524,8 @@ def test_a_default_that_would_be_served_by_no_name_any_more_is_told() -> None:
     nvidia = Runtime(f"{TOOLKIT}/nvidia-container-runtime")
     before = EffectiveConfig({"default": runc}, "default")
 
-    lost = [*disturbed(before, EffectiveConfig({"nvidia": nvidia}, "nvidia"), OURS)]
-    back = [*disturbed(EffectiveConfig({"nvidia": nvidia}, "nvidia"), before, OURS)]
+    lost = [*find_disturbances(before, EffectiveConfig({"nvidia": nvidia}, "nvidia"), OURS)]
+    back = [*find_disturbances(EffectiveConfig({"nvidia": nvidia}, "nvidia"), before, OURS)]
 
     assert lost == ["the runtime default would be lost"]
     assert back == []
@@ -536,5 +536,5 @@ def test_an_engine_that_refuses_its_default_without_us_is_disturbed_by_nothing_t
     refused = EffectiveConfig({}, "", undefined="nvidia")
     healed = EffectiveConfig({"runc": Runtime("/usr/bin/runc"), "nvidia": Runtime("/t/nvidia")}, "nvidia")
 
-    assert [*disturbed(refused, healed, OURS)] == []
-    assert [*disturbed(refused, EffectiveConfig({}, "runc", broken="no such file"), OURS)]
+    assert [*find_disturbances(refused, healed, OURS)] == []
+    assert [*find_disturbances(refused, EffectiveConfig({}, "runc", broken="no such file"), OURS)]

@@ -10,11 +10,12 @@ from installer.change.plan import entries_for, plan_install, plan_undo
 from installer.config_text import Want, apply
 from installer.config_text.tree import same
 from installer.engines import ENGINES
-from installer.engines.config_edits import syntax_of, text_of, tree_of, value_at
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.config_edits import syntax_of, text_of, tree_of
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.engines.texts import Texts, texts_alone
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, disturbed
+from installer.model.effective import EffectiveConfig, find_disturbances
+from installer.model.engine_spec import value_at
 from installer.model.facts import EngineState
 from installer.model.files import File
 from installer.model.record import Record
@@ -100,7 +101,7 @@ def test_what_is_added_after_an_install_stays_and_nothing_else(case: Case, added
     back = written(lived, plan_undo(facts, case.options))
     names = {entry.name for entry in entries_for(case.options)}
     (engine,) = case.facts(edited, first, {}).engines
-    assert [*disturbed(texts_alone(engine, edited), texts_alone(engine, back), names)] == []
+    assert [*find_disturbances(texts_alone(engine, edited), texts_alone(engine, back), names)] == []
     assert back.keys() == pure.keys()
     for name, file in back.items():
         left, wanted = dict(tree_of(file, name)), dict(tree_of(pure[name], name))

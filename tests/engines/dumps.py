@@ -11,8 +11,7 @@ from installer.change.transaction import refuse_obstacles
 from installer.config_text import Syntax, Want, apply, parse
 from installer.engines import ENGINES
 from installer.engines.config_files import with_readable_configs
-from installer.engines.containerd.effective import effect_of
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN, read_dump
 from installer.engines.dry_run import Trials
 from installer.host.files import Host
 from installer.model.effective import EffectiveConfig
@@ -47,7 +46,7 @@ class Node:
         done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:
             return EffectiveConfig({}, "", broken=done.stderr.strip().splitlines()[-1])
-        return effect_of(tomllib.loads(done.stdout))
+        return read_dump(tomllib.loads(done.stdout))
 
     def files(self) -> dict[PurePosixPath, bytes]:
         return {PurePosixPath(path): path.read_bytes() for path in sorted(self.directory.rglob("*.toml"))}

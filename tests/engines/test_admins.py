@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from installer.config_text import ABSENT, Want
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.effective import disturbed
+from installer.model.effective import find_disturbances
 from tests.engines.dumps import HOST, OURS, Node, writes
 
 Containerd = tuple[Path, tuple[int, ...]]
@@ -112,7 +112,7 @@ def test_settings_that_were_put_into_a_file_of_ours_stay_in_force(
 
     done = node.uninstall()
 
-    assert [*disturbed(lived, node.truth(), OURS)] == []
+    assert [*find_disturbances(lived, node.truth(), OURS)] == []
     assert "/etc/site/net.d" in node.config.read_text()
     assert done.final is None
     assert not names_us(node)
@@ -135,7 +135,7 @@ def test_our_keys_are_found_where_a_migration_has_moved_them(
     assert not names_us(node)
     assert left.handlers.keys() == before.handlers.keys()
     assert left.default == before.default
-    assert [*disturbed(before, left, ())] == []
+    assert [*find_disturbances(before, left, ())] == []
 
 
 def test_a_default_that_is_gone_does_not_come_back(containerd: Containerd, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_what_containerd_makes_of_all_files_is_inherited_and_left_alone(
     node.install()
 
     served = node.truth()
-    assert [*disturbed(before, served, OURS)] == []
+    assert [*find_disturbances(before, served, OURS)] == []
     assert served.handlers.keys() >= OURS
     assert {driver(node, name) for name in OURS} == {wanted or driver(node, "runc")}
     node.uninstall()
@@ -321,7 +321,7 @@ def test_a_default_that_is_asked_for_is_in_force_or_the_file_is_named_that_says_
         assert node.files() == untouched
         return
     assert node.truth().default == "nvidia"
-    assert [*disturbed(before, node.truth(), OURS)] == []
+    assert [*find_disturbances(before, node.truth(), OURS)] == []
     node.uninstall()
     assert node.files() == untouched
 
@@ -471,7 +471,7 @@ def test_a_config_of_ours_serves_the_containerd_that_takes_the_place_of_another(
     before = node.truth()
     node.install(default=default)
     if root is not None:  # 1.x prints nothing of a file that is not there
-        assert [*disturbed(before, node.truth(), OURS)] == []
+        assert [*find_disturbances(before, node.truth(), OURS)] == []
 
     node.program, node.version = containerds[second]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from installer.config_text import Value
-from installer.engines.docker.reload_model import Refused, effect, reloaded, route, same
+from installer.engines.docker.reload_model import DockerdModel, Refused, same
 from installer.engines.restart import numbers
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags
@@ -108,7 +108,7 @@ def test_a_start_gives_what_the_model_says(dockerd: Dockerd, docker_engines: Eng
     version = numbers(docker_engines.docker or "")
 
     for text in TEXTS[:: max(1, STRIDE // 3)]:
-        found, expected = dockerd.start(text), effect(_file(text), PATH, version)
+        found, expected = dockerd.start(text), DockerdModel(PATH, version).start(_file(text))
 
         assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
         assert found is None or same(found, expected), (text, found, expected)
@@ -121,7 +121,7 @@ def test_a_reload_from_any_state_does_what_the_model_says(
 
     for (default, runtimes), text in PAIRS[::STRIDE]:
         live = _brought_to(dockerd, default, runtimes)
-        expected = reloaded(live, _file(text), PATH, version)
+        expected = DockerdModel(PATH, version).reload(live, _file(text))
 
         outcome = dockerd.reload(text)
 
@@ -140,12 +140,12 @@ def test_every_route_ends_where_a_start_would_and_no_reload_on_it_is_refused(
     ways = 0
 
     for (default, runtimes), text in PAIRS[::STRIDE]:
-        wanted = effect(_file(text), PATH, version)
+        wanted = DockerdModel(PATH, version).start(_file(text))
         if wanted.broken:
             continue
         live = _brought_to(dockerd, default, runtimes)
         try:
-            texts = route(live, _file(text), PATH, version)
+            texts = DockerdModel(PATH, version).find_route(live, _file(text))
         except InstallerError:
             # Said before anything is done: 20.10 has no way at all to a shim as its default.
             assert (version < (23,), wanted.default.startswith("io.containerd.")) == (True, True)
@@ -171,11 +171,11 @@ def test_a_default_that_only_a_start_can_give_is_kept_or_refused(
 
     if version < (23,):
         with pytest.raises(InstallerError, match="dockerd would die of it"):
-            route(live, File(ours), PATH, version)
+            DockerdModel(PATH, version).find_route(live, File(ours))
         assert dockerd.reload(ours) == "died"
         return
 
-    assert route(live, File(ours), PATH, version) == (File(ours),)
+    assert DockerdModel(PATH, version).find_route(live, File(ours)) == (File(ours),)
     assert dockerd.reload(ours) == "taken"
     assert dockerd.serving.default == SHIM
 
@@ -197,7 +197,7 @@ def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
     safe = texts[2] if flags.default else texts[0]
 
     for text in texts:
-        found, expected = dockerd.start(text, *words), effect(_file(text), PATH, version, flags)
+        found, expected = dockerd.start(text, *words), DockerdModel(PATH, version, flags).start(_file(text))
 
         assert (found is None) == bool(expected.broken), (text, expected.broken, dockerd.log)
         assert found is None or same(found, expected), (text, found, expected)
@@ -205,7 +205,7 @@ def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
     for text in texts:
         live = dockerd.start(safe, *words)
         assert live is not None, dockerd.log
-        told = reloaded(live, _file(text), PATH, version, flags)
+        told = DockerdModel(PATH, version, flags).reload(live, _file(text))
 
         outcome = dockerd.reload(text)
 
@@ -214,9 +214,12 @@ def test_what_was_said_by_a_flag_is_in_force_and_may_not_stand_in_the_file(
         else:
             assert outcome == "taken", (text, dockerd.log)
             assert same(dockerd.serving, told), (text, dockerd.serving, told)
-        if effect(_file(text), PATH, version, flags).broken:
+        if DockerdModel(PATH, version, flags).start(_file(text)).broken:
             continue
         live = dockerd.start(safe, *words)
-        first = route(live, _file(text), PATH, version, flags)[0]
+        first = DockerdModel(PATH, version, flags).find_route(live, _file(text))[0]
         assert dockerd.reload(first.content if first else None) == "taken", (text, first, dockerd.log)
-        assert same(dockerd.serving, effect(_file(text), PATH, version, flags)), (text, dockerd.serving)
+        assert same(dockerd.serving, DockerdModel(PATH, version, flags).start(_file(text))), (
+            text,
+            dockerd.serving,
+        )

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from installer.change.plan import plan_undo
 from installer.config_text import Syntax, Want, apply
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
-from installer.model.effective import disturbed
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
+from installer.model.effective import find_disturbances
 from installer.model.facts import EngineState
 from installer.model.options import Options, RestartMode
 from tests.engines.dumps import OURS, STARTS, Node, writes
@@ -72,9 +72,9 @@ def test_what_is_added_to_a_config_that_we_began_stays_in_force(
     assert follows or node.config.read_text() == text
     installed = node.truth()
     assert installed.handlers.keys() >= OURS
-    assert [*disturbed(edited, installed, OURS)] == []
+    assert [*find_disturbances(edited, installed, OURS)] == []
     undo(node)
     left = node.truth()
     assert not OURS & left.handlers.keys()
-    assert [*disturbed(edited, left, OURS)] == []
+    assert [*find_disturbances(edited, left, OURS)] == []
     assert tomllib.loads(node.config.read_text())["version"] == 2

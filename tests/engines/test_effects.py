@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 
 from installer.change.plan import plan_install
 from installer.config_text import Syntax, Want, apply, parse
-from installer.engines.containerd.tables import V2_PLUGIN, V3_PLUGIN
+from installer.engines.containerd.effective import V2_PLUGIN, V3_PLUGIN
 from installer.errors import InstallerError
-from installer.model.effective import EffectiveConfig, disturbed
+from installer.model.effective import EffectiveConfig, find_disturbances
 from installer.model.engine_spec import leaves
 from installer.model.options import Options, RestartMode
 from installer.model.record import Record
@@ -203,7 +203,7 @@ def live(rng: Rng, node: Node, counts: Counter[str]) -> None:
     served = node.truth()
     assert not served.broken
     assert not served.undefined
-    assert [*disturbed(before, served, OURS)] == []
+    assert [*find_disturbances(before, served, OURS)] == []
     assert served.handlers.keys() >= OURS
     assert served.default == ("nvidia" if options.set_as_default else before.default)
     default = before.handlers.get(before.default)
@@ -235,7 +235,7 @@ def take_back(node: Node, before: EffectiveConfig, lived: EffectiveConfig, count
     if left.undefined and left.undefined == before.undefined:
         return  # as it was before us: nobody has made it another since
     assert not left.undefined
-    assert [*disturbed(lived, left, OURS)] == []
+    assert [*find_disturbances(lived, left, OURS)] == []
     if plan.needed:
         counts["kept what was needed"] += 1
         names_another_default(random.Random(0), node)  # noqa: S311

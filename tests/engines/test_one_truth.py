@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from installer.engines.dry_run import lacking
-from installer.model.effective import disturbed
+from installer.model.effective import find_disturbances
 from tests.engines.dumps import HOST, OURS, STARTS, Node, writes
 
 # 1.x migrates to what it has, and passes over the newer plugin.
@@ -76,7 +76,7 @@ def test_what_containerd_serves_of_mixed_plugins_and_schemas_is_said_to_be_good(
     node.install()
     installed = node.truth()
     assert installed.handlers.keys() >= OURS
-    assert [*disturbed(before, installed, OURS)] == []
+    assert [*find_disturbances(before, installed, OURS)] == []
 
     (row,) = node.held.engines
 

@@ -28,12 +28,12 @@ from installer.cli import nvidia_flags as compat_words
 from installer.cli.app import _call as status
 from installer.cli.demo import CONFIGS
 from installer.cli.flags import FLAGS, options_from
-from installer.config_text.masked import masked
+from installer.config_text.masked import mask
 from installer.engines import ENGINES, cri
 from installer.engines.command_line import overruling, path_of, state_of, value_of
 from installer.engines.config_edits import syntax_of
 from installer.engines.containers import TASKS, of_crio, of_shims
-from installer.engines.crio.effective import STATE, effect
+from installer.engines.crio.config import STATE, read_effective
 from installer.engines.docker import api as dockerd
 from installer.engines.hints import is_suse
 from installer.engines.texts import toolkit_runtimes
@@ -109,7 +109,7 @@ def _planned(name: str) -> Reader:
         with suppress(InstallerError):
             after.append(find_leftovers(facts(content, Record(), None), case.options))  # type: ignore[arg-type]
         text = content.decode(errors="replace")
-        return after, masked(text, syntax_of(config, text))
+        return after, mask(text, syntax_of(config, text))
 
     return read
 
@@ -169,7 +169,7 @@ def _known(directory: Path) -> Reader:
 
 def _crio_config(content: bytes) -> object:
     with cri._understood(Path("/x")):  # noqa: SLF001 - the rest of it is a socket that speaks gRPC as well
-        return effect(tomllib.loads(content.decode(errors="replace")))
+        return read_effective(tomllib.loads(content.decode(errors="replace")))
 
 
 def _locks(directory: Path) -> Reader:

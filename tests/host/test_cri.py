@@ -20,7 +20,7 @@ from installer.engines.cri import (
     status,
     unready_containers,
 )
-from installer.engines.crio.effective import effect as crio_effect
+from installer.engines.crio.config import read_effective
 from installer.errors import InstallerError
 from installer.host.processes import HTTP2_PREFACE, Peer, peer_of
 from installer.model.effective import EffectiveConfig, Runtime
@@ -63,7 +63,7 @@ CRIO_HANDLERS = {
     "crun": Runtime("/usr/bin/crun", {"runtime_path": "/usr/bin/crun"}),
     "nvidia": Runtime("/opt/nvidia", {"runtime_path": "/opt/nvidia"}),
 }
-SERVED_BY_CRIO = crio_effect(tomllib.loads(CRIO_CONFIG))
+SERVED_BY_CRIO = read_effective(tomllib.loads(CRIO_CONFIG))
 
 
 CRIO = {

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from installer.engines import ENGINES
-from installer.engines.containerd.effective import effect_of
-from installer.engines.crio.effective import effect as crio_effect
+from installer.engines.containerd.effective import read_dump
+from installer.engines.crio.config import read_effective
 from installer.engines.reloading import elsewhere
 from installer.engines.restart_checks import (
     Restart,
@@ -301,9 +301,13 @@ def test_crio_and_containerd_print_where_they_are() -> None:
         "plugins": {"io.containerd.grpc.v1.cri": {"containerd": {"default_runtime_name": "runc"}}},
     }
 
-    assert effect_of(dump).places == PLACES
-    assert crio_effect(crio).places == {"root": "/srv/crio", "runroot": "/run/other", "listen": "/run/x.sock"}
-    assert crio_effect({"crio": {"runtime": {"x": 1}}}).places == {}  # its defaults are commented out
+    assert read_dump(dump).places == PLACES
+    assert read_effective(crio).places == {
+        "root": "/srv/crio",
+        "runroot": "/run/other",
+        "listen": "/run/x.sock",
+    }
+    assert read_effective({"crio": {"runtime": {"x": 1}}}).places == {}  # its defaults are commented out
 
 
 WELL = FakeUnit(can_reload=True)

@@ -10,29 +10,27 @@ from installer.config_text import Key, Syntax, Tree, Value, Want
 from installer.engines.containerd.effective import (
     BUILT_IN,
     CDI,
-    FLAGS,
-    RUNC_TYPE,
-    binary_of,
-    estimate,
-    make_check,
-    needs_handler,
-    relocate,
-)
-from installer.engines.containerd.tables import (
     DEFAULT,
+    FLAGS,
     NEW_SCHEMA,
     OLD_DEFAULT,
     OLD_TABLE,
     PLUGIN_IDS,
+    RUNC_TYPE,
     V2_PLUGIN,
     V3_PLUGIN,
     Config,
+    binary_of,
+    estimate,
+    list_imports,
     major,
-    merged,
+    make_check,
+    merge,
+    needs_handler,
     own_import,
-    patterns,
+    relocate,
     schema_of,
-    understood,
+    understand,
 )
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.effective import EffectiveConfig
@@ -56,6 +54,7 @@ from installer.model.engine_spec import (
     low_level_words,
     refuse_large_donor,
     refuse_taken_name,
+    spellings,
     table,
     text,
 )
@@ -77,84 +76,196 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
         InstallerError: containerd could not read the result in any place, or CRI is switched off.
     """
     _refuse_without_cri(files)
-    for config, asked, head in _places(files):
-        wanted = _Wanted(config, asked, entries, extras)
-        yield _decision(wanted, _donor(config.runtimes, config.default), head, files)
+    for place in _find_places(files, entries, extras):
+        yield place.decide(_find_donor(place.config.runtimes, place.config.default))
         if files.before is not None:
-            yield _decision(wanted, _told_donor(files.before), head, files)
+            yield place.decide(_find_reported_donor(files.before))
 
 
-class _Wanted(Struct, frozen=True):
-    """Our runtimes in one place; ``asked`` is the drop-in that is wanted there."""
+def _find_places(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras) -> Iterator["_Place"]:
+    """Yield where our runtimes may go, plainest first."""
 
-    config: Config
-    asked: PurePosixPath | None
-    entries: tuple[RuntimeEntry, ...]
-    extras: Extras
+    def place(config: Config, drop_in: PurePosixPath | None, *head: Want) -> _Place:
+        return _Place(files, config, drop_in, head, entries, extras)
 
-    @property
-    def target(self) -> PurePosixPath:
-        return (self.asked if self.config.merges else None) or self.config.path
-
-
-def _places(files: ConfigFiles) -> Iterator[tuple[Config, PurePosixPath | None, list[Want]]]:
-    """Yield where our runtimes may go, plainest first, and what has to stand at the head of that file."""
     tree = files.trees.get(files.config, {})
     version = Want(("version",), NEW_SCHEMA)
-    config = understood(files)
-    yield config, files.drop_in, [] if tree else [version]
+    config = understand(files)
+    yield place(config, files.drop_in, *([] if tree else [version]))
     if tree and "version" not in tree:
-        yield understood(files, without_version=NEW_SCHEMA), files.drop_in, [version]
+        yield place(understand(files, without_version=NEW_SCHEMA), files.drop_in, version)
     for plugin in (V2_PLUGIN, V3_PLUGIN):
         if plugin != config.key[1] and plugin in table(tree, ("plugins",), files.config):
-            yield understood(files, plugin=plugin), files.drop_in, []
+            yield place(understand(files, plugin=plugin), files.drop_in)
     for path, below in reversed([*files.trees.items()]):
         if path != files.config and any(
             "containerd" in table(below, ("plugins", plugin), path) for plugin in PLUGIN_IDS
         ):
             alone = ConfigFiles(path, None, {path: below}, files.version, before=files.before)
-            yield understood(alone, without_version=config.schema), None, []
+            yield place(understand(alone, without_version=config.schema), None)
 
 
-def _decision(wanted: _Wanted, donor: Tree, head: list[Want], files: ConfigFiles) -> Decision:
-    config, target, extras, entries = wanted.config, wanted.target, wanted.extras, wanted.entries
-    refuse_large_donor(config.path, donor)
-    wants = [Want((*config.key, DEFAULT), entry.name) for entry in entries if entry.default]
-    if config.old_default and any(entry.default for entry in entries):
-        # It overrules the name. Emptied, not removed: so it comes back also when others have edited the file.
-        wants.append(Want((*config.key, OLD_TABLE, "runtime_type"), ""))
-        # Pods may ask for it by the name that containerd gives it, and go on doing so.
-        named, place = leaves(table(config.runtimes, (OLD_DEFAULT,), config.path)), (*config.key, "runtimes")
-        wants += [
-            Want((*place, OLD_DEFAULT, *key), value) for key, value in named if value not in ("", [], {})
-        ]
-    if _needs_runc(config):
-        wants.append(Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE))
-    if extras.cdi:
-        wants.append(Want((*config.key[:-1], CDI), value=True))
-    shown: dict[str, Tree] = {}
-    for entry in entries:
-        mine = {want.key: want for want in _entry(config, target, _with(donor, extras), entry, extras)}
-        told = {(*config.key, "runtimes", entry.name, *key): value for key, value in leaves(extras.override)}
-        mine |= {key: Want(key, value) for key, value in told.items()}
-        wants += mine.values()
-        kind = str(mine[*config.key, "runtimes", entry.name, "runtime_type"].value)
-        shown[entry.name] = {**_shown(wanted, donor, entry, files.before), "runtime_type": kind}
-    low_level = low_level_words(_low_level(config, files.before))
-    notes: tuple[str, ...] = ()
-    if wanted.asked is not None and target == config.path != wanted.asked:
-        notes = (f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place",)
-    if target == config.path:
-        out = [FileWants(target, Syntax.TOML, (*head, *wants))]
-    else:
-        out = [FileWants(target, Syntax.TOML, tuple(wants))]
-        if not any(target.match(str(pattern)) for pattern in patterns(config.path, config.tree)):
+class _Place(Struct, frozen=True):
+    """Our runtimes in one place: ``drop_in`` is the one that is wanted there."""
+
+    files: ConfigFiles
+    config: Config
+    drop_in: PurePosixPath | None
+    head: tuple[Want, ...]  # what has to stand at the head of the root file
+    entries: tuple[RuntimeEntry, ...]
+    extras: Extras
+
+    @property
+    def target(self) -> PurePosixPath:
+        return (self.drop_in if self.config.merges else None) or self.config.path
+
+    @property
+    def has_default(self) -> bool:
+        return any(entry.default for entry in self.entries)
+
+    def decide(self, donor: Tree) -> Decision:
+        """Return what the files should say, with the options of ``donor`` for our runtimes."""
+        config, target, before = self.config, self.target, self.files.before
+        refuse_large_donor(config.path, donor)
+        wants = [*self._want_default(), *self._want_settings()]
+        shown: dict[str, Tree] = {}
+        for entry in self.entries:
+            mine = {want.key: want for want in self._want_runtime(entry, _annotate(donor, self.extras))}
+            key = (*config.key, "runtimes", entry.name)
+            mine |= {
+                (*key, *below): Want((*key, *below), value) for below, value in leaves(self.extras.override)
+            }
+            wants += mine.values()
+            kind = str(mine[*key, "runtime_type"].value)
+            shown[entry.name] = {**self._show(entry, donor), "runtime_type": kind}
+        note = f"containerd 1.x takes a drop-in for the whole CRI table: editing {target} in place"
+        return Decision(
+            self._place_wants(wants),
+            low_level_words(_find_low_level(config, before)),
+            (note,) if self.drop_in is not None and target == config.path != self.drop_in else (),
+            shown,
+            next(self._find_doubts(), None),
+            cdi=self.extras.cdi,
+        )
+
+    def _want_default(self) -> Iterator[Want]:
+        config = self.config
+        yield from (Want((*config.key, DEFAULT), entry.name) for entry in self.entries if entry.default)
+        if config.old_default and self.has_default:
+            # It overrules the name. Emptied, not removed: it comes back also where others edited.
+            yield Want((*config.key, OLD_TABLE, "runtime_type"), "")
+            # Pods may ask for it by the name that containerd gives it, and go on doing so.
+            for key, value in leaves(table(config.runtimes, (OLD_DEFAULT,), config.path)):
+                if value not in ("", [], {}):
+                    yield Want((*config.key, "runtimes", OLD_DEFAULT, *key), value)
+
+    def _want_settings(self) -> Iterator[Want]:
+        """Yield what is wanted besides our runtimes.
+
+        In containerd 1.x naming a runtime takes the built-in runc away, and CRI down; 2.x keeps it
+        (engine-facts.md#containerd-built-in-runc), and may be exchanged for 1.x. A file that names runtimes
+        and another default has lost it already, and does without.
+        """
+        config = self.config
+        named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
+        if BUILT_IN not in named and (not named or config.default in {"", BUILT_IN}):
+            yield Want((*config.key, "runtimes", BUILT_IN, "runtime_type"), RUNC_TYPE)
+        if self.extras.cdi:
+            yield Want((*config.key[:-1], CDI), value=True)
+
+    def _place_wants(self, wants: list[Want]) -> tuple[FileWants, ...]:
+        """Return the files that ``wants`` stand in: the root file, or the drop-in that it imports."""
+        config, target, head = self.config, self.target, self.head
+        if target == config.path:
+            return (FileWants(target, Syntax.TOML, (*head, *wants)),)
+        if not any(target.match(str(pattern)) for pattern in list_imports(config.path, config.tree)):
             pattern = own_import(target)
-            _refuse_dormant(files, target, pattern)
-            head = [*head, Want(("imports",), str(pattern), member=True)]
-        out += [FileWants(config.path, Syntax.TOML, tuple(head))] if head else []
-    doubt = next(_doubts(files, config, target, entries), None)
-    return Decision(tuple(out), low_level, notes, shown, doubt, cdi=extras.cdi)
+            _refuse_dormant(self.files, target, pattern)
+            head = (*head, Want(("imports",), str(pattern), member=True))
+        drop_in = FileWants(target, Syntax.TOML, tuple(wants))
+        return (drop_in, FileWants(config.path, Syntax.TOML, head)) if head else (drop_in,)
+
+    def _want_runtime(self, entry: RuntimeEntry, donor: Tree) -> Iterator[Want]:
+        config, target, key = self.config, self.target, (*self.config.key, "runtimes", entry.name)
+        mine = table(config.runtimes, (entry.name,), target)
+        options = table(mine, ("options",), target)
+        refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
+        kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
+        kind = next((kind for kind in kinds if _has_shim(config, kind)), "")
+        yield Want((*key, "runtime_type"), kind or self.extras.runtime_type or RUNC_TYPE)
+        for below, value in leaves(donor):
+            if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
+                yield Want((*key, *below), value)
+        # A second spelling would win by chance (gpu-operator#1374).
+        names = spellings(options, "BinaryName") or ["BinaryName"]
+        names += spellings(options, "Runtime") or (["Runtime"] if config.schema == 1 else [])
+        yield from (Want((*key, "options", name), str(entry.binary)) for name in names)
+        for name in OF_LINUX_V1:
+            if mine.get(name) and not config.merges:
+                yield Want((*key, name), "")
+
+    def _show(self, entry: RuntimeEntry, donor: Tree) -> Tree:
+        """Return what containerd has to show of a runtime of ours: told, its own, or inherited."""
+        config, extras, before = self.config, self.extras, self.files.before
+        own = mine = table(config.runtimes, (entry.name,), config.path)
+        inherited = donor
+        if before is not None:
+            inherited = _find_reported_donor(before)
+            mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
+        said = merge(merge(_annotate(inherited, extras), _drop_empty(mine)), extras.override)
+        less = {name: value for name, value in said.items() if name not in {"runtime_type", *OF_LINUX_V1}}
+        # Which cgroup driver it has in the end: told, its own word, or inherited.
+        options = (table(each, ("options",), config.path) for each in (extras.override, own, inherited))
+        drivers = (each[name] is True for each in options for name in spellings(each, "SystemdCgroup"))
+        driver = {"SystemdCgroup": next(drivers, False)}
+        return {**less, "options": {**table(less, ("options",), config.path), **driver}}
+
+    def _find_doubts(self) -> Iterator[InstallerError]:
+        """Yield why containerd would not serve our runtimes, as far as the texts tell."""
+        files, config = self.files, self.config
+        name = files.engine
+        if config.schema == 1 and major(files) == 2:
+            yield InstallerError(
+                f"configure {name} in {config.path} (2.x ignores a file of schema 1 or without a version)",
+                remedy="rewrite it with containerd config migrate, then run again",
+            )
+        if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
+            yield InstallerError(
+                f"configure {name} in {config.path} (this containerd does not read schema {config.schema})",
+                remedy="set the version that the installed containerd writes in containerd config default",
+            )
+        for path, tree in config.imported.items():
+            version = schema_of(path, tree, config.schema)
+            if config.merges and version > config.schema:
+                # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start
+                # (engine-facts.md#containerd-imports).
+                yield InstallerError(
+                    f"configure {name} in {config.path} ({path} is imported and has schema {version}, "
+                    f"the root file {config.schema})",
+                    remedy="give both the same version",
+                )
+        known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in self.entries)}
+        if config.default not in known and not self.has_default:
+            yield InstallerError(
+                f'configure {name} in {config.path} (its default_runtime_name "{config.default}" is not '
+                "defined: CRI would not load)",
+                remedy="define that runtime, or correct default_runtime_name",
+            )
+        yield from self._find_overruling()
+
+    def _find_overruling(self) -> Iterator[InstallerError]:
+        """Yield what is stronger than what we write."""
+        config, later = self.config, list(self.config.imported)
+        later = later[later.index(self.target) + 1 :] if self.target in later else later
+        for path in later if config.merges else ():
+            cri = table(config.imported[path], config.key, path)
+            names = {entry.name for entry in self.entries} & table(cri, ("runtimes",), path).keys()
+            if names or (DEFAULT in cri and self.has_default):
+                word = f"the runtime {min(names)}" if names else DEFAULT
+                yield InstallerError(
+                    f"configure {self.files.engine} ({path} is imported after our file and sets {word} too)",
+                    remedy=f"remove {word} from {path}",
+                )
 
 
 def _refuse_without_cri(files: ConfigFiles) -> None:
@@ -182,173 +293,55 @@ def _refuse_dormant(files: ConfigFiles, target: PurePosixPath, pattern: PurePosi
         )
 
 
-def _doubts(
-    files: ConfigFiles, config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
-) -> Iterator[InstallerError]:
-    """Yield why containerd would not serve our runtimes, as far as the texts tell."""
-    name = files.engine
-    if config.schema == 1 and major(files) == 2:
-        yield InstallerError(
-            f"configure {name} in {config.path} (2.x ignores a file of schema 1 or without a version)",
-            remedy="rewrite it with containerd config migrate, then run again",
-        )
-    if config.schema not in (1, 2) and (major(files) == 1 or config.schema < 1):
-        yield InstallerError(
-            f"configure {name} in {config.path} (this containerd does not read schema {config.schema})",
-            remedy="set the version that the installed containerd writes in containerd config default",
-        )
-    for path, tree in config.imported.items():
-        version = schema_of(path, tree, config.schema)
-        if config.merges and version > config.schema:
-            # 2.1 and 2.2 forget the CRI settings of the root file then, 2.3 does not start
-            # (engine-facts.md#containerd-imports).
-            yield InstallerError(
-                f"configure {files.engine} in {config.path} ({path} is imported and has schema {version}, "
-                f"the root file {config.schema})",
-                remedy="give both the same version",
-            )
-    known = {"", BUILT_IN, *config.runtimes, *(entry.name for entry in entries)}
-    if config.default not in known and not any(entry.default for entry in entries):
-        yield InstallerError(
-            f'configure {files.engine} in {config.path} (its default_runtime_name "{config.default}" is not '
-            "defined: CRI would not load)",
-            remedy="define that runtime, or correct default_runtime_name",
-        )
-    yield from _overruled(files.engine, config, target, entries)
-
-
-def _overruled(
-    name: str, config: Config, target: PurePosixPath, entries: tuple[RuntimeEntry, ...]
-) -> Iterator[InstallerError]:
-    """Yield what is stronger than what we write."""
-    default = any(entry.default for entry in entries)
-    later = list(config.imported)
-    later = later[later.index(target) + 1 :] if target in later else later
-    for path in later if config.merges else ():
-        cri = table(config.imported[path], config.key, path)
-        names = {entry.name for entry in entries} & table(cri, ("runtimes",), path).keys()
-        if names or (DEFAULT in cri and default):
-            word = f"the runtime {min(names)}" if names else DEFAULT
-            yield InstallerError(
-                f"configure {name} ({path} is imported after our file and sets {word} too)",
-                remedy=f"remove {word} from {path}",
-            )
-
-
-def _needs_runc(config: Config) -> bool:
-    """Tell whether naming a runtime takes the built-in runc away, and CRI down, in containerd 1.x.
-
-    2.x keeps it (engine-facts.md#containerd-built-in-runc), and may be exchanged for 1.x.
-    A file that names runtimes and another default has lost it already, and does without.
-    """
-    named = {*config.runtimes} - ({OLD_DEFAULT} if config.old_default else set())
-    return BUILT_IN not in named and (not named or config.default in {"", BUILT_IN})
-
-
-def _spelled(options: Tree, word: str) -> list[str]:
-    return [name for name in options if name.lower() == word]
-
-
-def _wrappable(runtimes: Tree, name: str) -> bool:
-    runtime = runtimes.get(name)
-    if not isinstance(runtime, Mapping):
-        return False
-    kind = runtime.get("runtime_type") or ""
-    shim = isinstance(kind, str) and (not kind or kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE)
-    return shim and is_oci(name, binary_of(runtime))
-
-
-def _candidates(runtimes: Tree, default: str) -> list[tuple[str, Tree]]:
+def _list_wrappable(runtimes: Tree, default: str) -> list[Tree]:
     """Return the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
-    names = [name for name in (default, BUILT_IN, "crun") if _wrappable(runtimes, name)]
-    return [(name, one) for name in names if isinstance(one := runtimes[name], Mapping)]
+    wrappable: list[Tree] = []
+    for name in (default, BUILT_IN, "crun"):
+        runtime = runtimes.get(name)
+        if isinstance(runtime, Mapping) and is_oci(name, binary_of(runtime)):
+            kind = runtime.get("runtime_type") or RUNC_TYPE
+            if isinstance(kind, str) and (kind.startswith(RUNC_SHIMS) or kind == LINUX_V1_TYPE):
+                wrappable.append(runtime)
+    return wrappable
 
 
-def _donor(runtimes: Tree, default: str) -> Tree:
+def _find_donor(runtimes: Tree, default: str) -> Tree:
     """Return the runtime whose options ours take over: the default, or what NVIDIA's own wraps as default.
 
     What NVIDIA's says for itself counts before what it wraps says.
     """
-    found = [one for _, one in _candidates(runtimes, default)]
-    wrapped = next((one for one in found if not is_ours(binary_of(one))), None)
-    if wrapped is None or not found or found[0] is wrapped:
-        return found[0] if found else {}
-    return merged(wrapped, found[0])
+    first, *rest = _list_wrappable(runtimes, default) or [{}]
+    if not is_ours(binary_of(first)):
+        return first
+    return merge(next((one for one in rest if not is_ours(binary_of(one))), {}), first)
 
 
-def _low_level(config: Config, before: EffectiveConfig | None) -> Iterator[Value]:
-    told = {name: handler.table for name, handler in before.handlers.items()} if before else {}
-    found = _candidates(config.runtimes, config.default)
-    for _, one in (*found, *_candidates(told, before.default if before else "")):
-        if not is_ours(binary := binary_of(one)):
-            yield binary
+def _find_low_level(config: Config, before: EffectiveConfig | None) -> Iterator[Value]:
+    wrappable = _list_wrappable(config.runtimes, config.default)
+    if before:
+        reported = {name: runtime.table for name, runtime in before.handlers.items()}
+        wrappable += _list_wrappable(reported, before.default)
+    yield from (binary for one in wrappable if not is_ours(binary := binary_of(one)))
 
 
-def _told_donor(before: EffectiveConfig) -> Tree:
-    told = {name: _nonempty(handler.table) for name, handler in before.handlers.items()}
-    return _donor(told, before.default)
+def _find_reported_donor(before: EffectiveConfig) -> Tree:
+    reported = {name: _drop_empty(runtime.table) for name, runtime in before.handlers.items()}
+    return _find_donor(reported, before.default)
 
 
-def _nonempty(tree: Tree) -> Tree:
+def _drop_empty(tree: Tree) -> Tree:
     """Return a table as containerd prints it, less what it prints for keys that nobody has set."""
-    kept = {name: _nonempty(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+    kept = {name: _drop_empty(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
     return {name: value for name, value in kept.items() if value}
 
 
-def _shown(wanted: _Wanted, donor: Tree, entry: RuntimeEntry, before: EffectiveConfig | None) -> Tree:
-    """Return what containerd has to show of one of ours: what it was told, what it had, what it inherits."""
-    config, extras = wanted.config, wanted.extras
-    mine: Tree = table(config.runtimes, (entry.name,), config.path)
-    if before is not None:
-        donor = _told_donor(before)
-        mine = before.handlers[entry.name].table if entry.name in before.handlers else mine
-    told = merged(merged(_with(donor, extras), _nonempty(mine)), extras.override)
-    less = {name: value for name, value in told.items() if name not in {"runtime_type", *OF_LINUX_V1}}
-    driver = _systemd_cgroup(config, donor, entry, extras)
-    options = table(less, ("options",), config.path)
-    return {**less, "options": {**options, "SystemdCgroup": driver}}
-
-
-def _entry(
-    config: Config, target: PurePosixPath, donor: Tree, entry: RuntimeEntry, extras: Extras
-) -> Iterator[Want]:
-    key = (*config.key, "runtimes", entry.name)
-    mine = table(config.runtimes, (entry.name,), target)
-    options = table(mine, ("options",), target)
-    refuse_taken_name(target, entry.name, binary_of(mine) or mine.get("runtime_type"))
-    kinds = (text(tree, "runtime_type", target) for tree in (mine, donor))
-    kind = next((kind for kind in kinds if _has_shim(config, kind)), extras.runtime_type or RUNC_TYPE)
-    yield Want((*key, "runtime_type"), kind)
-    for below, value in leaves(donor):
-        if below[0] not in {"runtime_type", *OF_LINUX_V1} and value and not _says(mine, below):
-            yield Want((*key, *below), value)
-    # A second spelling would win by chance (gpu-operator#1374).
-    for name in _spelled(options, "binaryname") or ["BinaryName"]:
-        yield Want((*key, "options", name), str(entry.binary))
-    for name in _spelled(options, "runtime") or (["Runtime"] if config.schema == 1 else []):
-        yield Want((*key, "options", name), str(entry.binary))
-    for name in OF_LINUX_V1:
-        if mine.get(name) and not config.merges:
-            yield Want((*key, name), "")
-
-
-def _with(donor: Tree, extras: Extras) -> Tree:
+def _annotate(donor: Tree, extras: Extras) -> Tree:
     """Return what a runtime inherits, with the annotations that it is given besides."""
-    shown = [f"{prefix}*" for prefix in extras.annotations]
+    if not extras.annotations:
+        return donor
     had = donor.get(ANNOTATIONS)
-    more: dict[str, Value] = {}
-    if shown:
-        more[ANNOTATIONS] = [*shown, *(had if isinstance(had, list) else ())]
-    return {**donor, **more}
-
-
-def _systemd_cgroup(config: Config, donor: Tree, entry: RuntimeEntry, extras: Extras) -> bool:
-    """Return which cgroup driver an entry has in the end: told, its own word, or inherited."""
-    for runtime in (extras.override, table(config.runtimes, (entry.name,), config.path), donor):
-        for name, value in table(runtime, ("options",), config.path).items():
-            if name.lower() == "systemdcgroup":
-                return value is True
-    return False
+    shown = [f"{prefix}*" for prefix in extras.annotations]
+    return {**donor, ANNOTATIONS: [*shown, *(had if isinstance(had, list) else ())]}
 
 
 def _has_shim(config: Config, kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""What containerd makes of its configs: as its own program prints it, and as texts alone tell."""
+"""containerd's configs as containerd understands them, and what it makes of them."""
 
 import json
 import tomllib
@@ -7,32 +7,41 @@ from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse
-from installer.engines.containerd.tables import (
-    DEFAULT,
-    OLD_DEFAULT,
-    OLD_TABLE,
-    OLD_UNTRUSTED,
-    PLUGIN_IDS,
-    UNTRUSTED,
-    V2_PLUGIN,
-    V3_PLUGIN,
-    patterns,
-    understood,
-)
+from installer.config_text import Edit, Key, Syntax, Tree, Want, apply, parse
 from installer.errors import InstallerError
 from installer.model.effective import NAMELESS, EffectiveConfig, Runtime
-from installer.model.engine_spec import Check, CommandLine, ConfigFiles, Question, table
+from installer.model.engine_spec import (
+    Check,
+    CommandLine,
+    ConfigFiles,
+    Question,
+    table,
+    text,
+    value_at,
+    wrong_type,
+)
 
+# By schema: the plugin that has the runtimes, which later schemas keep.
+PLUGINS: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+V2_PLUGIN: Final = PLUGINS[2]
+V3_PLUGIN: Final = PLUGINS[3]
+PLUGIN_IDS: Final = tuple(PLUGINS.values())
+DEFAULT: Final = "default_runtime_name"
+OLD_DEFAULT: Final = "default"  # what a full one of these is called:
+OLD_TABLE: Final = "default_runtime"
+OLD_UNTRUSTED: Final = "untrusted_workload_runtime"  # 1.x serves it as:
+UNTRUSTED: Final = "untrusted"
+NEW_SCHEMA: Final = 2  # read by every containerd from 1.6 to 2.3 (engine-facts.md#containerd-schemas)
 CDI: Final = "enable_cdi"  # since 1.7; earlier ones ignore it
 BUILT_IN: Final = "runc"
 WILDCARD: Final = "*"  # an import without one is a name, whatever else is in it
 RUNC_TYPE: Final = "io.containerd.runc.v2"
 RUNTIMES: Final = "runtimes"
-# What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
 NRI: Final = "io.containerd.nri.v1.nri"
+# What 2.x, and 1.7, print for the built-in runc only, and take for any runtime that says nothing.
 UNASKED: Final = (("sandboxer", "podsandbox"), ("sandboxmode", "podsandbox"))
 PRINTED: Final = PurePosixPath("config dump")
 FLAGS: Final = CommandLine(
@@ -41,13 +50,135 @@ FLAGS: Final = CommandLine(
 )
 
 
+class Config(Struct, frozen=True):
+    """The files as containerd understands them.
+
+    ``path`` and ``tree`` are the file whose CRI table counts: the root file, or on 1.x the last import
+    that has one, for it replaces that of the root. ``key`` is the table that holds the runtimes.
+    ``imported`` are the other files in the order of reading, the drop-in that was asked for among them.
+    Where ``merges`` is true (2.x), they add to the root file key by key, and ``runtimes`` and ``default``
+    are what comes out. ``old_default`` tells that the default is the table that schema 1 had for it.
+    """
+
+    path: PurePosixPath
+    tree: Tree
+    schema: int
+    key: Key
+    merges: bool
+    imported: Mapping[PurePosixPath, Tree]
+    runtimes: Tree
+    default: str
+    old_default: bool
+
+
+def understand(files: ConfigFiles, *, plugin: str = "", without_version: int = 1) -> Config:
+    """Return what the configs say together, with ``plugin`` for the id that CRI has there, if it is given.
+
+    ``without_version`` is the schema of a root file that has text but no version.
+
+    Raises:
+        InstallerError: a value has another type than containerd counts on.
+    """
+    path = files.config
+    tree = files.trees.get(path, {})
+    schema = schema_of(path, tree, without_version if tree else NEW_SCHEMA)
+    merges = major(files) == 2 or (major(files) is None and schema > 2)
+    if merges and schema > 1 and files.drop_in in _imported(files, tree, merges=True):
+        # A drop-in of NVIDIA's installer has the schema that the engine dumps. 2.1 and 2.2 read all files by
+        # the highest one: what the root file says of CRI under the older plugin id is not in force then.
+        drop_in = files.trees.get(files.drop_in, {})
+        newer = schema_of(files.drop_in, drop_in, schema)
+        schema = max(schema, newer if V3_PLUGIN in table(drop_in, ("plugins",), files.drop_in) else schema)
+    plugins = table(tree, ("plugins",), path)
+    # containerd 2.x takes the ids of a version 2 file as they are (engine-facts.md#containerd-schemas).
+    new_id = schema == 2 and V2_PLUGIN not in plugins and V3_PLUGIN in plugins and major(files) != 1
+    plugin = plugin or (V3_PLUGIN if new_id else PLUGINS.get(schema, V3_PLUGIN))
+    key = ("plugins", plugin, "containerd")
+    imported = _imported(files, tree, merges=merges)
+    if not merges:
+        with_cri = [name for name, below in imported.items() if plugin in table(below, ("plugins",), name)]
+        path, tree = (with_cri[-1], imported[with_cri[-1]]) if with_cri else (path, tree)
+    cri = _cri(path, tree, key)
+    for other, below in imported.items() if merges else ():
+        cri = merge(cri, _cri(other, below, key))
+    runtimes = table(cri, ("runtimes",), path)
+    default = text(cri, DEFAULT, path)
+    # The default config of 1.6 writes the old table out, empty; a full one is a runtime of this name.
+    table_of_old = table(cri, (OLD_TABLE,), path)
+    old_default = bool(table_of_old.get("runtime_type")) and not merges
+    if old_default:
+        runtimes, default = {**runtimes, OLD_DEFAULT: table_of_old}, OLD_DEFAULT
+    return Config(path, tree, schema, key, merges, imported, runtimes, default, old_default)
+
+
+def schema_of(path: PurePosixPath, tree: Tree, without: int) -> int:
+    """Return the schema a file names, or ``without``."""
+    schema = tree.get("version", without)
+    if isinstance(schema, bool) or not isinstance(schema, int):
+        raise wrong_type(path, ("version",), "a number", schema)
+    return schema
+
+
+def major(files: ConfigFiles) -> int | None:
+    """Return the first number of the running containerd's version."""
+    return files.version[0] if files.version else None
+
+
+def list_imports(config: PurePosixPath, tree: Tree) -> list[PurePosixPath]:
+    """Return what a root file imports; relative names are taken from its directory."""
+    imports = tree.get("imports")
+    return [config.parent / str(pattern) for pattern in imports] if isinstance(imports, list) else []
+
+
+def own_import(drop_in: PurePosixPath) -> PurePosixPath:
+    """Return the import for a drop-in of ours, to be taken with or without the file.
+
+    Not *.toml: files that nobody imported so far must stay dormant. Not the bare name: an import of a missing
+    file is fatal (engine-facts.md#containerd-imports).
+    """
+    return drop_in.with_name(f"{drop_in.stem}*{drop_in.suffix}")
+
+
+def _imported(files: ConfigFiles, tree: Tree, *, merges: bool) -> dict[PurePosixPath, Tree]:
+    asked = files.drop_in if merges else None
+    names = sorted({*files.trees, *([asked] if asked else [])} - {files.config})
+    order = [
+        name for pattern in list_imports(files.config, tree) for name in names if name.match(str(pattern))
+    ]
+    return {name: files.trees.get(name, {}) for name in (*order, *([asked] if asked else []))}
+
+
+def _cri(path: PurePosixPath, tree: Tree, key: Key) -> Tree:
+    """Return the table of the runtimes in one file, every type that we count on checked."""
+    for name in table(tree, (*key, "runtimes"), path):
+        runtime = (*key, "runtimes", name)
+        table(tree, (*runtime, "options"), path)
+        text(table(tree, runtime, path), "runtime_type", path, runtime)
+    table(tree, (*key, OLD_TABLE, "options"), path)
+    cri = table(tree, key, path)
+    text(cri, DEFAULT, path, key)
+    return cri
+
+
+def merge(under: Tree, over: Tree) -> Tree:
+    """Return two tables as containerd 2.x merges them: key by key, ``over`` wins."""
+    both = dict(under)
+    for name, value in over.items():
+        below = under.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            both[name] = merge(below, value)
+        else:
+            both[name] = value
+    return both
+
+
 def make_check(question: Question) -> Check:
     """Return how containerd is asked: for what it has in force with all files that it would read."""
     texts = question.texts
     trees = {path: parse(text, Syntax.TOML, name=str(path)) for path, text in texts.items()}
     return Check(
-        paths=tuple(path for path, _ in reachable(question.config, trees)),
-        texts=lambda place: as_read(question.config, texts, trees, place),
+        paths=tuple(path for path, _ in list_read(question.config, trees)),
+        texts=lambda place: rewrite_imports(question.config, texts, trees, place),
         words=("--config", question.config),
         last=("config", "dump"),
         says=_dumped,
@@ -56,14 +187,14 @@ def make_check(question: Question) -> Check:
 
 def _dumped(text: str) -> EffectiveConfig:
     try:
-        return effect_of(tomllib.loads(text))
+        return read_dump(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InstallerError(
             f"understand what containerd says of its config ({error})", remedy="report this as a bug"
         ) from error
 
 
-def effect_of(dump: Tree) -> EffectiveConfig:
+def read_dump(dump: Tree) -> EffectiveConfig:
     """Return what ``containerd config dump`` says: imports, schemas and defaults are merged there.
 
     It does not say whether CRI loads: for that a default runtime has to be defined
@@ -78,50 +209,46 @@ def effect_of(dump: Tree) -> EffectiveConfig:
     if not plugin or (isinstance(off, list) and {*map(str, off)} & {*PLUGIN_IDS}):
         return EffectiveConfig({}, "", rest_digest=_digest(dump), broken="CRI is switched off")
     cri = table(plugins, (plugin,), PRINTED)
-    runtimes = dict(table(cri, ("containerd", RUNTIMES), PRINTED))
-    default = str(table(cri, ("containerd",), PRINTED).get(DEFAULT) or BUILT_IN)
-    old = table(cri, ("containerd", OLD_TABLE), PRINTED)
-    if old.get("runtime_type"):
-        runtimes[NAMELESS], default = old, NAMELESS  # 1.x takes it for the default, whatever is named so
-    untrusted = table(cri, ("containerd", OLD_UNTRUSTED), PRINTED)
-    twice = bool(untrusted.get("runtime_type")) and UNTRUSTED in runtimes
-    if untrusted.get("runtime_type"):
-        runtimes[UNTRUSTED] = untrusted
+    runtimes, default, broken = _read_runtimes(table(cri, ("containerd",), PRINTED))
     cdi, grpc, nri = cri.get(CDI), table(dump, ("grpc",), PRINTED), table(plugins, (NRI,), PRINTED)
     places = {"root": dump.get("root"), "state": dump.get("state"), "address": grpc.get("address")}
+    tables = {name: one for name, one in runtimes.items() if isinstance(one, Mapping)}
     return EffectiveConfig(
-        {name: _handler(one) for name, one in runtimes.items() if isinstance(one, Mapping)},
+        {name: Runtime(binary_of(one), drop_unasked(one)) for name, one in tables.items()},
         default,
         cdi=cdi if isinstance(cdi, bool) else None,
         rest_digest=_digest(_rest(dump, plugin)),
         undefined="" if default in runtimes else default,
-        # engine-facts.md#containerd-untrusted
-        broken=f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}" if twice else "",
+        broken=broken,
         places={name: said for name, said in places.items() if isinstance(said, str)},
         nri=not (nri.get("disable") or nri.get("disable_connections")) if nri else None,
     )
 
 
-def _handler(runtime: Tree) -> Runtime:
-    return Runtime(binary_of(runtime), said_of(runtime))
+def _read_runtimes(containerd: Tree) -> tuple[Tree, str, str]:
+    """Return the runtimes that are printed, the default, and why CRI does not load, or ""."""
+    runtimes = dict(table(containerd, (RUNTIMES,), PRINTED))
+    default, broken = str(containerd.get(DEFAULT) or BUILT_IN), ""
+    old = table(containerd, (OLD_TABLE,), PRINTED)
+    if old.get("runtime_type"):
+        runtimes[NAMELESS], default = old, NAMELESS  # 1.x takes it for the default, whatever is named so
+    untrusted = table(containerd, (OLD_UNTRUSTED,), PRINTED)
+    if untrusted.get("runtime_type"):
+        if UNTRUSTED in runtimes:  # engine-facts.md#containerd-untrusted
+            broken = f"it defines both {OLD_UNTRUSTED} and a runtime of the name {UNTRUSTED}"
+        runtimes[UNTRUSTED] = untrusted
+    return runtimes, default, broken
 
 
-def said_of(runtime: Tree) -> Tree:
+def drop_unasked(runtime: Tree) -> Tree:
     """Return what a runtime says in a dump or in CRI's status, less what containerd fills in by itself."""
-    return {
-        name: value
-        for name, value in runtime.items()
-        if (name.lower().replace("_", ""), value) not in UNASKED
-    }
+    said = runtime.items()
+    return {name: value for name, value in said if (name.lower().replace("_", ""), value) not in UNASKED}
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell, for want of a program that can be run.
-
-    Raises:
-        InstallerError: a value has another type than containerd counts on.
-    """
-    config = understood(ConfigFiles(files.config, None, files.trees, files.version))
+    """Return what the texts alone tell, for want of a program that can be run."""
+    config = understand(ConfigFiles(files.config, None, files.trees, files.version))
     runtimes = dict(config.runtimes)
     default = config.default
     # Only a table of runtimes takes the built-in one away, in 1.x; the old table of the default does not.
@@ -138,7 +265,7 @@ def estimate(files: ConfigFiles) -> EffectiveConfig:
         {name: Runtime(binary_of(one), one) for name, one in runtimes.items() if isinstance(one, Mapping)},
         default,
         undefined="" if default in runtimes else default,
-        broken=missing_import(files.config, files.trees, files.unreadable),
+        broken=find_missing_import(files.config, files.trees, files.unreadable),
     )
 
 
@@ -171,7 +298,7 @@ def _digest(tree: Tree) -> str:
     return sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def reachable(
+def list_read(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree]
 ) -> Iterator[tuple[PurePosixPath, tuple[PurePosixPath, ...]]]:
     """Yield each file that is read, the root first, with those that it imports itself, in that order."""
@@ -180,7 +307,7 @@ def reachable(
         path = waiting.pop(0)
         imported = tuple(
             other
-            for pattern in patterns(path, trees.get(path, {}))
+            for pattern in list_imports(path, trees.get(path, {}))
             for other in sorted(trees)
             if other.match(str(pattern)) and other != path
         )
@@ -190,15 +317,15 @@ def reachable(
         waiting += fresh
 
 
-def missing_import(
+def find_missing_import(
     config: PurePosixPath, trees: Mapping[PurePosixPath, Tree], unreadable: Collection[PurePosixPath]
 ) -> str:
     """Return why containerd does not start: an import that is not there, or is no file; "" for none.
 
     1.6 and 1.7 say so in a dump as well, 2.1 to 2.4 print their defaults in the place of the whole config.
     """
-    for path, _ in reachable(config, trees):
-        for pattern in patterns(path, trees.get(path, {})):
+    for path, _ in list_read(config, trees):
+        for pattern in list_imports(path, trees.get(path, {})):
             for name in sorted({*unreadable} - trees.keys()):
                 if name.match(str(pattern)):
                     return f"{path} imports {name}, which is a link to nowhere, or no file"
@@ -207,7 +334,7 @@ def missing_import(
     return ""
 
 
-def as_read(
+def rewrite_imports(
     config: PurePosixPath,
     texts: Mapping[PurePosixPath, str],
     trees: Mapping[PurePosixPath, Tree],
@@ -219,9 +346,9 @@ def as_read(
     that takes no text goes: it would take what lies on the disk, such as the drop-in that an undo removes.
     """
     put: dict[PurePosixPath, str] = {}
-    for path, imported in reachable(config, trees):
+    for path, imported in list_read(config, trees):
         text = texts.get(path, "")
-        asked = patterns(path, trees.get(path, {}))
+        asked = list_imports(path, trees.get(path, {}))
         missing = [str(one) for one in asked if WILDCARD not in str(one) and not _takes(one, trees)]
         if asked:
             names = [*(place(other) for other in imported), *missing]
@@ -244,31 +371,25 @@ def relocate(edits: tuple[Edit, ...], tree: Tree) -> tuple[Edit, ...]:
 
     And with the table that options stand in whose header somebody has deleted: that of their runtime.
     """
-    plugins = tree.get("plugins")
-    there = plugins if isinstance(plugins, Mapping) else {}
-    found = [name for name in PLUGIN_IDS if isinstance(_containerd(there, name), Mapping)]
-
-    def moved(edit: Edit) -> Edit:
-        if edit.key[:1] != ("plugins",) or len(edit.key) < 2 or edit.key[1] not in PLUGIN_IDS:
-            return edit
-        if edit.key[1] in found or not found:
-            return edit
-        return replace(edit, key=("plugins", found[-1], *edit.key[2:]))
-
-    return tuple(_lifted(moved(edit), tree) for edit in edits)
+    there = [
+        name for name in PLUGIN_IDS if isinstance(value_at(tree, ("plugins", name, "containerd")), Mapping)
+    ]
+    return tuple(_lift(_migrate(edit, there), tree) for edit in edits)
 
 
-def _lifted(edit: Edit, tree: Tree) -> Edit:
-    *above, options, name = edit.key if len(edit.key) > 1 else ("", "")
-    for part in above:
-        below = tree.get(part)
-        tree = below if isinstance(below, Mapping) else {}
-    if options != "options" or options in tree or name not in tree or edit.after is None:
+def _migrate(edit: Edit, plugins: list[str]) -> Edit:
+    part, plugin, *below = (*edit.key, "", "")
+    if part != "plugins" or plugin not in PLUGIN_IDS or plugin in plugins or not plugins:
         return edit
-    ours = tree[name] == parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
-    return replace(edit, key=(*above, name)) if ours else edit
+    return replace(edit, key=("plugins", plugins[-1], *below[:-2]))
 
 
-def _containerd(plugins: Mapping[str, Value], name: str) -> Value:
-    plugin = plugins.get(name)
-    return plugin.get("containerd") if isinstance(plugin, Mapping) else None
+def _lift(edit: Edit, tree: Tree) -> Edit:
+    *above, options, name = ("", "", *edit.key)
+    runtime = value_at(tree, tuple(above[2:]))
+    if options != "options" or edit.after is None or not isinstance(runtime, Mapping):
+        return edit
+    if options in runtime or name not in runtime:
+        return edit
+    ours = runtime[name] == parse(f"it = {edit.after}", Syntax.TOML, name=name)["it"]
+    return replace(edit, key=(*above[2:], name)) if ours else edit

@@ -1,15 +1,15 @@
 """CRI-O: one drop-in with whole runtime tables, or the OCI hook of older set-ups."""
 
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Final
 
 from msgspec.structs import replace
 
 from installer.config_text import Key, Syntax, Tree, Value, Want
-from installer.engines.crio.effective import HOOK_DIR, STATE, SYSTEM_PATH, read_runtimes
 from installer.errors import InstallerError, Option, Remedy
-from installer.model.effective import EffectiveConfig, Runtime
+from installer.model.effective import EffectiveConfig, Runtime, flatten
 from installer.model.engine_spec import (
     DEFAULT_BY_FLAG,
     Api,
@@ -39,6 +39,15 @@ from installer.model.engine_spec import (
     text,
 )
 
+HOOK_DIR: Final = "/usr/share/containers/oci/hooks.d"
+RUN_ROOT: Final = "/run/containers/storage"
+DRIVER: Final = "overlay"
+STATE: Final = PurePosixPath(RUN_ROOT, f"{DRIVER}-containers")
+SOURCE: Final = PurePosixPath("/config")
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What CRI-O fills into each runtime at its start, ours too: from these keys of crio.runtime, or by itself.
+FILLED_IN: Final = {"monitor_cgroup": "conmon_cgroup", "monitor_path": "conmon", "monitor_env": "conmon_env"}
+USUAL: Final = ("system.slice", *(f"{place}/conmon" for place in SYSTEM_PATH.split(":")))
 RUNTIME: Final[Key] = ("crio", "runtime")
 RUNTIMES: Final[Key] = (*RUNTIME, "runtimes")
 DEFAULT: Final = "default_runtime"
@@ -59,48 +68,40 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], _: Extras) -> I
     Raises:
         InstallerError: a file holds another type than CRI-O reads, or one that is read later overrules ours.
     """
-    runtimes, default = _merged(files)
+    runtimes, default = _merge(files)
     if default not in {*runtimes, *BUILT_IN, *(entry.name for entry in entries)}:
         raise InstallerError(
             f'configure CRI-O (its default_runtime "{default}" is not defined, so it would not start)',
             remedy="define that runtime, or remove default_runtime",
         )
-    low_level = low_level_words(_low_level(runtimes, default))
+    low_level = low_level_words(_find_low_level(runtimes, default))
     if files.hook is not None:
-        yield Decision((_hook(files.hook, entries),), low_level)
+        yield Decision((_want_hook(files.hook, entries),), low_level)
         return
     path = files.drop_in or files.config
     _refuse_overruled(files, path, entries)
-    donor = _donor(runtimes, default)
+    donor = _find_donor(runtimes, default)
     refuse_large_donor(path, donor)
     wants = [Want((*RUNTIME, DEFAULT), entry.name) for entry in entries if entry.default]
     trees = {**_read_before(files, path), path: files.trees.get(path, {})}
-    inherited = _merged(replace(files, trees=trees))[0]
+    inherited = _merge(replace(files, trees=trees))[0]
     for entry in entries:
         mine = inherited.get(entry.name, {})
         refuse_taken_name(path, entry.name, mine.get("runtime_path"))
-        there = table(files.trees.get(path, {}), (*RUNTIMES, entry.name), path)
-        wants += _entry(entry, {**donor, **mine}, there)
+        there = table(trees[path], (*RUNTIMES, entry.name), path)
+        wants += _want_runtime(entry, {**donor, **mine}, there)
     yield Decision((FileWants(path, Syntax.TOML, tuple(wants)),), low_level)
 
 
 def estimate(files: ConfigFiles) -> EffectiveConfig:
-    """Return what the texts alone tell, for want of a program that can be run.
-
-    Raises:
-        InstallerError: a value has another type than CRI-O counts on.
-    """
-    runtimes, default = _merged(files)
+    """Return what the texts alone tell, for want of a program that can be run."""
+    runtimes, default = _merge(files)
     built_in = {name: Runtime() for name in BUILT_IN}
     handlers = {name: Runtime(str(one.get("runtime_path") or ""), one) for name, one in runtimes.items()}
     undefined = "" if default in {*runtimes, *BUILT_IN} else default
-    return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken=_unreadable(files))
-
-
-def _unreadable(files: ConfigFiles) -> str:
-    """Return why CRI-O does not start: a name among its drop-ins that is no file; "" for none."""
-    names = sorted(files.unreadable - files.trees.keys())
-    return f"it reads {names[0]}, which is a link to nowhere, or no file" if names else ""
+    unreadable = sorted(files.unreadable - files.trees.keys())  # names among its drop-ins that are no files
+    broken = f"it reads {unreadable[0]}, which is a link to nowhere, or no file" if unreadable else ""
+    return EffectiveConfig({**built_in, **handlers}, default, undefined=undefined, broken=broken)
 
 
 def make_check(question: Question) -> Check:
@@ -118,7 +119,7 @@ def make_check(question: Question) -> Check:
     )
 
 
-def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
+def _merge(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     """Return the runtimes and the default as CRI-O merges its files: by name, whole, the last one wins."""
     runtimes: dict[str, Tree] = {}
     named = ""
@@ -142,7 +143,7 @@ def _merged(files: ConfigFiles) -> tuple[dict[str, Tree], str]:
     return runtimes, named or ("runc" if old else "crun")
 
 
-def _entry(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
+def _want_runtime(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
     """Yield what our entry holds: the keys of ``like``, as CRI-O replaces an entry of an earlier file whole.
 
     ``there`` is what an entry of that name holds in our file already.
@@ -160,13 +161,13 @@ def _entry(entry: RuntimeEntry, like: Tree, there: Tree) -> Iterator[Want]:
         yield Want((*key, INHERIT), value=False)
 
 
-def _donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
+def _find_donor(runtimes: Mapping[str, Tree], default: str) -> Tree:
     """Return the runtime whose keys ours take over; one of NVIDIA's where there is no other."""
-    found = [runtimes[name] for name in _candidates(runtimes, default) if name in runtimes]
-    return next((one for one in found if not is_ours(one.get("runtime_path"))), found[0] if found else {})
+    donors = [runtimes[name] for name in _list_wrappable(runtimes, default) if name in runtimes]
+    return next((one for one in donors if not is_ours(one.get("runtime_path"))), donors[0] if donors else {})
 
 
-def _candidates(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]:
+def _list_wrappable(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]:
     """Yield the runtimes that ours may wrap, preferred first, and NVIDIA's own among them."""
     for name in (default, "runc", "crun"):
         entry = runtimes.get(name, {})
@@ -174,8 +175,8 @@ def _candidates(runtimes: Mapping[str, Tree], default: str) -> Iterator[str]:
             yield name
 
 
-def _low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Value]:
-    for name in _candidates(runtimes, default):
+def _find_low_level(runtimes: Mapping[str, Tree], default: str) -> Iterator[Value]:
+    for name in _list_wrappable(runtimes, default):
         # CRI-O looks a runtime without a path up in $PATH by its name.
         binary = runtimes.get(name, {}).get("runtime_path") or name
         if not is_ours(binary):
@@ -194,20 +195,16 @@ def _read_before(files: ConfigFiles, path: PurePosixPath) -> Mapping[PurePosixPa
     }
 
 
-def _starts_ours(runtime: Tree, entry: RuntimeEntry) -> bool:
-    """Tell whether the table of another file for a runtime of ours has our program."""
-    return runtime.get("runtime_path") == str(entry.binary) and not runtime.keys() & {PLATFORM_PATHS, INHERIT}
-
-
 def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> None:
     for other, tree in files.trees.items():
         if other == path or other in _read_before(files, path):
             continue
-        later, defined = table(tree, RUNTIME, other), table(tree, RUNTIMES, other)
-        mine = (entry for entry in entries if entry.name in defined)
-        names = {
-            entry.name for entry in mine if not _starts_ours(table(defined, (entry.name,), other), entry)
-        }
+        later, names = table(tree, RUNTIME, other), set()
+        for entry in entries:
+            one = table(tree, (*RUNTIMES, entry.name), other)
+            same = one.get("runtime_path") == str(entry.binary) and not one.keys() & {PLATFORM_PATHS, INHERIT}
+            if entry.name in table(tree, RUNTIMES, other) and not same:
+                names.add(entry.name)
         if names or (any(entry.default for entry in entries) and later.get(DEFAULT)):
             word = f"the runtime {min(names)}" if names else DEFAULT
             raise InstallerError(
@@ -220,7 +217,7 @@ def _refuse_overruled(files: ConfigFiles, path: PurePosixPath, entries: tuple[Ru
             )
 
 
-def _hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
+def _want_hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
     """Return the OCI hook file (containers/common oci-hooks(5), version 1.0.0)."""
     toolkit = entries[0].binary.parent
     return FileWants(
@@ -236,6 +233,67 @@ def _hook(path: PurePosixPath, entries: tuple[RuntimeEntry, ...]) -> FileWants:
             Want(("stages",), ["prestart"]),
         ),
     )
+
+
+def read_effective(tree: Tree) -> EffectiveConfig:
+    """Return what a whole config of CRI-O has in force.
+
+    What ``crio config`` leaves out, or comments out, is CRI-O's default.
+
+    Raises:
+        InstallerError: a value has another type than CRI-O gives it.
+        KeyError: it is no config of CRI-O's.
+    """
+    storage, runtime = table(tree, ("crio",), SOURCE), table(tree, ("crio", "runtime"), SOURCE)
+    if not runtime:
+        raise KeyError("crio.runtime")
+    runtimes = table(runtime, ("runtimes",), SOURCE)
+    handlers = {}
+    for name in runtimes:
+        one = _drop_filled_in(table(runtimes, (name,), SOURCE), runtime)
+        handlers[name] = Runtime(text(one, "runtime_path", SOURCE), one)
+    run_root = text(storage, "runroot", SOURCE) or RUN_ROOT
+    driver = text(storage, "storage_driver", SOURCE) or DRIVER
+    places = {"root": text(storage, "root", SOURCE), "runroot": text(storage, "runroot", SOURCE)}
+    places["listen"] = text(table(storage, ("api",), SOURCE), "listen", SOURCE)
+    hook_dirs, cdi_dirs = _read_paths(runtime.get("hooks_dir")), _read_paths(runtime.get("cdi_spec_dirs"))
+    nri = table(storage, ("nri",), SOURCE)
+    return EffectiveConfig(
+        handlers,
+        text(runtime, "default_runtime", SOURCE),
+        cdi=None if cdi_dirs is None else bool(cdi_dirs),
+        cdi_dirs=cdi_dirs or (),
+        rest_digest=_digest_rest(tree),
+        state=PurePosixPath(run_root, f"{driver}-containers"),
+        hook_dirs=(PurePosixPath(HOOK_DIR),) if hook_dirs is None else hook_dirs,
+        places={name: said for name, said in places.items() if said},
+        nri=nri.get("enable_nri") is not False and not nri.get("nri_disable_connections") if nri else None,
+    )
+
+
+def _read_paths(value: Value) -> tuple[PurePosixPath, ...] | None:
+    return tuple(PurePosixPath(str(each)) for each in value) if isinstance(value, list) else None
+
+
+def _drop_filled_in(one: Tree, runtime: Tree) -> Tree:
+    """Return a runtime less what was filled in, which a reloaded CRI-O does not say."""
+    filled = {key: (*USUAL, runtime.get(said)) for key, said in FILLED_IN.items()}
+    return {key: value for key, value in one.items() if value not in filled.get(key, ())}
+
+
+def read_runtimes(tree: Tree) -> dict[str, str]:
+    """Return the runtimes that a file names, with their programs."""
+    runtimes = table(tree, ("crio", "runtime", "runtimes"), SOURCE)
+    return {name: text(table(runtimes, (name,), SOURCE), "runtime_path", SOURCE) for name in runtimes}
+
+
+def _digest_rest(tree: Tree) -> str:
+    """Return the digest of everything but the runtimes and the default."""
+    ours = {("crio", "runtime", "runtimes"), ("crio", "runtime", "defaultruntime")}
+    said = sorted(
+        (key, repr(value)) for key, value in flatten(tree) if key[:3] not in ours and (value or value == 0)
+    )
+    return sha256(repr(said).encode()).hexdigest()
 
 
 CRIO: Final = EngineSpec(

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from installer.config_text import Syntax, Tree, Value, Want
-from installer.engines.docker.reload_model import BUILT_IN, DEFAULT, RUNTIMES, effect, spelled
+from installer.engines.docker.reload_model import BUILT_IN, DEFAULT, RUNTIMES, DockerdModel, read_field
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
 from installer.model.engine_spec import (
@@ -29,6 +29,7 @@ from installer.model.engine_spec import (
     is_ours,
     low_level_words,
     refuse_taken_name,
+    spellings,
     table,
     text,
 )
@@ -50,8 +51,8 @@ def draft(files: ConfigFiles, entries: tuple[RuntimeEntry, ...], extras: Extras)
     for name in runtimes:
         entry = table(tree, (RUNTIMES, name), path)
         for word in ("path", "runtimeType"):
-            text(entry, _spelled(entry, word)[-1], path, (RUNTIMES, name))
-        table(tree, (RUNTIMES, name, _spelled(entry, "options")[-1]), path)
+            text(entry, _spell(entry, word)[-1], path, (RUNTIMES, name))
+        table(tree, (RUNTIMES, name, _spell(entry, "options")[-1]), path)
     default = text(tree, DEFAULT, path)
     _refuse_fatal(path, runtimes, default, entries)
     wants = [want for entry in entries for want in _entry(path, runtimes, entry)]
@@ -106,26 +107,23 @@ def _refuse_fatal(
 def _entry(path: PurePosixPath, runtimes: Tree, entry: RuntimeEntry) -> Iterator[Want]:
     key = (RUNTIMES, entry.name)
     now = table(runtimes, (entry.name,), path)
-    refuse_taken_name(path, entry.name, spelled(now, "path") or spelled(now, "runtimeType"))
-    for word in _spelled(now, "path"):
+    refuse_taken_name(path, entry.name, read_field(now, "path") or read_field(now, "runtimeType"))
+    for word in _spell(now, "path"):
         yield Want((*key, word), str(entry.binary))
     if not now:
         yield Want((*key, "args"), [])
     # dockerd refuses a runtime that has both a path and a shim. Emptied, not removed: so each comes
     # back to its place, also when others have edited the file.
-    for word in _spelled(now, "runtimeType"):
-        if now.get(word):
-            yield Want((*key, word), "")
-    for word in _spelled(now, "options"):
-        if now.get(word):
-            yield Want((*key, word), {})
+    empty: dict[str, Value] = {"runtimeType": "", "options": {}}
+    for field, nothing in empty.items():
+        yield from (Want((*key, word), nothing) for word in spellings(now, field) if now[word])
     if entry.default:
         yield Want((DEFAULT,), entry.name)
 
 
-def _spelled(entry: Tree, word: str) -> list[str]:
+def _spell(entry: Tree, word: str) -> list[str]:
     """Return how ``word`` is written in an entry, at least once: dockerd reads the keys in any case."""
-    return [name for name in entry if name.lower() == word.lower()] or [word]
+    return spellings(entry, word) or [word]
 
 
 def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
@@ -138,12 +136,12 @@ def _low_level(runtimes: Tree, default: str) -> Iterator[Value]:
 
 def _binary(entry: Tree) -> Value:
     """Return what an entry starts: its path, or what a runc shim is told to."""
-    kind, options = spelled(entry, "runtimeType"), spelled(entry, "options")
+    kind, options = read_field(entry, "runtimeType"), read_field(entry, "options")
     if not isinstance(kind, str) or not kind:
-        return spelled(entry, "path")
+        return read_field(entry, "path")
     if not kind.startswith("io.containerd.runc.") or not isinstance(options, Mapping):
         return None
-    return next((value for name, value in options.items() if name.lower() == "binaryname"), None)
+    return next((options[name] for name in spellings(options, "binaryname")), None)
 
 
 DOCKER: Final = EngineSpec(
@@ -179,7 +177,9 @@ DOCKER: Final = EngineSpec(
     uses="containerd",
     # The last is that of `docker run --gpus`.
     starts=("containerd", "runc", "docker-init", "docker-proxy", "nvidia-container-runtime-hook"),
-    estimate=lambda files: effect(files.files.get(files.config), files.config, files.version, files.flags),
+    estimate=lambda files: DockerdModel(files.config, files.version, files.flags).start(
+        files.files.get(files.config)
+    ),
     cdi=CdiSupport(
         "Docker 28.2 has CDI switched on, 25 with features.cdi = true in daemon.json, restarted",
         reads=(((26, 1), None), ((0,), (0, 6, 0))),

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from installer.config_text import Edit, Syntax, Tree, Value, Want, apply, parse
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime
+from installer.model.engine_spec import spellings
 from installer.model.files import File, Meta
 
 RUNTIMES: Final = "runtimes"
@@ -25,11 +26,6 @@ BUILT_IN: Final = "runc"
 FIELDS: Final = ("path", "runtimeArgs", "runtimeType", "options")
 LATER: Final = (23,)  # from here on dockerd reads runtimes as 26.1.5 does; the releases before as 20.10.24
 OLD_SHIMS: Final = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")  # as 20.10 lists them
-BOM: Final = b"\xef\xbb\xbf"
-
-NO_FLAGS: Final = Flags()
-
-Version = tuple[int, ...] | None
 
 
 class Refused(Struct, frozen=True):
@@ -43,63 +39,173 @@ class Refused(Struct, frozen=True):
     remedy: str = ""
 
 
-def effect(
-    file: File | None, path: PurePosixPath, version: Version, flags: Flags = NO_FLAGS
-) -> EffectiveConfig:
-    """Return what dockerd has in force when it is started with ``file`` as its daemon.json.
+class _Said(Struct, frozen=True):
+    """What a text says: ``runtimes`` is None where it says nothing, and ``null`` where it says just that."""
 
-    ``broken`` says why it does not start; ``undefined`` is the default that it does not start for.
-    """
-    try:
-        tree = _read(file, path, version)
-        said = _said(tree)
-        for words in _flaws(tree, said, version, flags):
-            return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=words)
-    except InstallerError as error:
-        return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=error.problem)
-    handlers = _handlers(_of_flags(flags) | dict(said.runtimes or {}))
-    default = said.default or flags.default or BUILT_IN
-    old = version is not None and version < LATER
-    # 20.10 looks for a default of the text in the text alone.
-    known = _handlers(said.runtimes or {}) if old and said.default else handlers
-    if not _defined(default, known, version):
-        named = "--default-runtime" if flags.default else "default-runtime"
-        words = f'its {named} "{default}" is not defined'
-        return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=words)
-    return EffectiveConfig(handlers, default)
+    default: str = ""
+    runtimes: Tree | None = None
+    null: bool = False
 
 
-def reloaded(
-    in_force: EffectiveConfig,
-    file: File | None,
-    path: PurePosixPath,
-    version: Version,
-    flags: Flags = NO_FLAGS,
-) -> EffectiveConfig | Refused:
-    """Return what a dockerd that has ``in_force`` in force has after a SIGHUP with ``file``."""
-    try:
-        tree = _read(file, path, version)
-        said = _said(tree)
-    except InstallerError as error:
-        return Refused(error.problem)
-    for words in _flaws(tree, said, version, flags):
-        return Refused(words)
-    old = version is not None and version < LATER
-    if old and said.default and not _defined(said.default, _handlers(said.runtimes or {}), version):
-        # 20.10 looks for it in the text alone.
-        return Refused(f"specified default runtime '{said.default}' does not exist")
-    if old and said.null:
-        return Refused("assignment to entry in nil map", dies=True)
-    handlers = in_force.handlers if said.runtimes is None else _handlers(said.runtimes)
-    default = said.default or (in_force.default if old or file else BUILT_IN)
-    # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
-    if not (default in handlers if old else _defined(default, handlers, version)):
-        words, remedy = f"specified default runtime '{default}' does not exist", ""
-        if default == flags.default:
-            words = f"it was started with --default-runtime {default}, and that would not be defined"
-            remedy = f"define {default} in {path}, or start Docker without that flag, then run again"
-        return Refused(words, dies=old, remedy=remedy)
-    return replace(in_force, handlers=handlers, default=default)
+class DockerdModel(Struct, frozen=True):
+    """One dockerd: where its daemon.json is, its release, None for any, and what its flags said."""
+
+    path: PurePosixPath
+    version: tuple[int, ...] | None
+    flags: Flags = Flags()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it reads runtimes as 20.10 does."""
+        return self.version is not None and self.version < LATER
+
+    def start(self, file: File | None) -> EffectiveConfig:
+        """Return what dockerd has in force when it is started with ``file`` as its daemon.json.
+
+        ``broken`` says why it does not start; ``undefined`` is the default that it does not start for.
+        """
+        said, flaw = self._read(file)
+        if flaw:
+            return EffectiveConfig(_handlers({}), BUILT_IN, ready=False, broken=flaw)
+        handlers = _handlers(self._of_flags() | dict(said.runtimes or {}))
+        default = said.default or self.flags.default or BUILT_IN
+        # 20.10 looks for a default of the text in the text alone.
+        known = _handlers(said.runtimes or {}) if self.is_old and said.default else handlers
+        if not self._is_defined(default, known):
+            named = "--default-runtime" if self.flags.default else "default-runtime"
+            words = f'its {named} "{default}" is not defined'
+            return EffectiveConfig(handlers, default, ready=False, undefined=default, broken=words)
+        return EffectiveConfig(handlers, default)
+
+    def reload(self, in_force: EffectiveConfig, file: File | None) -> EffectiveConfig | Refused:
+        """Return what a dockerd that has ``in_force`` in force has after a SIGHUP with ``file``."""
+        said, flaw = self._read(file)
+        if flaw:
+            return Refused(flaw)
+        if (
+            self.is_old
+            and said.default
+            and not self._is_defined(said.default, _handlers(said.runtimes or {}))
+        ):
+            # 20.10 looks for it in the text alone.
+            return Refused(f"specified default runtime '{said.default}' does not exist")
+        if self.is_old and said.null:
+            return Refused("assignment to entry in nil map", dies=True)
+        handlers = in_force.handlers if said.runtimes is None else _handlers(said.runtimes)
+        default = said.default or (in_force.default if self.is_old or file else BUILT_IN)
+        # 20.10 forgets its shims in a reload with a map, and dies of a default that it has lost.
+        if not (default in handlers if self.is_old else self._is_defined(default, handlers)):
+            words, remedy = f"specified default runtime '{default}' does not exist", ""
+            if default == self.flags.default:
+                words = f"it was started with --default-runtime {default}, and that would not be defined"
+                remedy = f"define {default} in {self.path}, or start Docker without that flag, then run again"
+            return Refused(words, dies=self.is_old, remedy=remedy)
+        return replace(in_force, handlers=handlers, default=default)
+
+    def list_forgotten(self, in_force: EffectiveConfig) -> tuple[str, ...]:
+        """Return the names of its own that it takes off its list in each reload, until its next start."""
+        return tuple(name for name in OLD_SHIMS if name in in_force.handlers) if self.is_old else ()
+
+    def find_route(self, in_force: EffectiveConfig | None, target: File | None) -> tuple[File | None, ...]:
+        """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
+
+        One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``in_force``
+        is what dockerd has now, None where that is not known for sure.
+
+        Raises:
+            InstallerError: dockerd takes up no text that leads there, or dies of it.
+        """
+        releases = [self] if self.version else [replace(self, version=each) for each in ((20, 10), (28,))]
+        if (
+            target is not None
+            and in_force is not None
+            and all(each._leads_there(in_force, target) for each in releases)  # noqa: SLF001 - its own
+        ):
+            return (target,)
+        middle, _ = self.spell_out(target)
+        result = self.reload(in_force or self.start(None), middle)
+        if isinstance(result, Refused):
+            verb = "would die of it" if result.dies else "would not take it up"
+            raise InstallerError(
+                f"reload Docker with what {self.path} has to say (dockerd {verb}: {result.words})",
+                remedy=result.remedy or f"correct {self.path} and restart Docker",
+            )
+        return (middle,) if target is not None and middle.content == target.content else (middle, target)
+
+    def spell_out(self, target: File | None) -> tuple[File, tuple[Edit, ...]]:
+        """Return ``target`` with both keys, which every dockerd takes up whatever it has, and the edits.
+
+        Removed keys are sticky, and a map without the live default makes dockerd 20.10 die, so both keys have
+        to stand in the file for one SIGHUP. A default that a flag says may not stand there and needs no word,
+        for no reload has ever changed it.
+        """
+        text = target.content.decode() if target else ""
+        tree = parse(text, Syntax.JSON, name=str(self.path))
+        default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
+        wants = []
+        if not self.flags.default:
+            wants.append(Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN))
+        if not isinstance(runtimes, Mapping):
+            runtimes = {}
+            wants.append(Want((RUNTIMES,), {}))
+        # Name by name: a key of its own each, so that it can be taken out again of what others edit later.
+        missing = {name: entry for name, entry in self._of_flags().items() if name not in runtimes}
+        wants += [Want((RUNTIMES, name), entry) for name, entry in missing.items()]
+        middle, edits = apply(text, wants, Syntax.JSON, name=str(self.path))
+        return File(middle.encode(), target.meta if target else Meta()), edits
+
+    def _leads_there(self, in_force: EffectiveConfig, target: File) -> bool:
+        result = self.reload(in_force, target)
+        return isinstance(result, EffectiveConfig) and same(result, self.start(target))
+
+    def _of_flags(self) -> dict[str, Value]:
+        return {name: {"path": binary} for name, binary in self.flags.runtimes.items()}
+
+    def _is_defined(self, default: str, handlers: Mapping[str, Runtime]) -> bool:
+        if self.is_old:
+            return default in {*OLD_SHIMS, *handlers}
+        # A name with a dot may be that of a containerd shim, which needs no entry.
+        return default in handlers or ("." in default and default[0] not in "./")
+
+    def _read(self, file: File | None) -> tuple[_Said, str]:
+        """Return what a text says, and why dockerd neither starts with it nor reloads into it, or ""."""
+        if file is None:
+            return _Said(), ""
+        if self.is_old and not file.content.strip():
+            return _Said(), f"read {self.path} (it is empty)"
+        if self.is_old and file.content.startswith(b"\xef\xbb\xbf"):
+            return _Said(), f"read {self.path} (it begins with a byte order mark)"
+        try:
+            tree = parse(file.content.decode(), Syntax.JSON, name=str(self.path))
+        except UnicodeDecodeError:
+            return _Said(), f"read {self.path} (it is not UTF-8)"
+        except InstallerError as error:
+            return _Said(), error.problem
+        default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
+        null = RUNTIMES in tree and runtimes is None
+        said = _Said(
+            default if isinstance(default, str) else "",
+            runtimes if isinstance(runtimes, Mapping) else {} if null else None,
+            null,
+        )
+        return said, next(self._find_flaws(tree, said.runtimes or {}), "")
+
+    def _find_flaws(self, tree: Tree, runtimes: Tree) -> Iterator[str]:
+        if self.flags.default and DEFAULT in tree:
+            yield f"{DEFAULT} is specified both as a flag and in the configuration file"
+        for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
+            yield f"{key} is not spelled as dockerd spells it"
+        if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):
+            yield f"{DEFAULT} is no string"
+        if tree.get(RUNTIMES) is not None and not isinstance(tree[RUNTIMES], Mapping):
+            yield f"{RUNTIMES} is no object"
+        for name, entry in runtimes.items():
+            if name == BUILT_IN:
+                yield f"runtime name '{BUILT_IN}' is reserved"
+            if entry is not None and not isinstance(entry, Mapping):
+                yield f"the runtime {name} is no object"
+            elif not self.is_old:
+                yield from (f"the runtime {name} has {flaw}" for flaw in _find_flaws_of_entry(entry or {}))
 
 
 def same(one: EffectiveConfig, other: EffectiveConfig) -> bool:
@@ -107,186 +213,46 @@ def same(one: EffectiveConfig, other: EffectiveConfig) -> bool:
 
     Its list leaves out type and options of a runtime, and has shims that come and go.
     """
-    return one.default == other.default and _told(one) == _told(other)
+    return one.default == other.default and _listed(one) == _listed(other)
 
 
-def told_otherwise(in_force: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
+def find_differences(in_force: EffectiveConfig, wanted: EffectiveConfig) -> Iterator[tuple[str, bool]]:
     """Yield the runtimes that dockerd has and a start would not give it so; true for those it would lack."""
-    told, defined = _told(in_force), _told(wanted)
-    yield from ((name, name not in defined) for name in sorted(told) if told[name] != defined.get(name))
+    listed, defined = _listed(in_force), _listed(wanted)
+    yield from ((name, name not in defined) for name in sorted(listed) if listed[name] != defined.get(name))
 
 
-def forgotten(in_force: EffectiveConfig, version: Version) -> tuple[str, ...]:
-    """Return the names of its own that dockerd takes off its list in each reload, until its next start."""
-    old = version is not None and version < LATER
-    return tuple(name for name in OLD_SHIMS if name in in_force.handlers) if old else ()
+def _listed(config: EffectiveConfig) -> dict[str, tuple[str, Value]]:
+    return {
+        name: (runtime.binary, runtime.table.get("runtimeArgs") or ())
+        for name, runtime in config.handlers.items()
+        if not name.startswith("io.containerd.")
+    }
 
 
-def route(
-    in_force: EffectiveConfig | None,
-    target: File | None,
-    path: PurePosixPath,
-    version: Version,
-    flags: Flags = NO_FLAGS,
-) -> tuple[File | None, ...]:
-    """Return the texts through which dockerd comes to have what a start with ``target`` would give it.
-
-    One SIGHUP follows the first of them, and none a second: that changes nothing any more. ``in_force`` is
-    what dockerd has now, None where that is not known for sure.
-
-    Raises:
-        InstallerError: dockerd takes up no text that leads there, or dies of it.
-    """
-    versions = (version,) if version is not None else ((20, 10), (28,))
-    if (
-        target is not None
-        and in_force is not None
-        and all(_leads_there(in_force, target, path, each, flags) for each in versions)
-    ):
-        return (target,)
-    middle, _ = explicit(target, path, flags)
-    found = reloaded(in_force or effect(None, path, version, flags), middle, path, version, flags)
-    if isinstance(found, Refused):
-        verb = "would die of it" if found.dies else "would not take it up"
-        raise InstallerError(
-            f"reload Docker with what {path} has to say (dockerd {verb}: {found.words})",
-            remedy=found.remedy or f"correct {path} and restart Docker",
-        )
-    return (middle,) if target is not None and middle.content == target.content else (middle, target)
-
-
-def explicit(target: File | None, path: PurePosixPath, flags: Flags) -> tuple[File, tuple[Edit, ...]]:
-    """Return ``target`` with both keys in words, which every dockerd takes up whatever it has, and the edits.
-
-    A default that a flag says may not stand there and needs no word, for no reload has ever changed it.
-    """
-    text = target.content.decode() if target else ""
-    wants = intermediate(parse(text, Syntax.JSON, name=str(path)), flags)
-    middle, edits = apply(text, wants, Syntax.JSON, name=str(path))
-    return File(middle.encode(), target.meta if target else Meta()), edits
-
-
-def intermediate(target: Tree, flags: Flags = NO_FLAGS) -> tuple[Want, ...]:
-    """Return what daemon.json must say for dockerd to have what a start with ``target`` would give it.
-
-    Removed keys are sticky, and a map without the live default makes dockerd 20.10 die, so both keys have
-    to stand in the file for one SIGHUP.
-    """
-    default, runtimes = target.get(DEFAULT), target.get(RUNTIMES)
-    named = Want((DEFAULT,), default if isinstance(default, str) and default else BUILT_IN)
-    there = runtimes if isinstance(runtimes, Mapping) else None
-    # Name by name: a key of its own each, so that it can be taken out again of what others have edited since.
-    told = {name: entry for name, entry in _of_flags(flags).items() if name not in (there or ())}
-    return (
-        *(() if flags.default else (named,)),
-        *(() if there is not None else (Want((RUNTIMES,), {}),)),
-        *(Want((RUNTIMES, name), entry) for name, entry in told.items()),
-    )
-
-
-def _of_flags(flags: Flags) -> dict[str, Value]:
-    return {name: {"path": binary} for name, binary in flags.runtimes.items()}
-
-
-def _leads_there(
-    in_force: EffectiveConfig, target: File | None, path: PurePosixPath, version: Version, flags: Flags
-) -> bool:
-    found = reloaded(in_force, target, path, version, flags)
-    return isinstance(found, EffectiveConfig) and same(found, effect(target, path, version, flags))
-
-
-class _Said(Struct, frozen=True):
-    """What a text says: ``runtimes`` is None where it says nothing, and ``null`` where it says just that."""
-
-    default: str
-    runtimes: Tree | None
-    null: bool
-
-
-def _read(file: File | None, path: PurePosixPath, version: Version) -> Tree:
-    if file is None:
-        return {}
-    if version is not None and version < LATER:
-        if not file.content.strip():
-            raise InstallerError(f"read {path} (it is empty)", remedy="write {} into it")
-        if file.content.startswith(BOM):
-            raise InstallerError(f"read {path} (it begins with a byte order mark)", remedy="remove that")
-    try:
-        text = file.content.decode()
-    except UnicodeDecodeError as error:
-        raise InstallerError(f"read {path} (it is not UTF-8)", remedy="save it as UTF-8") from error
-    return parse(text, Syntax.JSON, name=str(path))
-
-
-def _said(tree: Tree) -> _Said:
-    default, runtimes = tree.get(DEFAULT), tree.get(RUNTIMES)
-    null = RUNTIMES in tree and runtimes is None
-    return _Said(
-        default if isinstance(default, str) else "",
-        runtimes if isinstance(runtimes, Mapping) else {} if null else None,
-        null,
-    )
-
-
-def _flaws(tree: Tree, said: _Said, version: Version, flags: Flags) -> Iterator[str]:
-    """Yield why dockerd neither starts with a text nor reloads into it, whatever it has."""
-    if flags.default and DEFAULT in tree:
-        yield f"{DEFAULT} is specified both as a flag and in the configuration file"
-    for key in (key for key in tree if key.lower() in {DEFAULT, RUNTIMES} - {key}):
-        yield f"{key} is not spelled as dockerd spells it"
-    if tree.get(DEFAULT) is not None and not isinstance(tree[DEFAULT], str):
-        yield f"{DEFAULT} is no string"
-    if tree.get(RUNTIMES) is not None and not isinstance(tree[RUNTIMES], Mapping):
-        yield f"{RUNTIMES} is no object"
-    for name, entry in (said.runtimes or {}).items():
-        if name == BUILT_IN:
-            yield f"runtime name '{BUILT_IN}' is reserved"
-        if entry is not None and not isinstance(entry, Mapping):
-            yield f"the runtime {name} is no object"
-        elif version is None or version >= LATER:
-            yield from _flaws_of_entry(name, entry or {})
-
-
-def _flaws_of_entry(name: str, entry: Tree) -> Iterator[str]:
-    path, kind = spelled(entry, "path"), spelled(entry, "runtimeType")
+def _find_flaws_of_entry(entry: Tree) -> Iterator[str]:
+    path, kind = read_field(entry, "path"), read_field(entry, "runtimeType")
     if not path and not kind:
-        yield f"the runtime {name} has neither a path nor a runtimeType"
+        yield "neither a path nor a runtimeType"
     if path and kind:
-        yield f"the runtime {name} has both a path and a runtimeType"
-    if path and spelled(entry, "options"):
-        yield f"the runtime {name} has options beside a path"
-    if kind and spelled(entry, "runtimeArgs"):
-        yield f"the runtime {name} has runtimeArgs beside a runtimeType"
+        yield "both a path and a runtimeType"
+    if path and read_field(entry, "options"):
+        yield "options beside a path"
+    if kind and read_field(entry, "runtimeArgs"):
+        yield "runtimeArgs beside a runtimeType"
 
 
 def _handlers(runtimes: Tree) -> dict[str, Runtime]:
-    found = {BUILT_IN: Runtime(BUILT_IN, {"path": BUILT_IN})}
+    handlers = {BUILT_IN: Runtime(BUILT_IN, {"path": BUILT_IN})}
     for name, entry in runtimes.items():
         fields = entry if isinstance(entry, Mapping) else {}
-        table = {word: value for word in FIELDS if (value := spelled(fields, word))}
+        table = {word: value for word in FIELDS if (value := read_field(fields, word))}
         path = table.get("path")
-        found[name] = Runtime(path if isinstance(path, str) else "", table)
-    return found
+        handlers[name] = Runtime(path if isinstance(path, str) else "", table)
+    return handlers
 
 
-def _named(handlers: Mapping[str, Runtime]) -> dict[str, Runtime]:
-    """Return the runtimes that a daemon.json names, and runc; the shims come and go in dockerd's list."""
-    return {name: handler for name, handler in handlers.items() if not name.startswith("io.containerd.")}
-
-
-def _told(found: EffectiveConfig) -> dict[str, tuple[str, Value]]:
-    named = _named(found.handlers)
-    return {name: (handler.binary, handler.table.get("runtimeArgs") or ()) for name, handler in named.items()}
-
-
-def _defined(default: str, handlers: Mapping[str, Runtime], version: Version) -> bool:
-    if version is not None and version < LATER:
-        return default in {*OLD_SHIMS, *handlers}
-    # A name with a dot may be that of a containerd shim, which needs no entry.
-    return default in handlers or ("." in default and default[0] not in "./")
-
-
-def spelled(entry: Tree, word: str) -> Value:
+def read_field(entry: Tree, word: str) -> Value:
     """Return the value of ``word`` in an entry, in whatever case it is written; the last one counts."""
-    found = [value for name, value in entry.items() if name.lower() == word.lower()]
-    return found[-1] if found else None
+    names = spellings(entry, word)
+    return entry[names[-1]] if names else None

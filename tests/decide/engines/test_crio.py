@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from installer.config_text import Value
-from installer.engines.crio.effective import effect
+from installer.engines.crio.config import read_effective
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig
 from tests.decide.engines.configs import NVIDIA, TOOLKIT, at, decided, result
@@ -69,11 +69,11 @@ def recorded_config(name: str = "config.toml") -> dict[str, Any]:
 def test_what_a_reload_has_crio_forget_is_no_difference() -> None:
     started, reloaded = recorded_config(), recorded_config("config-reloaded.toml")
 
-    entries = [nvidia_of(effect(each)) for each in (started, reloaded)]
+    entries = [nvidia_of(read_effective(each)) for each in (started, reloaded)]
 
     assert started["crio"]["runtime"]["runtimes"] != reloaded["crio"]["runtime"]["runtimes"]
     assert entries[0] == entries[1]
-    assert effect(started).handlers == effect(reloaded).handlers
+    assert read_effective(started).handlers == read_effective(reloaded).handlers
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_crio_fills_in_for_each_runtime_is_not_inherited(
     recorded["crio"]["runtime"] |= said
     recorded["crio"]["runtime"]["runtimes"]["crun"][key] = value
 
-    entry = nvidia_of(effect(recorded))
+    entry = nvidia_of(read_effective(recorded))
 
     assert isinstance(entry, dict)
     assert (entry.get(key) == value) is inherited
@@ -112,7 +112,7 @@ def test_a_new_entry_inherits_what_the_running_crio_reports() -> None:
     recorded["crio"]["runtime"]["default_runtime"] = "runc"
     runtimes["runc"]["privileged_without_host_devices"] = True
 
-    decision = decided("crio", {}, serving=effect(recorded))
+    decision = decided("crio", {}, serving=read_effective(recorded))
 
     assert at(result(decision), "crio", "runtime", "runtimes", "nvidia") == {
         "runtime_path": NVIDIA,
@@ -132,7 +132,7 @@ def test_ours_as_the_reported_default_is_not_what_ours_inherit() -> None:
     runtime["runtimes"]["nvidia"] = {**runtime["runtimes"]["crun"], "runtime_path": NVIDIA}
     runtime["default_runtime"] = "nvidia"
 
-    decision = decided("crio", {}, serving=effect(recorded), version="1.37.0", default=True)
+    decision = decided("crio", {}, serving=read_effective(recorded), version="1.37.0", default=True)
 
     assert at(result(decision), "crio", "runtime", "runtimes", "nvidia", "runtime_root") == "/run/crun"
     assert decision.low_level[0] == "/usr/libexec/crio/crun"
@@ -292,12 +292,12 @@ def test_in_hook_mode_the_hook_file_is_all_that_is_written() -> None:
 def test_where_its_containers_are_crio_tells_or_it_is_the_usual_place(
     said: dict[str, str], state: str
 ) -> None:
-    assert str(effect({"crio": {**said, "runtime": {"runtimes": {}}}}).state) == state
+    assert str(read_effective({"crio": {**said, "runtime": {"runtimes": {}}}}).state) == state
 
 
 def test_a_text_that_is_no_config_of_crios_tells_nothing() -> None:
     with pytest.raises(KeyError):
-        effect({"crio": {"runroot": "/run/x"}})
+        read_effective({"crio": {"runroot": "/run/x"}})
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_text_that_is_no_config_of_crios_tells_nothing() -> None:
 def test_what_crio_takes_besides_is_what_it_tells(
     runtime: dict[str, list[str]], hook_dirs: list[str], *, cdi: bool | None
 ) -> None:
-    found = effect({"crio": {"runtime": {"default_runtime": "x", **runtime}}})
+    found = read_effective({"crio": {"runtime": {"default_runtime": "x", **runtime}}})
 
     assert (found.cdi, [str(path) for path in found.cdi_dirs]) == (cdi, runtime.get("cdi_spec_dirs", []))
     assert [str(path) for path in found.hook_dirs] == hook_dirs

@@ -4,8 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from installer.config_text import Syntax, Value, apply, parse
-from installer.engines.docker.reload_model import Refused, effect, forgotten, intermediate, reloaded, route
+from installer.config_text import Syntax, Value, parse
+from installer.engines.docker.reload_model import DockerdModel, Refused
 from installer.errors import InstallerError
 from installer.model.effective import EffectiveConfig, Flags, Runtime
 from installer.model.files import File
@@ -39,11 +39,9 @@ def has(default: str, *names: str) -> EffectiveConfig:
     ],
 )
 def test_the_intermediate_text_of_an_undo_says(before: str, middle: Value) -> None:
-    wants = intermediate(parse(before, Syntax.JSON, name=""))
+    file, _ = DockerdModel(PATH, NEW).spell_out(File(before.encode()))
 
-    text, _ = apply(before, wants, Syntax.JSON, name="")
-
-    assert parse(text, Syntax.JSON, name="") == middle
+    assert parse(file.content.decode(), Syntax.JSON, name="") == middle
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_the_intermediate_text_of_an_undo_says(before: str, middle: Value) -> No
     ],
 )
 def test_a_text_that_dockerd_does_not_start_with_says_why(text: str, undefined: str, broken: str) -> None:
-    found = effect(File(text.encode()), PATH, NEW)
+    found = DockerdModel(PATH, NEW).start(File(text.encode()))
 
     assert found.undefined == undefined
     assert found.broken.startswith(broken)
@@ -74,8 +72,8 @@ def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, .
     target = File(b'{"runtimes": {"gpu": {"path": "/b/gpu"}}}')
     live = has("nvidia", "nvidia")
 
-    told = reloaded(live, target, PATH, version)
-    first, last = route(live, target, PATH, version)
+    told = DockerdModel(PATH, version).reload(live, target)
+    first, last = DockerdModel(PATH, version).find_route(live, target)
 
     assert told == Refused("specified default runtime 'nvidia' does not exist", dies=version == OLD)
     assert first is not None
@@ -89,23 +87,23 @@ def test_dockerd_never_gets_a_map_without_its_live_default(version: tuple[int, .
 def test_a_text_that_is_safe_by_itself_needs_no_intermediate_one() -> None:
     target = File(b'{"runtimes": {"nvidia": {"path": "/b/nvidia"}}}')
 
-    assert route(has("runc"), target, PATH, OLD) == (target,)
-    assert len(route(None, target, PATH, OLD)) > 1
+    assert DockerdModel(PATH, OLD).find_route(has("runc"), target) == (target,)
+    assert len(DockerdModel(PATH, OLD).find_route(None, target)) > 1
 
 
 def test_a_text_that_would_end_dockerd_is_refused_before_it_is_written() -> None:
     target = File(b'{"default-runtime": "io.containerd.runc.v2", "runtimes": {"a": {"path": "/b/a"}}}')
 
     with pytest.raises(InstallerError, match="dockerd would die of it"):
-        route(has("io.containerd.runc.v2"), target, PATH, OLD)
+        DockerdModel(PATH, OLD).find_route(has("io.containerd.runc.v2"), target)
 
 
 def test_dockerd_20_10_forgets_its_own_shims_in_a_reload_and_a_later_one_has_none_to_forget() -> None:
     shim = "io.containerd.runc.v2"
 
-    assert forgotten(has("runc", shim, "kata"), OLD) == (shim,)
-    assert forgotten(has("runc", "kata"), OLD) == ()
-    assert forgotten(has("runc", shim, "kata"), NEW) == ()
+    assert DockerdModel(PATH, OLD).list_forgotten(has("runc", shim, "kata")) == (shim,)
+    assert DockerdModel(PATH, OLD).list_forgotten(has("runc", "kata")) == ()
+    assert DockerdModel(PATH, NEW).list_forgotten(has("runc", shim, "kata")) == ()
 
 
 FLAG = Flags("", {"x": "/b/x"})
@@ -130,7 +128,7 @@ IN_FILE = 'its default-runtime "x" is not defined'
 def test_where_dockerd_looks_for_its_default_depends_on_who_named_it(
     text: str, flags: Flags, default: str, broken: tuple[str, str], version: tuple[int, ...] | None
 ) -> None:
-    found = effect(File(text.encode()), PATH, version, flags)
+    found = DockerdModel(PATH, version, flags).start(File(text.encode()))
 
     said = broken[0 if version == OLD else 1]
     assert (found.default, found.broken, found.ready) == (default, said, not said)
@@ -155,8 +153,8 @@ def test_what_dockerd_cannot_read_keeps_it_from_its_start_and_a_reload_from_bein
 ) -> None:
     file = File(text.encode())
 
-    started = effect(file, PATH, version)
-    taken = reloaded(has("runc"), file, PATH, version)
+    started = DockerdModel(PATH, version).start(file)
+    taken = DockerdModel(PATH, version).reload(has("runc"), file)
 
     assert not started.ready
     assert started.broken.startswith(words)
@@ -177,4 +175,4 @@ def test_what_dockerd_cannot_read_keeps_it_from_its_start_and_a_reload_from_bein
 def test_a_byte_order_mark_is_too_much_for_the_old_dockerd(
     text: str, version: tuple[int, ...] | None, *, reads: bool
 ) -> None:
-    assert effect(File(text.encode()), PATH, version).ready is reads
+    assert DockerdModel(PATH, version).start(File(text.encode())).ready is reads
