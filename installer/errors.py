@@ -15,7 +15,7 @@ class Exit(IntEnum):
     USAGE = 2
     LOCKED = 3
     NOTHING_INSTALLED = 3
-    NOBODY_WAITS = 3
+    NO_RUN_WAITS = 3
     UNDO_INCOMPLETE = 4
     WOULD_CHANGE = 10
 
@@ -181,7 +181,7 @@ class UndoIncompleteError(InstallerError):
 class InternalError(InstallerError):
     """A mistake in this program: the ``kind`` of exception, and the ``frames`` that led to it.
 
-    To have no memory is nobody's mistake, and has a remedy; it may strike anywhere all the same.
+    A lack of memory may strike anywhere; it is no mistake, and has a remedy.
     What the exception says is left out but for an OSError's: it may quote a config.
     """
 
@@ -220,7 +220,7 @@ class PendingError(InstallerError):
 
 
 class EngineStoppedError(InstallerError):
-    """Somebody has stopped an engine that was waited for: not the plan's fault, which may be tried again."""
+    """An administrator has stopped an engine that was waited for: the same plan may be tried again."""
 
 
 class NotBegunError(InstallerError):
@@ -242,6 +242,6 @@ class StoppedBeforeError(StoppedError, NotBegunError):
 
 
 class ConflictError(NotBegunError):
-    """Somebody else has just written a config that was about to be written: it is as they left it."""
+    """Another program has just written a config that was about to be written: its text stays."""
 
     usual = "config-changed"

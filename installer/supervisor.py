@@ -10,17 +10,20 @@ from contextlib import suppress
 from select import select
 from time import monotonic, sleep
 
-from installer.watch import Held, fingerprint
+from installer.watch import HeldLock, fingerprint
 
 STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 HANDLED = {*STOP, signal.SIGHUP, signal.SIGCHLD}
-OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as decide.errors.Exit
+OK, LOCKED, UNDO_INCOMPLETE = 0, 3, 4  # as errors.Exit
 STOPPED, HANDED_OVER = 64, 65  # of a child alone: it has stopped between two steps; a unit undoes
+HUNG = "hung"  # how a child has ended that gave no sign of life
 SHARED = 200  # what a child inherits has these numbers
 COMPARE_S, QUIET_S, UNQUIET_S, CHECK_S, HUNG_S = 2.0, 1.0, 10.0, 120.0, 300.0
 FIRST_S, LONGEST_S, STEADY_S = 0.1, 60.0, 60.0  # a pause doubles, but for one after a child that has lasted
 ASK_S, ANSWER_S, STOPS_S, END_S, POLL_S = 60.0, 10.0, 0.1, 5.0, 0.01
-SAID = b"cannot start the undo (it has ended with %d), so everything is kept; put it back and run uninstall"
+NO_UNDO = (
+    b"cannot start the undo (it has ended with %d), so everything is kept; put it back and run uninstall"
+)
 
 
 class Kept:
@@ -43,7 +46,7 @@ class Kept:
             waits, before, late = _waits(self.pid), self._waits, now - self._ask_at > ANSWER_S
             # Where this comes late both may have been held up, as by a pause of their container.
             if waits == before and not late:
-                self._ended = "hung"
+                self._ended = HUNG
                 os.kill(self.pid, signal.SIGKILL)
             self._waits, self._ask_at = ("", now + ASK_S) if before else (waits, now + ANSWER_S)
 
@@ -52,7 +55,7 @@ class Kept:
         if os.WIFSTOPPED(status):
             self._ask_at = now + STOPS_S if not self._waits else self._ask_at
             return
-        self._ended = self._ended if self._ended == "hung" else str(status)
+        self._ended = HUNG if self._ended == HUNG else str(status)
         self.ends += 1
         pause_s = 0.0 if now - self._began >= STEADY_S else 2 * self._pause_s
         self._pause_s = min(pause_s or FIRST_S, LONGEST_S)
@@ -74,8 +77,8 @@ class Supervisor:
 
     def __init__(self, words: list[str]) -> None:
         pidfile, pid_fd, lock, lock_fd, options, most, kept, left, *self._command = words
-        self._pidfile = Held(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._lock = Held(lock, int(lock_fd), os.O_RDONLY)
+        self._pidfile = HeldLock(pidfile, int(pid_fd), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self._lock = HeldLock(lock, int(lock_fd), os.O_RDONLY)
         self._options = os.open(options, os.O_RDONLY)  # somebody may remove its name
         self._most, self._left, self._ready = int(most), left.split(), pidfile.rpartition("/")[0] + "/ready"
         self._kept = [Kept(verb, self, asked=verb == "nri") for verb in kept.split()]
@@ -132,7 +135,7 @@ class Supervisor:
             code = self._act("handover")
         if code not in {OK, LOCKED, UNDO_INCOMPLETE} and select([], [2], [], 0.5)[1]:
             with suppress(OSError):  # nobody reads the log any more
-                os.write(2, b"toolkit-installer: %b\n" % (SAID % code))
+                os.write(2, b"toolkit-installer: %b\n" % (NO_UNDO % code))
         return code if code in {OK, LOCKED} else UNDO_INCOMPLETE
 
     def _end(self, verbs: str) -> None:
@@ -149,22 +152,22 @@ class Supervisor:
 
     def _is_due(self, now: float) -> bool:
         """Tell whether it is time for a check, or something has changed and nobody writes any more."""
-        found = fingerprint(self._places)
-        if found != self._last:
-            self._last, self._changed_at = found, now
-        self._first = 0.0 if found == self._before else self._first or now
+        current = fingerprint(self._places)
+        if current != self._last:
+            self._last, self._changed_at = current, now
+        self._first = 0.0 if current == self._before else self._first or now
         quiet = now - self._changed_at >= QUIET_S or now - self._first >= UNQUIET_S
         return now >= self._due or bool(self._first and quiet and now >= self._rest)
 
     def _act(self, verb: str, *more: str) -> int:
         """Have a child do something, and return its exit code; a stop is told to it."""
-        began, told, answer = monotonic(), verb == "stop", os.memfd_create("answer")
+        began, stopping, answer = monotonic(), verb == "stop", os.memfd_create("answer")
         self._acting, self._status = self.start(verb, *more, answer=answer), 127 << 8
         while self._acting:
             self._turn(COMPARE_S)
             late = self._stop_at or (verb != "install" and monotonic() > began + HUNG_S)
-            if late and self._acting and not told:
-                told = True
+            if late and self._acting and not stopping:
+                stopping = True
                 os.kill(self._acting, signal.SIGTERM)
                 _remove(self._ready)
         self._answer = os.pread(answer, os.fstat(answer).st_size, 0)
@@ -196,10 +199,10 @@ class Supervisor:
             if each.verb in self._serves:
                 each.keep(monotonic())
                 seconds = min(seconds, COMPARE_S if each.pid else each.due - monotonic())
-        told = signal.sigtimedwait(HANDLED, max(0.0, seconds))
-        if told and told.si_signo in STOP:
+        came = signal.sigtimedwait(HANDLED, max(0.0, seconds))
+        if came and came.si_signo in STOP:
             self._stop_at = self._stop_at or monotonic()
-        self._asked |= bool(told and told.si_signo == signal.SIGHUP)
+        self._asked |= bool(came and came.si_signo == signal.SIGHUP)
         with suppress(ChildProcessError):
             while any(ended := os.waitpid(-1, os.WNOHANG | os.WUNTRACED)):
                 self._note(*ended)

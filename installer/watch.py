@@ -4,6 +4,7 @@ The standard library alone: ``supervisor`` compares it every other second, and a
 """
 
 import os
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from stat import S_ISLNK
 
@@ -20,7 +21,7 @@ FEW = 16  # inodes: with 6 no container starts
 LITTLE = 256 << 10  # bytes: with 32 KiB no container starts, with 64 KiB one with a small config does
 
 
-class Held:
+class HeldLock:
     """A lock that counts as long as its file has its name."""
 
     def __init__(self, path: str, fd: int, flags: int) -> None:
@@ -32,11 +33,9 @@ class Held:
 
         None where another process has the lock that has the name now.
         """
-        try:
+        with suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), os.lstat(self.path)):
                 return False
-        except OSError:
-            pass
         try:
             fd = os.open(self.path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError:  # its directory is gone, or something else stands there
@@ -95,18 +94,18 @@ def _room(path: str, *, kept: bool) -> list[int]:
     Of one that is to be ``kept`` as it is: how it is mounted, and whether there is room in it.
     """
     try:
-        said = os.statvfs(path)
+        space = os.statvfs(path)
     except OSError:
         return []
-    return (
-        [said.f_flag, lacks_room(said)] if kept else [said.f_flag & os.ST_RDONLY, said.f_bavail.bit_length()]
-    )
+    if kept:
+        return [space.f_flag, lacks_room(space)]
+    return [space.f_flag & os.ST_RDONLY, space.f_bavail.bit_length()]
 
 
-def lacks_room(said: os.statvfs_result) -> bool:
+def lacks_room(space: os.statvfs_result) -> bool:
     """Tell whether a file system has no room for a container of root's; without a limit it has."""
-    little = said.f_blocks and said.f_bfree * said.f_frsize < LITTLE
-    return bool(little or (said.f_files and said.f_ffree < FEW))
+    little = space.f_blocks and space.f_bfree * space.f_frsize < LITTLE
+    return bool(little or (space.f_files and space.f_ffree < FEW))
 
 
 def _stat(path: str) -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 from installer.cdi.mode import SPEC_DIR, mode_of, without_effect
 from installer.cli import nvidia as compat
 from installer.cli.flags import AS_VOLUME_MOUNTS, ENVVAR_WHEN_UNPRIVILEGED, FLAGS, options_from
-from installer.cli.nvidia_words import read
+from installer.cli.nvidia_flags import read
 from installer.errors import UsageError
 from installer.host.files import Host
 from installer.host.kernel import boot_id

@@ -51,10 +51,10 @@ from installer.model.record import ConfigRow, Record
 from installer.payload.installed import (
     former_defaults,
     install_dir_obstacles,
-    is_theirs,
-    noted_digests,
-    still_ours,
+    is_foreign_toolkit,
+    read_noted_digests,
     unusable,
+    without_foreign,
 )
 from installer.payload.source import ask_version, read_artifacts
 
@@ -108,7 +108,7 @@ class _Node(Struct, frozen=True):
         place = find_version_in_place(host, layout) if deep else None
         config = host.read(layout.config)
         replaced = host.kind(layout.replaced, last=False) is Kind.DIRECTORY
-        theirs = self.record.toolkit is None and is_theirs(host, layout)
+        theirs = self.record.toolkit is None and is_foreign_toolkit(host, layout)
         versions = (name for name in host.names(layout.versions) if not name.startswith("."))
         return ToolkitFacts(
             host.kind(layout.toolkit, last=False),
@@ -119,7 +119,7 @@ class _Node(Struct, frozen=True):
             theirs,
             superseded=theirs and replaced and former.toolkit is not None and former.toolkit.replaced,
             defaults=former_defaults(former) if theirs else {},
-            digests=digests_below(host, place, noted_digests(host, place)) if place else {},
+            digests=digests_below(host, place, read_noted_digests(host, place)) if place else {},
         )
 
     def find_obstacles(self, targets: Iterable[PurePosixPath], *, by_cdi: bool) -> Iterator[InstallerError]:
@@ -256,7 +256,7 @@ def observe_undo(host: Host, options: Options, record: Record, *, awaits_s: floa
 
 def _list_held(host: Host, options: Options, former: Record) -> Record:
     """Return the rows that are ours still, and those of copies, and of places that links led to."""
-    held = still_ours(host, options.layout, former)
+    held = without_foreign(host, options.layout, former)
     configs, known = [], {row.path for row in held.configs}
     for row in held.configs:
         led = {row.target} - {None, host.resolve(row.path)}

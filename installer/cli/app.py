@@ -149,7 +149,7 @@ def run(options: Options) -> Exit:
     """Install, configure, prove, publish readiness, wait; TERM, INT or QUIT undoes everything."""
     from installer.lifecycle import install as daemon
 
-    return daemon.run(Wish(options, nvidia=False, log_format=logging.chosen()))
+    return daemon.run(Wish(options, nvidia=False, log_format=logging.current_format()))
 
 
 @_verb
@@ -235,7 +235,7 @@ def nri(options: Options) -> Exit:
     """Serve an engine over NRI until told to stop: CDI devices for the pods that may ask for them."""
     from installer.nri.state import serve
 
-    return serve(options, logging.chosen())
+    return serve(options, logging.current_format())
 
 
 @_verb

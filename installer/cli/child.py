@@ -8,11 +8,11 @@ from installer.cli import log as logging
 from installer.errors import Exit, InstallerError, StoppedError
 from installer.host import supervision
 from installer.host.events import internal_errors
-from installer.host.supervision import STOPPED
 from installer.lifecycle import handover, install, uninstall
 from installer.model.options import Options, Wish
 from installer.model.typed_json import loads
 from installer.nri import state as nri
+from installer.supervisor import STOPPED
 
 
 def serve_metrics(options: Options) -> int:
@@ -30,7 +30,7 @@ ACTS: Final[dict[str, Act]] = {
     "stop": lambda options, words: uninstall.stop(options, float(words[0])),
     "handover": lambda options, _: handover.await_successor(options),
     "undo": lambda options, _: uninstall.carry_on(options),
-    "nri": lambda options, words: nri.serve_beside(options, words[0], logging.chosen()),
+    "nri": lambda options, words: nri.serve_beside(options, words[0], logging.current_format()),
     "metrics": lambda options, _: serve_metrics(options),
 }
 # Whose end is not that of ``run``: Kubernetes asks why that has ended.
@@ -66,9 +66,9 @@ def _options(here: Path) -> Options:
     wish = loads(here.read_bytes(), Wish)
     if wish.nvidia:
         from installer.cli.nvidia import SPOKEN
-        from installer.cli.nvidia_words import spelt
+        from installer.cli.nvidia_flags import spell_option
 
-        logging.configure(logging.LogFormat(wish.log_format), spoken=SPOKEN, spelling=spelt)
+        logging.configure(logging.LogFormat(wish.log_format), spoken=SPOKEN, spelling=spell_option)
     else:
         logging.configure(logging.LogFormat(wish.log_format))
     return wish.options

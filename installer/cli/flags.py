@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from installer.cdi.mode import refuse_runtime_by_cdi
 from installer.engines import ENGINES
@@ -67,7 +68,7 @@ class Flag(Struct, frozen=True):
     @property
     def field(self) -> str:
         """The name under which parsers hand the value over."""
-        return _field_of(self.usage)
+        return self.name.removeprefix("--").replace("-", "_")
 
     @property
     def variable(self) -> str:
@@ -75,16 +76,14 @@ class Flag(Struct, frozen=True):
         return PREFIX + self.field.upper()
 
 
-def _field_of(usage: str) -> str:
-    return usage.partition(" ")[0].removeprefix("--").replace("-", "_")
-
-
 def _plain(usage: str, group: str, words: str) -> Flag:
     """Return a flag that makes the field of Options of its name, with the default and the choices of that."""
-    default = getattr(BY_DEFAULT, _field_of(usage))
+    flag = Flag(usage, group, words, "", plain=True)
+    default = getattr(BY_DEFAULT, flag.field)
     choices = tuple(map(str, type(default))) if isinstance(default, StrEnum) else ()
-    text = default if isinstance(default, bool) else str(default or "")
-    return Flag(usage, group, words, text, choices, plain=True)
+    return replace(
+        flag, default=default if isinstance(default, bool) else str(default or ""), choices=choices
+    )
 
 
 def _convert(name: str, value: Any) -> Any:

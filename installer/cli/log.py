@@ -56,7 +56,7 @@ def leave_outcome() -> None:
         leave(_speech.outcome)
 
 
-def chosen() -> LogFormat:
+def current_format() -> LogFormat:
     """Return how events look by now, for a program that writes to the same place."""
     return LogFormat.TEXT if _speech.readable else LogFormat.JSON
 

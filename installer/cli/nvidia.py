@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from installer.cli import log as logging
-from installer.cli.nvidia_words import Asked, read, rows, spelt
+from installer.cli.nvidia_flags import CommandLine, read, rows, spell_option
 from installer.engines import ENGINES, generating
 from installer.engines.hints import read_os_release
 from installer.errors import Exit, InstallerError, UsageError
@@ -22,7 +22,7 @@ from installer.host.inodes import is_mount_point
 from installer.host.limits import refuse_few_files, refuse_little_memory
 from installer.host.mounts import find_host_path, is_empty, is_same, resolve_local
 from installer.host.paths import ROOT
-from installer.model.engine_spec import DropInKind, EngineSpec, Extras, ReloadMethod
+from installer.model.engine_spec import DropInKind, Extras, ReloadMethod
 from installer.model.nri import DEFAULT_SOCKET, Allowed, Identity, Nri
 from installer.model.options import Cdi, Options, Places, RestartMode, ToolkitConfig, Wish
 
@@ -39,43 +39,43 @@ SOURCE: Final = re.compile(r"command|file(=.+)?")
 KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]")
 
 
-def options_from(asked: Asked) -> Options:
+def options_from(line: CommandLine) -> Options:
     """Return what a command line comes to; it is checked before anything is touched.
 
     Raises:
         UsageError: a value makes no sense.
     """
-    _check(asked)
-    files_only = asked["no-runtime-config"] or asked["enable-nri-plugin"]
-    view = _View.of(asked)
+    _check(line)
+    files_only = line["no-runtime-config"] or line["enable-nri-plugin"]
+    view = _View.of(line)
     # Each of these may tell of a mount, so the mounts are known after them.
-    install_dir = view.directory(asked["toolkit-install-dir"])
-    pid_file, hook = view.file(asked["pid-file"]), _hook(asked, view)
-    places, cdi, nri = _places(asked, view), _cdi(asked, view), _nri(asked, view)
+    install_dir = view.directory(line["toolkit-install-dir"])
+    pid_file, hook = view.file(line["pid-file"]), _hook(line, view)
+    places, cdi, nri = _places(line, view), _cdi(line, view), _nri(line, view)
     return Options(
         engines=() if files_only else tuple(places),
-        toolkit_source=_source(asked, view.host),
+        toolkit_source=_source(line, view.host),
         install_dir=install_dir,
         host_root=view.root,
         mounts=tuple(view.mounts.items()),
-        driver_root=asked["driver-root"],
-        toolkit=_toolkit(asked),
-        low_level=tuple(asked["nvidia-container-runtime.runtimes"]),
+        driver_root=line["driver-root"],
+        toolkit=_toolkit(line),
+        low_level=tuple(line["nvidia-container-runtime.runtimes"]),
         extras=Extras(
-            cdi=asked["enable-cdi-in-runtime"] if asked.given("enable-cdi-in-runtime") else cdi is not None,
-            annotations=tuple(asked["nvidia-container-runtime-modes.cdi.annotation-prefixes"]),
-            runtime_type=asked["runtime-type"],
-            override=_override(asked["runtime-config-override"]),
+            cdi=line["enable-cdi-in-runtime"] if line.given("enable-cdi-in-runtime") else cdi is not None,
+            annotations=tuple(line["nvidia-container-runtime-modes.cdi.annotation-prefixes"]),
+            runtime_type=line["runtime-type"],
+            override=_override(line["runtime-config-override"]),
         ),
         cdi=cdi,
-        runtime_name=asked["runtime-name"] or "nvidia",
-        set_as_default=asked["set-as-default"] and not ENGINES[next(iter(places))].finds,
+        runtime_name=line["runtime-name"] or "nvidia",
+        set_as_default=line["set-as-default"] and not ENGINES[next(iter(places))].finds,
         places=places,
         crio_hook=hook,
-        restart_mode=RestartMode.NONE if asked[RESTART].lower() == "none" else RestartMode.AUTO,
+        restart_mode=RestartMode.NONE if line[RESTART].lower() == "none" else RestartMode.AUTO,
         pid_file=pid_file,
-        timeout_s=float(asked["timeout"]),
-        retry=asked["retry"],
+        timeout_s=float(line["timeout"]),
+        retry=line["retry"],
         nri=nri,
     )
 
@@ -88,16 +88,16 @@ class _View(Struct, frozen=True):
     mounts: dict[PurePosixPath, PurePosixPath]
 
     @classmethod
-    def of(cls, asked: Asked) -> "_View":
-        root = resolve_local(_absolute(asked["host-root"] or "/"))
+    def of(cls, line: CommandLine) -> "_View":
+        root = resolve_local(_absolute(line["host-root"] or "/"))
         if is_empty(root):
             root = ROOT
         view = cls(root, Host.under(root), {})
         for each in ("driver-root", "dev-root"):
             # A directory of the host may be found somewhere else, if its root does not bring it anyway.
-            path = PurePosixPath(asked[each] or asked["driver-root"] or "/")
+            path = PurePosixPath(line[each] or line["driver-root"] or "/")
             if ROOT not in {root, path}:
-                here = asked[f"{each}-ctr-path"] or asked["driver-root-ctr-path"] or "/"
+                here = line[f"{each}-ctr-path"] or line["driver-root-ctr-path"] or "/"
                 local = resolve_local(_absolute(here), root)
                 if not local.is_relative_to(root) and path != local:
                     view.mounts[view.host.resolve(path)] = local
@@ -141,52 +141,48 @@ def _absolute(text: str) -> PurePosixPath:
     return path
 
 
-def _check(asked: Asked) -> None:
+def _check(line: CommandLine) -> None:
     """Raise where a value is none of those that NVIDIA's tool takes."""
     for row in rows():
-        value = asked[row.name]
+        value = line[row.name]
         if row.choices and (value.lower() if row.name == RESTART else value) not in row.choices:
             expected = ", ".join(choice for choice in row.choices if choice)
             raise UsageError(f"use {value!r} as --{row.name}", remedy=f"give one of {expected}")
-    if not asked["toolkit-install-dir"]:
+    if not line["toolkit-install-dir"]:
         raise UsageError("install without a directory", remedy="name it with --root")
-    if PurePosixPath(asked["pid-file"]).name != PID_NAME:
-        raise UsageError(f"use the pidfile {asked['pid-file']!r}", remedy=f"give it the name {PID_NAME}")
-    for source in asked["config-source"]:
+    if PurePosixPath(line["pid-file"]).name != PID_NAME:
+        raise UsageError(f"use the pidfile {line['pid-file']!r}", remedy=f"give it the name {PID_NAME}")
+    for source in line["config-source"]:
         if not SOURCE.fullmatch(source):
             raise UsageError(f"use {source!r} as --config-source", remedy="give command, file or file=PATH")
-    for value in asked["create-device-nodes"]:
+    for value in line["create-device-nodes"]:
         if value not in {"", "none", "control"}:
             raise UsageError(f"use {value!r} as --create-device-nodes", remedy="give control or none")
-    if not KIND.fullmatch(asked["cdi-kind"]):
-        raise UsageError(f"use {asked['cdi-kind']!r} as --cdi-kind", remedy="give it as VENDOR/CLASS")
-    _check_nri(asked)
-
-
-def _check_nri(asked: Asked) -> None:
-    if asked["nri-plugin-index"] > HIGHEST_NRI_INDEX:
-        raise UsageError(f"use {asked['nri-plugin-index']} as --nri-plugin-index", remedy="give 0 to 99")
-    if asked["enable-nri-plugin"] and not asked["nri-namespace"]:
+    if not KIND.fullmatch(line["cdi-kind"]):
+        raise UsageError(f"use {line['cdi-kind']!r} as --cdi-kind", remedy="give it as VENDOR/CLASS")
+    if line["nri-plugin-index"] > HIGHEST_NRI_INDEX:
+        raise UsageError(f"use {line['nri-plugin-index']} as --nri-plugin-index", remedy="give 0 to 99")
+    if line["enable-nri-plugin"] and not line["nri-namespace"]:
         raise UsageError("enable the NRI plugin without a namespace", remedy="name it with --nri-namespace")
 
 
-def _nri(asked: Asked, view: _View) -> Nri:
+def _nri(line: CommandLine, view: _View) -> Nri:
     """Return what the plugin is asked for, which ends with the daemon: without one there is none."""
-    if not asked["enable-nri-plugin"] or asked["no-daemon"]:
+    if not line["enable-nri-plugin"] or line["no-daemon"]:
         return Nri()
-    namespaces = dict.fromkeys((asked["nri-namespace"], *asked["nri-management-cdi-device-namespaces"]))
+    namespaces = dict.fromkeys((line["nri-namespace"], *line["nri-management-cdi-device-namespaces"]))
     return Nri(
-        view.file(asked["nri-socket"], DEFAULT_SOCKET),
-        Identity(index=f"{asked['nri-plugin-index']:02}"),
-        tuple(Allowed.of(f"{namespace}={asked['cdi-kind']}") for namespace in namespaces),
+        view.file(line["nri-socket"], DEFAULT_SOCKET),
+        Identity(index=f"{line['nri-plugin-index']:02}"),
+        tuple(Allowed.of(f"{namespace}={line['cdi-kind']}") for namespace in namespaces),
         beside=True,
     )
 
 
-def _source(asked: Asked, host: Host) -> PurePosixPath:
-    if asked["toolkit-source-root"]:
-        return PurePosixPath(asked["toolkit-source-root"])
-    kind = asked["toolkit-package-type"]
+def _source(line: CommandLine, host: Host) -> PurePosixPath:
+    if line["toolkit-source-root"]:
+        return PurePosixPath(line["toolkit-source-root"])
+    kind = line["toolkit-package-type"]
     return ARTIFACTS / (_package_kind(host) if kind in {"", "auto"} else kind)
 
 
@@ -200,40 +196,39 @@ def _package_kind(host: Host) -> str:
     return "rpm" if families & RPM_LIKE or (rpm and not dpkg) else "deb"
 
 
-def _toolkit(asked: Asked) -> ToolkitConfig:
+def _toolkit(line: CommandLine) -> ToolkitConfig:
     section = "nvidia-container-runtime"
-    said: dict[str, Any] = {
-        "runtime_debug": asked[f"{section}.debug"],
-        "log_level": asked[f"{section}.log-level"],
-        "mode": asked[f"{section}.mode"],
-        "cdi_default_kind": asked[f"{section}.modes.cdi.default-kind"],
-        "cli_debug": asked["nvidia-container-cli.debug"],
+    texts: dict[str, Any] = {
+        "runtime_debug": line[f"{section}.debug"],
+        "log_level": line[f"{section}.log-level"],
+        "mode": line[f"{section}.mode"],
+        "cdi_default_kind": line[f"{section}.modes.cdi.default-kind"],
+        "cli_debug": line["nvidia-container-cli.debug"],
     }
-    said = {name: value for name, value in said.items() if value}
-    prefixes = f"{section}.modes.cdi.annotation-prefixes"
-    if asked.given(prefixes):
-        said["cdi_annotation_prefixes"] = tuple(asked[prefixes])
+    given = {name: text for name, text in texts.items() if text}
+    if line.given(prefixes := f"{section}.modes.cdi.annotation-prefixes"):
+        given["cdi_annotation_prefixes"] = tuple(line[prefixes])
     return ToolkitConfig(
-        **said,
-        accept_envvar_when_unprivileged=asked["accept-nvidia-visible-devices-envvar-when-unprivileged"],
-        accept_volume_mounts=asked["accept-nvidia-visible-devices-as-volume-mounts"],
-        skip_mode_detection=asked[f"{section}-hook.skip-mode-detection"],
-        features=tuple(asked["opt-in-features"]),
+        **given,
+        accept_envvar_when_unprivileged=line["accept-nvidia-visible-devices-envvar-when-unprivileged"],
+        accept_volume_mounts=line["accept-nvidia-visible-devices-as-volume-mounts"],
+        skip_mode_detection=line[f"{section}-hook.skip-mode-detection"],
+        features=tuple(line["opt-in-features"]),
     )
 
 
-def _cdi(asked: Asked, view: _View) -> Cdi | None:
-    if not (asked["cdi-enabled"] and asked["cdi-output-dir"]):
+def _cdi(line: CommandLine, view: _View) -> Cdi | None:
+    if not (line["cdi-enabled"] and line["cdi-output-dir"]):
         return None
-    driver, here = asked["driver-root"] or "/", asked["driver-root-ctr-path"] or "/"
+    driver, here = line["driver-root"] or "/", line["driver-root-ctr-path"] or "/"
     return Cdi(
-        directory=view.directory(asked["cdi-output-dir"]),
-        kind=asked["cdi-kind"],
+        directory=view.directory(line["cdi-output-dir"]),
+        kind=line["cdi-kind"],
         driver_root=driver,
         local_driver_root=here,
-        dev_root=asked["dev-root"] or driver,
-        local_dev_root=asked["dev-root-ctr-path"] or here,
-        nodes="control" in asked["create-device-nodes"],
+        dev_root=line["dev-root"] or driver,
+        local_dev_root=line["dev-root-ctr-path"] or here,
+        nodes="control" in line["create-device-nodes"],
     )
 
 
@@ -249,36 +244,36 @@ def _override(text: str) -> dict[str, Any]:
     return tree
 
 
-def _places(asked: Asked, view: _View) -> dict[str, Places]:
+def _places(line: CommandLine, view: _View) -> dict[str, Places]:
     """Return the engine that is asked for, and where it is.
 
     NVIDIA's tool knows engines that write their config themselves as a containerd with other paths: one is
     told of the drop-in alone, and which of k3s and RKE2 it is only their unit tells.
     """
-    engine = asked["runtime"]
+    engine = line["runtime"]
     row = ENGINES[engine]
-    config = view.file(asked["config"] or str(row.config), row.config)
-    if names := generating(row.process, config, PurePosixPath(asked["socket"])):
+    config = view.file(line["config"] or str(row.config), row.config)
+    if names := generating(row.process, config, PurePosixPath(line["socket"])):
         usual = ENGINES[names[0]].socket
-        here = asked["socket"] if asked.given("socket") and asked["socket"] else str(usual)
+        here = line["socket"] if line.given("socket") and line["socket"] else str(usual)
         drop_in = config if config.parent == ENGINES[names[0]].drop_ins.directory else None
         return dict.fromkeys(names, Places(None, drop_in, view.file(here, usual)))
-    socket = view.file(asked["socket"] or str(row.socket), row.socket)
-    return {engine: Places(config, _drop_in(asked, engine, view), socket)}
+    socket = view.file(line["socket"] or str(row.socket), row.socket)
+    return {engine: Places(config, _drop_in(line, engine, view), socket)}
 
 
-def _drop_in(asked: Asked, name: str, view: _View) -> PurePosixPath | None:
-    if ENGINES[name].drop_ins.kind is DropInKind.NONE or not asked["drop-in-config"]:
+def _drop_in(line: CommandLine, name: str, view: _View) -> PurePosixPath | None:
+    if ENGINES[name].drop_ins.kind is DropInKind.NONE or not line["drop-in-config"]:
         return None
     usual = next(row for row in rows() if row.name == "drop-in-config").default_for(name)
-    guesses = [PurePosixPath(guess) for guess in (asked["drop-in-config-host-path"], usual) if guess]
-    return view.file(asked["drop-in-config"], *guesses)
+    guesses = [PurePosixPath(guess) for guess in (line["drop-in-config-host-path"], usual) if guess]
+    return view.file(line["drop-in-config"], *guesses)
 
 
-def _hook(asked: Asked, view: _View) -> PurePosixPath | None:
-    if not ENGINES[asked["runtime"]].hook_dir or asked["config-mode"] != "hook":
+def _hook(line: CommandLine, view: _View) -> PurePosixPath | None:
+    if not ENGINES[line["runtime"]].hook_dir or line["config-mode"] != "hook":
         return None
-    return view.file(str(PurePosixPath(asked["hooks-dir"], asked["hook-filename"])))
+    return view.file(str(PurePosixPath(line["hooks-dir"], line["hook-filename"])))
 
 
 NAME: Final = "nvidia-ctk-installer"
@@ -296,7 +291,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Read, check, do; return the exit code."""
-    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN, spelling=spelt)
+    logging.configure(logging.LogFormat.AUTO, spoken=SPOKEN, spelling=spell_option)
     try:
         with internal_errors():
             return _run(arguments, environment)
@@ -308,51 +303,45 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    asked = read(arguments, environment)
-    if asked.special:
+    line = read(arguments, environment)
+    if line.special:
         from importlib.metadata import version
 
-        told = f"{NAME} version {version('node-toolkit-installer')}\n"
-        sys.stdout.write(_usage() if asked.special == "help" else told)
+        text = f"{NAME} version {version('node-toolkit-installer')}\n"
+        sys.stdout.write(_usage() if line.special == "help" else text)
         return Exit.OK
-    options = options_from(asked)
+    options = options_from(line)
     refuse_little_memory()
     refuse_few_files()
-    for warning in (*asked.warnings, *_warnings(asked, options)):
+    for warning in (*line.warnings, *_warnings(line, options)):
         log.warning("command line note", note=warning)
     from installer.lifecycle import install as daemon
 
-    if asked["no-daemon"]:
+    if line["no-daemon"]:
         return int(daemon.install(options))
-    return int(daemon.run(Wish(options, nvidia=True, log_format=logging.chosen())))
+    return int(daemon.run(Wish(options, nvidia=True, log_format=logging.current_format())))
 
 
-def _warnings(asked: Asked, options: Options) -> Iterator[str]:
+def _warnings(line: CommandLine, options: Options) -> Iterator[str]:
     """Yield what is taken otherwise than NVIDIA's tool would take it."""
-    engine = asked["runtime"]
-    if asked["set-as-default"] and any(ENGINES[name].finds for name in options.engines):
+    spec, mode = ENGINES[line["runtime"]], line[RESTART].lower() if line.given(RESTART) else ""
+    if line["set-as-default"] and any(ENGINES[name].finds for name in options.engines):
         yield "--set-as-default is ignored: start k3s or RKE2 with --default-runtime nvidia for that"
-    if asked["ignore-errors"]:
+    if line["ignore-errors"]:
         yield "--ignore-errors is ignored: an installation is complete or not at all"
-    if asked["use-legacy-config"] and ENGINES[engine].drop_ins.kind is DropInKind.IMPORTED:
+    if line["use-legacy-config"] and spec.drop_ins.kind is DropInKind.IMPORTED:
         yield "--use-legacy-config is ignored: containerd reads default_runtime_name since 1.3"
-    if asked.given(RESTART):
-        yield from _other_way(asked[RESTART].lower(), ENGINES[engine])
-    if ENGINES[engine].drop_ins.kind is DropInKind.NONE and asked["drop-in-config"]:
-        yield "--drop-in-config is ignored: Docker has no drop-ins"
-    if asked["config-mode"] == "hook" and ENGINES[engine].hook_dir:
-        yield "--config-mode hook is deprecated"
-    for name in ("config", "socket"):
-        if asked.given(name) and not asked[name]:
-            yield f"{asked.said[name].by} is empty: the usual path is taken"
-
-
-def _other_way(mode: str, spec: EngineSpec) -> Iterator[str]:
-    """Yield that an engine is reloaded in the one way that works, where another one was asked for."""
     if mode == "signal" and spec.reload is ReloadMethod.RESTART:
         yield f"{spec.title} is restarted by its unit: a signal does not make it read its config"
     if mode == "systemd" and spec.reload is ReloadMethod.HUP:
         yield f"{spec.title} gets SIGHUP: a restart by its unit would stop its containers"
+    if spec.drop_ins.kind is DropInKind.NONE and line["drop-in-config"]:
+        yield "--drop-in-config is ignored: Docker has no drop-ins"
+    if line["config-mode"] == "hook" and spec.hook_dir:
+        yield "--config-mode hook is deprecated"
+    for name in ("config", "socket"):
+        if line.given(name) and not line[name]:
+            yield f"{line.settings[name].by} is empty: the usual path is taken"
 
 
 def _usage() -> str:

@@ -123,32 +123,23 @@ def patient() -> Callable[[], bool]:
     return lambda: time.monotonic() < until
 
 
-class _Stream(io.RawIOBase):
+class _Stream(io.FileIO):
     """Standard output or error; what finds no reader is lost, and all that comes after it.
 
     ``failure`` is why it was lost, but for a reader that has gone away: that has seen what it wanted.
     """
 
     def __init__(self, fd: int, patience: Callable[[], Callable[[], bool]], *, closed: bool) -> None:
-        self._fd, self._patience, self._closed = fd, patience, closed
-        self.lost = closed
+        super().__init__(fd, "wb", closefd=False)
+        self._patience, self._was_closed, self.lost = patience, closed, closed
         self.failure: OSError | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def isatty(self) -> bool:
-        return os.isatty(self._fd)
 
     def write(self, content: Any) -> int:
         taken = bytes(content)
-        if self._closed:
+        if self._was_closed:
             self.failure = OSError(errno.EBADF, "it is closed")
         try:
-            self.lost = self.lost or not write_all(self._fd, taken, self._patience())
+            self.lost = self.lost or not write_all(self.fileno(), taken, self._patience())
         except (BrokenPipeError, ConnectionResetError):
             self.lost = True
         except OSError as error:

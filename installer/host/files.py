@@ -16,10 +16,10 @@ from typing import Final, Self, TypeVar
 
 from installer.errors import InstallerError, Option, Remedy
 from installer.host.inodes import (
+    copy_label,
     exchange_names,
     is_mount_point,
     kind_of,
-    labelled_as_neighbours,
     meta_of,
     opened,
     refuse,
@@ -35,7 +35,6 @@ from installer.model.typed_json import loads
 
 T = TypeVar("T")
 
-READ_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 16 << 20  # of a file, which may be anybody's
 READ_ONLY, NOEXEC = "read-only", "noexec"
 
@@ -129,7 +128,7 @@ class Host(Places):
         with translated("write", path):
             at = self.place(path)
             with _staged(at) as (directory, name):
-                write_synced(name, file.content, labelled_as_neighbours(at.local_path, file.meta), directory)
+                write_synced(name, file.content, copy_label(at.local_path, file.meta), directory)
 
     def sweep(self, path: PurePosixPath) -> None:
         """Remove what a killed ``replace`` or ``link`` of ``path`` left beside it."""
@@ -259,16 +258,15 @@ def _read(fd: int, path: PurePosixPath) -> File:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise _no_file(path, "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file")
-    content = bytearray()
-    while part := os.read(fd, READ_BYTES):
-        content += part
-        if len(content) > MOST_BYTES:
-            raise InstallerError(
-                f"read {path} (it has more than {MOST_BYTES >> 20} MiB)",
-                remedy="make it smaller, or move it away",
-                code="file-operation-failed",
-            )
-    return File(bytes(content), meta_of(fd, status))
+    with os.fdopen(fd, "rb", closefd=False) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise InstallerError(
+            f"read {path} (it has more than {MOST_BYTES >> 20} MiB)",
+            remedy="make it smaller, or move it away",
+            code="file-operation-failed",
+        )
+    return File(content, meta_of(fd, status))
 
 
 def _no_file(path: PurePosixPath, found: str) -> InstallerError:

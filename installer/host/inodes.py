@@ -132,7 +132,7 @@ def label_of(local: Path) -> tuple[tuple[str, bytes], ...]:
         return ()
 
 
-def labelled_as_neighbours(local: Path, meta: Meta) -> Meta:
+def copy_label(local: Path, meta: Meta) -> Meta:
     """Return ``meta``, for a new file with the label of the one in its place, or of the first one beside it.
 
     The kernel would give it that of the directory, which need not be what an engine may read.

@@ -42,7 +42,8 @@ class RefusedError(InstallerError):
 class Api(Struct, frozen=True):
     """Where the API answers, and the directory of our account's token, authority and namespace.
 
-    The file ``ready`` is there while the API lets us watch.
+    The file ``ready`` is there while the API lets us watch. Each call raises RefusedError where the API
+    answers, and not with what was asked for, and another InstallerError where it does not answer.
     """
 
     host: str
@@ -72,35 +73,21 @@ class Api(Struct, frozen=True):
         return (self.account / "namespace").read_text().strip()
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return an object.
-
-        Raises:
-            RefusedError: it is not there, or not for us.
-            InstallerError: the API does not answer.
-        """
+        """Return an object."""
         with self._ask("GET", path) as answer:
             return _object(answer.read())
 
     def patch(self, path: str, changes: Sequence[Mapping[str, Any]]) -> None:
-        """Change an object by a JSON patch, which is applied whole or not at all.
-
-        Raises:
-            RefusedError: it has changed meanwhile, is gone, or not for us.
-            InstallerError: the API does not answer.
-        """
+        """Change an object by a JSON patch, which is applied whole or not at all."""
         with self._ask("PATCH", path, json.dumps(changes).encode()) as answer:
             answer.read()
 
     def watch(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield each object that is there, and each that is made or changed, until the API ends the watch.
-
-        Raises:
-            InstallerError: the API does not answer, refuses, or falls silent.
-        """
+        """Yield each object that is there, and each that is made or changed, until the API ends the watch."""
         self.ready.unlink(missing_ok=True)
         with self._ask("GET", path) as answer:
             self.ready.touch()
-            yield from events(answer)
+            yield from read_events(answer)
 
     @contextmanager
     def _ask(self, method: str, path: str, body: bytes | None = None) -> Iterator["HTTPResponse"]:
@@ -141,7 +128,7 @@ def report_answer(asked: str) -> Iterator[None]:
         ) from error
 
 
-def events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def read_events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield each object that a watch tells was there, made or changed, until it tells that it is over."""
     for line in lines:
         event = _object(line)

@@ -1,15 +1,11 @@
-"""What bounds this process: memory and open files; and threads, as far as those allow them."""
+"""What bounds this process: memory and open files."""
 
 import resource
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final
 
 from installer.errors import InstallerError
-
-if TYPE_CHECKING:
-    from threading import Thread
 
 PROC: Final = Path("/proc/self/cgroup")
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -18,8 +14,6 @@ LEAST_BYTES: Final = 64 << 20  # 34 MB did not suffice to load an install, 41 MB
 ENOUGH_FILES: Final = 1024
 # By version of cgroups (cgroups(7)): below which directory, and in which file.
 _FILES: Final = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 def refuse_few_files() -> None:
@@ -81,44 +75,3 @@ def free_memory_bytes() -> int:
     if space == resource.RLIM_INFINITY:
         return free
     return min(free, space - psutil.Process().memory_info().vms)
-
-
-def do_each(function: Callable[[S], T], items: Iterable[S], *, at_once: int = 8) -> list[T]:
-    """Return what ``function`` makes of each item, in their order; raise the first error when all is done."""
-    from threading import Thread
-
-    numbered = [*enumerate(items)]
-    rest, results, errors = iter(numbered), dict[int, T](), list[Exception]()
-
-    def work() -> None:
-        for number, item in rest:  # which each thread takes the next one from
-            try:
-                results[number] = function(item)
-            except Exception as error:  # noqa: BLE001 - raised below
-                errors.append(error)
-
-    threads = [Thread(target=work) for _ in range(min(at_once, len(numbered)) - 1)]
-    started = [thread for thread in threads if _start(thread)]
-    work()
-    for thread in started:
-        thread.join()
-    for error in errors:
-        raise error
-    return [results[number] for number, _ in numbered]
-
-
-def _start(thread: "Thread") -> bool:
-    """Start a thread; tell whether one could be had.
-
-    None is started where memory has an end for this process alone: who starts one waits for its first word,
-    for ever where it dies for want of memory before that; and one that cannot load what it needs for its end
-    (glibc: libgcc_s) takes the whole process with it.
-    """
-    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
-        return False
-    try:
-        thread.start()
-    except RuntimeError:  # the cgroup or the node has no room for another
-        return False
-    return True

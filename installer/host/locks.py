@@ -380,7 +380,7 @@ def send(here: Path, number: signal.Signals) -> int | None:
     return None
 
 
-def halted(here: Path) -> str:
+def describe_halt(here: Path) -> str:
     """Return why the holder of a pidfile does not go on; "" where it does."""
     with suppress(OSError, IndexError):  # it has ended
         for pid in holders(here.stat()):

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from installer.errors import InstallerError
 from installer.host.files import Host, text
-from installer.host.kernel import is_roots, pids, text_of, trusted_uids
+from installer.host.kernel import is_roots, open_files, pids, text_of, trusted_uids
 from installer.host.sockets import connectable
 
 HTTP_PING = b"GET /_ping HTTP/1.0\r\n\r\n"
@@ -339,11 +339,7 @@ def holds(host: Host, pid: int, mark: bytes) -> bool:
 
 def inotify_instances(host: Host) -> int:
     """Return how many inotify instances root's processes hold: their limit is one for all of them."""
-    count = 0
-    for process in _list_of_root(host.local_path(PROC)):
-        with suppress(OSError):
-            count += sum(_link(fd) == INOTIFY for fd in (process / "fd").iterdir())
-    return count
+    return sum(open_files(process).count(INOTIFY) for process in _list_of_root(host.local_path(PROC)))
 
 
 def _list_of_root(proc: Path) -> Iterator[Path]:

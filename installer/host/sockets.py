@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from installer.host.kernel import text_of, trusted_uids
+from installer.host.kernel import open_files, text_of, trusted_uids
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -155,7 +155,7 @@ def listening(process: Path) -> frozenset[str]:
     None are known of one whose descriptors we may not look at.
     """
     with suppress(OSError):
-        held = _open_sockets(process)
+        held = {*open_files(process)}
         return frozenset(path for path, inode in _listeners(process) if inode in held)
     return frozenset()
 
@@ -168,7 +168,7 @@ def has_closed(process: str, path: str) -> bool:
     name = PurePosixPath(path).name
     with suppress(OSError):  # it has ended, or nobody can tell
         listeners = {inode for each, inode in _listeners(Path(process)) if PurePosixPath(each).name == name}
-        held = _open_sockets(Path(process))
+        held = {*open_files(Path(process))}
         return bool(process and listeners and held and not listeners & held)
     return False
 
@@ -180,16 +180,6 @@ def _listeners(process: Path) -> Iterator[tuple[str, str]]:
         words = row.split(None, 7)
         if len(words) > 7 and words[3] == LISTENS:  # noqa: PLR2004 - others have no path
             yield words[7], f"socket:[{words[6]}]"
-
-
-def _open_sockets(process: Path) -> frozenset[str]:
-    """Return what a process holds open, as "socket:[7]"; one may close meanwhile."""
-    held = set()
-    with suppress(OSError):
-        for each in (process / "fd").iterdir():
-            with suppress(OSError):
-                held.add(each.readlink().name)
-    return frozenset(held)
 
 
 def is_like_ours(here: Path) -> bool:

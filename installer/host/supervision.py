@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from installer.supervisor import HUNG
+
 PACKAGE: Final = Path(__file__).resolve().parents[1]
 START: Final = str(PACKAGE / "start.py")
 # An interpreter that loads nothing by itself; what it loads is compiled beside it where that is wanted.
@@ -18,8 +20,6 @@ PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 PR_SET_NO_NEW_PRIVS: Final = 38
 CAPABILITY_VERSION_3: Final = 0x20080522  # linux/capability.h
 SETS_BYTES: Final = 24  # effective, permitted and inheritable, of the low 32, then of the others
-STOPPED, HANDED_OVER = 64, 65  # exit codes of a child alone, as in supervisor.py
-HUNG: Final = "hung"  # as there
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _keep_no_capability() -> None:
     libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(SETS_BYTES))
 
 
-def ending(status: str) -> str:
+def describe_end(status: str) -> str:
     """Return how a child has ended, of which the kernel has told ``status``."""
     if status == HUNG:
         return "killed, for it hung"

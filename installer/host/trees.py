@@ -22,7 +22,6 @@ from installer.host.inodes import (
     translated,
     write_synced,
 )
-from installer.host.limits import do_each
 from installer.host.mounts import mounted_below, refuse_mounts_below
 from installer.host.paths import DIRECTORY
 from installer.model.files import Copy, Meta, PayloadFile, Symlink, Text
@@ -33,7 +32,6 @@ PRIVATE: Final = 0o700
 WIDE: Final = 0o755
 WAIT_S: Final = 5.0
 WAIT_POLL_S: Final = 0.01
-COPIES_AT_ONCE: Final = 4  # the disk's queue, not the processor, is what the syncs wait for
 
 
 def install_tree(
@@ -84,7 +82,7 @@ def create_tree(
     """
     with translated("make", path), host.place(path, last=False).opened() as (directory, name):
         staged = f"{name}{STAGED}"
-        with _locked_unless_there(staged, name, directory, check) as is_free:
+        with _claim(staged, name, directory, check) as is_free:
             if not is_free:
                 return
             try:
@@ -96,7 +94,7 @@ def create_tree(
 
 
 @contextmanager
-def _locked_unless_there(staged: str, name: str, directory: int, check: Callable[[], None]) -> Iterator[bool]:
+def _claim(staged: str, name: str, directory: int, check: Callable[[], None]) -> Iterator[bool]:
     """Make the directory ``staged`` and lock it; yield False where ``name`` is taken by then."""
     deadline = time.monotonic() + WAIT_S
     while _status(name, directory) is None:
@@ -165,7 +163,8 @@ def _fill(staged: str, directory: int, files: Sequence[PayloadFile], label: Labe
         below = sorted({str(parent) for file in files for parent in file.path.parents} - {"."})
         for each in below:
             os.mkdir(each, WIDE, dir_fd=top)
-        do_each(lambda file: _put(top, file, label, noted), files, at_once=COPIES_AT_ONCE)
+        for file in files:
+            _put(top, file, label, noted)
         if noted and str(NOTES.parent) in below:
             write_synced(str(NOTES), "".join(sorted(noted)).encode(), Meta(0o600), top)
         for each in (*below, "."):
@@ -204,15 +203,12 @@ def _copy(source: Path, target: str, top: int, size_bytes: int, meta: Meta) -> N
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with source.open("rb") as reader, os.fdopen(os.open(target, flags, 0o600, dir_fd=top), "wb") as writer:
         done = 0
-        while done < size_bytes:
-            step = os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
-            if step == 0:
-                break
+        while done < size_bytes and (
+            step := os.sendfile(writer.fileno(), reader.fileno(), done, size_bytes - done)
+        ):
             done += step
         apply_metadata(writer.fileno(), meta)
         os.fsync(writer.fileno())
-    if done != size_bytes or source.stat().st_size != size_bytes:
-        raise OSError(None, f"{source} changed while it was copied")
 
 
 def remove_staged(host: Host, path: PurePosixPath) -> None:
@@ -245,19 +241,13 @@ def remove_tree(host: Host, path: PurePosixPath) -> None:
         if _is_directory(name, directory):
             from shutil import rmtree
 
-            with _kept_from_others(name, directory):
+            with opened(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as fd:
+                with suppress(BlockingIOError):  # it is our own ledger's, and locked as that
+                    # Who makes it anew fills nothing that is being removed under the staged name.
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _rename(directory, name, directory, staged)
                 os.fsync(directory)
                 rmtree(staged, dir_fd=directory)
-
-
-@contextmanager
-def _kept_from_others(name: str, directory: int) -> Iterator[None]:
-    """Lock a directory: who makes it anew fills nothing that is being removed under the staged name."""
-    with opened(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as fd:
-        with suppress(BlockingIOError):  # it is our own ledger's, and locked as that
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
 
 
 LARGE_BYTES: Final = 1 << 20  # what is smaller is hashed sooner than looked up

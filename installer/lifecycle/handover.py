@@ -67,7 +67,7 @@ def ledger_for_run(host: Host, options: Options, opening: Callable[[], Ledger]) 
             raise
     log.info("waiting for another instance", seconds=ENDS_S)
     with announce_wait(host, options.layout.home):
-        return _open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
+        return open_within(ENDS_S, host, options.layout, unless=lambda: _serves(host, options))
 
 
 def _serves(host: Host, options: Options) -> bool:
@@ -82,7 +82,7 @@ def _serves(host: Host, options: Options) -> bool:
     return any(is_held_pidfile(host.local_path(path)) for path in files)
 
 
-def handed_over(host: Host, options: Options, record: Record) -> bool:
+def hand_over(host: Host, options: Options, record: Record) -> bool:
     """Hand the undo to a unit of systemd's if we are a container of an engine that cannot restart meanwhile.
 
     Raises:
@@ -95,12 +95,12 @@ def handed_over(host: Host, options: Options, record: Record) -> bool:
         return False
     found = [path for path in (place / "nsenter" for place in PATH) if host.kind(path) is Kind.FILE]
     if not found:
-        raise _not_handed_over("leave this container to undo (the node has no nsenter)")
+        raise _handover_error("leave this container to undo (the node has no nsenter)")
     words = (str(found[0]), "-t", str(pid), "-m", "--", *_command(host, options))
     try:
         units.start_transient(host, UNIT, words)
     except InstallerError as error:
-        raise _not_handed_over(f"hand over the undo ({error.problem})") from error
+        raise _handover_error(f"hand over the undo ({error.problem})") from error
     log.info("undo handed over", unit=UNIT, reason=f"{rows[0].name} restarts when this container has ended")
     return True
 
@@ -129,26 +129,21 @@ def await_successor(options: Options) -> Exit:
             return Exit.OK
         lock.release()
         time.sleep(POLL_S)
-    raise _not_handed_over(f"hand over the undo ({UNIT} does not start)")
+    raise _handover_error(f"hand over the undo ({UNIT} does not start)")
 
 
-def _not_handed_over(problem: str) -> UndoIncompleteError:
+def _handover_error(problem: str) -> UndoIncompleteError:
     return UndoIncompleteError(problem, remedy=REMEDY, code="undo-not-handed-over")
 
 
-def ledger_of_predecessor(host: Host, layout: Layout) -> Ledger:
-    """Open the ledger that a container is about to release.
-
-    Raises:
-        LockedError: somebody else has it.
-    """
-    return _open_within(TAKEN_S, host, layout)
-
-
-def _open_within(
+def open_within(
     seconds: float, host: Host, layout: Layout, unless: Callable[[], bool] = lambda: False
 ) -> Ledger:
-    """Open the ledger once it is free; raise what the last try did where that takes longer, or ``unless``."""
+    """Open the ledger once it is free.
+
+    Raises:
+        LockedError: another process has it for longer, or ``unless`` holds.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:

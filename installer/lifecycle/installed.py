@@ -27,9 +27,13 @@ from installer.model.paths import VERSIONS, Layout, cdi_hook
 from installer.model.record import ConfigRow, Record, ToolkitRow
 from installer.nri.state import lines as nri_lines
 from installer.payload.config_toml import edited_keys
-from installer.payload.installed import damaged as damaged_files
-from installer.payload.installed import exposed, is_theirs, still_ours
-from installer.payload.installed import lines as toolkit_lines
+from installer.payload.installed import (
+    describe_in_place,
+    find_damage,
+    is_foreign_toolkit,
+    list_exposed,
+    without_foreign,
+)
 
 REPAIR: Final = "install puts it right"
 NOT_STARTED: Final = f"{NOEXEC}: no program of the toolkit starts; mount it with -o remount,exec"
@@ -89,7 +93,7 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     if (record := read_record(host, layout)) is None:
         files = lines = tuple(_without_ledger(host, options))
     else:
-        record = still_ours(host, layout, record)
+        record = without_foreign(host, layout, record)
         ignores = seen is not None and seen.current and seen.ignores
         files = tuple(file_lines(host, layout, record, deep=deep, ignores=ignores))
         lines = (*check_lines(seen), *files)  # what run says is more than files tell
@@ -102,7 +106,7 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
     yield from last_act(record)
     if record.toolkit is not None:
         yield from _toolkit(host, layout, record, record.toolkit, deep=deep)
-    elif is_theirs(host, layout):
+    elif is_foreign_toolkit(host, layout):
         yield Line(str(layout.toolkit), THEIRS)
     if unclaimed := host.names(layout.unclaimed):
         state = f"{len(unclaimed)} configs as they were before an install whose ledger is lost: see uninstall"
@@ -116,7 +120,7 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(str(layout.toolkit), NOT_STARTED)
     for path in crowded(host, record.served):
         yield Line(str(path), CROWDED)
-    for path, _, flaw in exposed(host, layout, record):
+    for path, _, flaw in list_exposed(host, layout, record):
         yield Line(str(path), f"{flaw}: {REPAIR}")
     yield from _config_lines(host, layout, record, ignores=ignores)
     if record.cdi is not None:
@@ -137,8 +141,8 @@ def _toolkit(
 ) -> Iterator[Line]:
     flaw = _link_flaw(host, layout, toolkit)
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
-    yield from (Line(*each) for each in toolkit_lines(host, toolkit))
-    damaged = dict(damaged_files(host, layout, toolkit, deep=deep))
+    yield from (Line(*each) for each in describe_in_place(host, toolkit))
+    damaged = dict(find_damage(host, layout, toolkit, deep=deep))
     runtime = cdi_hook(layout) if record.cdi else layout.toolkit / "nvidia-container-runtime"
     if not (flaw or host.exists(runtime)):  # a link that is as installed may lead to nothing
         damaged.setdefault(runtime.name, "missing")

@@ -206,9 +206,9 @@ def of_this_boot(host: Host, path: PurePosixPath) -> LastCheck:
 def with_since(engines: Iterable[EngineCheck], before: Iterable[EngineCheck]) -> tuple[EngineCheck, ...]:
     """Return the engines, each with the moment since when it is so: that of ``before`` where it was."""
     known = {each.name: each for each in before}
-    return tuple(
-        replace(each, since=last.since)
-        if (last := known.get(each.name)) is not None and last.serves == each.serves and last.since
-        else replace(each, since=stamp())
-        for each in engines
-    )
+
+    def since(engine: EngineCheck) -> str:
+        last = known.get(engine.name)
+        return last.since if last and last.since and last.serves == engine.serves else stamp()
+
+    return tuple(replace(each, since=since(each)) for each in engines)

@@ -27,7 +27,6 @@ from installer.host import signals, supervision, systemd
 from installer.host.events import internal_errors, log
 from installer.host.files import Host, told_by_root
 from installer.host.locks import remove_pidfile
-from installer.host.supervision import HANDED_OVER
 from installer.host.trees import remove_staged
 from installer.host.units import buses
 from installer.lifecycle import handover, readiness
@@ -39,6 +38,7 @@ from installer.model.options import Options, RestartMode
 from installer.model.paths import Layout
 from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
+from installer.supervisor import HANDED_OVER
 
 UNDO_S: Final = 22.0  # for all engines together: by default a pod has 30 s to end
 PROBE_S: Final = 6.0  # of these, for an engine that is between two lives
@@ -213,7 +213,7 @@ def stop(options: Options, stopped_s: float) -> int:
 def carry_on(options: Options) -> Exit:
     """Do the undo of a ``run`` that had to end first."""
     host = Host.under(options.host_root, options.mounts)
-    opening = partial(handover.ledger_of_predecessor, host, options.layout)
+    opening = partial(handover.open_within, handover.TAKEN_S, host, options.layout)
     with undoing(), open_ledger(host, options, opening) as ledger:
         undo(host, options, ledger)
     return Exit.OK
@@ -229,7 +229,7 @@ def _stop(host: Host, options: Options, ledger: Ledger, until_s: float) -> bool:
         log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
     elif handover.await_next_run(host, ledger.lock):
         log.info("everything kept", reason="the next run takes over")
-    elif handover.handed_over(host, options, ledger.held):
+    elif handover.hand_over(host, options, ledger.held):
         remove_readiness(host, options, ledger)
         return True
     else:

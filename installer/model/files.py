@@ -45,27 +45,23 @@ class File(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """What a directory listing tells of a file, a link or a directory, without reading it.
-
-    ``owned`` says that it is root's, or ours where we are not root; ``capabilities`` that whoever executes
-    it gets some (capabilities(7)).
-    """
+    """What a directory listing tells of a file, a link or a directory, without reading it."""
 
     size_bytes: int
     mode: int
     link: str = ""
-    owned: bool = True
+    owned: bool = True  # by root, or by us where we are not root
     directory: bool = False
-    capabilities: bool = False
+    capabilities: bool = False  # whoever executes it gets some (capabilities(7))
 
 
 class Copy(Struct, frozen=True):
-    """A file of the source; ``source`` is the path as the process sees it, ``digest`` its sha256 in hex."""
+    """A file of the source."""
 
     path: PurePosixPath
-    source: PurePosixPath
+    source: PurePosixPath  # as this process sees it
     size_bytes: int
-    digest: str
+    digest: str  # sha256 in hex
     mode: int
 
 
@@ -91,22 +87,16 @@ HEAD_BYTES: Final = 256  # as much as the kernel reads of a script's first line 
 
 
 class Artifact(Struct, frozen=True):
-    """What was found in the toolkit's source for the required ``name``.
+    """What was found in the toolkit's source for the required ``name``."""
 
-    ``source`` is the path as the process sees it and ``file_name`` its base name with symlinks
-    resolved, such as libnvidia-container.so.1.17.4 for the name libnvidia-container.so.1. ``digest`` is
-    the content's sha256 in hex, ``head`` its first ``HEAD_BYTES``, where the ELF header is, or the line
-    that names a script's interpreter. ``place`` is the path below the source's root by which it was found.
-    """
-
-    name: str
-    file_name: str
-    source: PurePosixPath
+    name: str  # such as libnvidia-container.so.1
+    file_name: str  # with symlinks resolved, such as libnvidia-container.so.1.17.4
+    source: PurePosixPath  # as this process sees it
     size_bytes: int
     mode: int
-    digest: str
-    head: bytes
-    place: PurePosixPath = PurePosixPath()
+    digest: str  # sha256 in hex
+    head: bytes  # the first ``HEAD_BYTES``: the ELF header, or the line that names a script's interpreter
+    place: PurePosixPath = PurePosixPath()  # below the source's root
 
     @property
     def own_path(self) -> PurePosixPath:

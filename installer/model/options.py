@@ -23,13 +23,9 @@ LOW_LEVEL_NAMES: Final = frozenset({"runc", "crun"})
 
 
 class ToolkitConfig(Struct, frozen=True):
-    """What can be asked of config.toml, with NVIDIA's defaults.
+    """What can be asked of config.toml, with NVIDIA's defaults."""
 
-    ``driver_root`` is text and not a path, because it is written as it was given. A dot in one of the
-    ``features`` makes a nested table.
-    """
-
-    driver_root: str = "/run/nvidia/driver"
+    driver_root: str = "/run/nvidia/driver"  # no path, because it is written as it was given
     accept_envvar_when_unprivileged: bool = True
     accept_volume_mounts: bool = False
     cli_debug: str = ""
@@ -39,7 +35,7 @@ class ToolkitConfig(Struct, frozen=True):
     cdi_default_kind: str = "nvidia.com/gpu"
     cdi_annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
     skip_mode_detection: bool = True
-    features: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()  # a dot in one makes a nested table
 
 
 class Listen(Struct, frozen=True):
@@ -158,19 +154,15 @@ class Places(Struct, frozen=True):
 
 
 class Cdi(Struct, frozen=True):
-    """A CDI specification for management containers: in which directory of the host, and of what kind.
-
-    ``local_driver_root`` and ``local_dev_root`` are where this process finds the driver and the device
-    nodes, the others where the host does; ``nodes`` says that control device nodes are to be made.
-    """
+    """A CDI specification for management containers: in which directory of the host, and of what kind."""
 
     directory: PurePosixPath
     kind: str
     driver_root: str
-    local_driver_root: str
+    local_driver_root: str  # as this process sees it
     dev_root: str
     local_dev_root: str
-    nodes: bool
+    nodes: bool  # control device nodes are to be made
 
     @property
     def path(self) -> PurePosixPath:
@@ -181,18 +173,11 @@ class Cdi(Struct, frozen=True):
 class Options(Struct, frozen=True):
     """One run of the program. Paths are the host's, but for ``toolkit_source`` and ``mounts[*][1]``.
 
-    No ``engines`` means the payload alone. ``toolkit`` is what config.toml is asked to say, ``extras`` what
-    an engine's config says besides; ``low_level`` are the runtimes that ours wrap, where not to be found out.
-    ``timeout_s`` bounds, in seconds, the wait for one engine to serve what its config says; ``retry`` tries a
-    plan that failed before once more, as it is; ``adopt`` lets an undo remove what NVIDIA's own installer
-    left, too. ``metrics_textfile`` is for node_exporter, ``nfd_features`` for Node Feature Discovery;
-    ``metrics_listen`` is where ``run`` answers while it waits; ``nri`` is for the plugin.
-
     Raises:
         UsageError: the combination makes no sense.
     """
 
-    engines: tuple[str, ...] = (AUTO,)
+    engines: tuple[str, ...] = (AUTO,)  # () for the payload alone
     mode: Mode = Mode.RUNTIME
     toolkit_source: PurePosixPath = DEFAULT_SOURCE
     install_dir: PurePosixPath = DEFAULT_INSTALL_DIR
@@ -200,8 +185,8 @@ class Options(Struct, frozen=True):
     mounts: tuple[tuple[PurePosixPath, PurePosixPath], ...] = ()
     driver_root: str = AUTO
     toolkit: ToolkitConfig = field(default_factory=ToolkitConfig)
-    low_level: tuple[str, ...] = ()
-    extras: Extras = field(default_factory=Extras)
+    low_level: tuple[str, ...] = ()  # the runtimes that ours wrap, where not to be found out
+    extras: Extras = field(default_factory=Extras)  # what an engine's config says besides
     cdi: Cdi | None = None
     runtime_name: str = RUNTIME_NAME
     set_as_default: bool = False
@@ -209,15 +194,15 @@ class Options(Struct, frozen=True):
     crio_hook: PurePosixPath | None = None
     restart_mode: RestartMode = RestartMode.AUTO
     pid_file: PurePosixPath = RUN_DIR / "toolkit.pid"
-    timeout_s: float = 20.0
+    timeout_s: float = 20.0  # of the wait for one engine to serve what its config says
     on_exit: OnExit = OnExit.UNDO
     in_use: InUse = InUse.WAIT
     drift: Drift = Drift.AUTO
-    retry: bool = False
-    adopt: bool = False
-    metrics_textfile: PurePosixPath | None = None
-    nfd_features: PurePosixPath | None = None
-    metrics_listen: Listen | None = None
+    retry: bool = False  # a plan that failed before is tried once more, as it is
+    adopt: bool = False  # an undo removes what NVIDIA's own installer left, too
+    metrics_textfile: PurePosixPath | None = None  # for node_exporter
+    nfd_features: PurePosixPath | None = None  # for Node Feature Discovery
+    metrics_listen: Listen | None = None  # where ``run`` answers while it waits
     nri: Nri = field(default_factory=Nri)
 
     def __post_init__(self) -> None:
@@ -308,7 +293,7 @@ class Options(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """What ``run`` was asked for, and how it speaks: read once, and told its children."""
+    """What ``run`` was asked for, and how it speaks: read once, and handed to its children."""
 
     options: Options
     nvidia: bool

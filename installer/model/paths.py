@@ -67,7 +67,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def unclaimed(self) -> PurePosixPath:
-        """Configs as they were before an install whose ledger is lost: nobody knows any more which."""
+        """Configs as they were before an install whose ledger, which says where they stood, is lost."""
         return self.home / "unclaimed"
 
     @property

@@ -26,7 +26,7 @@ from installer.host.sockets import connectable
 from installer.model.nri import Allowed, Identity
 from installer.nri.allow import RefusedError, some
 from installer.nri.session import Configured, Given, Missed, Session, Synchronized
-from installer.watch import Held
+from installer.watch import HeldLock
 
 # An engine that has gone, or whose socket is another one, is dialled so often for as long as a restart takes.
 SOON_S: Final = 0.005
@@ -123,7 +123,7 @@ class Plugin:
 
     def __init__(self, place: Place, session: Callable[[], Session]) -> None:
         self._place, self._wakes, self._session = place, Wakes(), session
-        self._lock = Held(place.lock, int(place.lock_fd), os.O_RDWR | os.O_CREAT)
+        self._lock = HeldLock(place.lock, int(place.lock_fd), os.O_RDWR | os.O_CREAT)
         self._state = State()
         self._refused: dict[str, float] = {}
         self._engine = ""

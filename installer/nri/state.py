@@ -10,7 +10,14 @@ from installer.errors import Exit, InstallerError
 from installer.host import supervision
 from installer.host.events import log
 from installer.host.files import Host, told_by_root
-from installer.host.locks import halted, holder_of, is_held_pidfile, lock_pidfile, remove_pidfile, write_pid
+from installer.host.locks import (
+    describe_halt,
+    holder_of,
+    is_held_pidfile,
+    lock_pidfile,
+    remove_pidfile,
+    write_pid,
+)
 from installer.model.files import Kind
 from installer.model.nri import Nri
 from installer.model.options import Options
@@ -51,7 +58,7 @@ def lines(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, st
     if not is_held_pidfile(lock):
         last = f"has ended{why}, last seen at {state.since}" if state.since else "does not run"
         yield WHAT, f"{last}: {WITHOUT}; {remedy}", False, not beside_run
-    elif halt := halted(lock):
+    elif halt := describe_halt(lock):
         pid = holder_of(lock)
         remedy = (
             "run starts another within two minutes" if beside_run else f"kill -9 {pid}, and start it again"
@@ -72,7 +79,7 @@ def lines(host: Host, nri: Nri, record: Record | None) -> Iterator[tuple[str, st
 def is_registered(host: Host, nri: Nri) -> bool:
     """Tell whether an engine has configured the plugin and asks it by now."""
     state, lock = read(host, nri.state) or State(), host.local_path(nri.lock)
-    return state.registered and is_held_pidfile(lock) and not halted(lock)
+    return state.registered and is_held_pidfile(lock) and not describe_halt(lock)
 
 
 def remove(host: Host, nri: Nri) -> None:
@@ -110,7 +117,7 @@ def serve_beside(options: Options, ended: str, log_format: str) -> Exit:
     if not supervision.end_with_run():
         return Exit.OK  # nobody is left to serve for
     if ended != "-":
-        log.warning("plugin started again", ended=supervision.ending(ended))
+        log.warning("plugin started again", ended=supervision.describe_end(ended))
     return serve(options, log_format)
 
 

@@ -3,17 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import Any
 
 from installer.config_text import ABSENT, Absent, Key, Syntax, Tree, Value, Want, apply, parse
 from installer.config_text.tree import dotted, same
 from installer.engines.config_edits import value_at
 from installer.errors import InstallerError
 from installer.model.options import ToolkitConfig
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
-    from tomlkit.items import Table
 
 
 def config_tree(
@@ -70,7 +66,7 @@ def config_tree(
         "nvidia-ctk": {"path": str(toolkit_dir / "nvidia-ctk")},
     }
     if config.features:
-        document["features"] = _features(config.features)
+        document["features"] = _nest_features(config.features)
     return document
 
 
@@ -82,12 +78,21 @@ def render_config(tree: Tree, before: str = "") -> str:
     with suppress(InstallerError):
         if same(parse(before, Syntax.TOML, name="config.toml"), tree):
             return before
+    return "\n".join(_render_lines(tree, "", "")) + "\n"
+
+
+def _render_lines(tree: Tree, table: str, indent: str) -> Iterator[str]:
+    """Yield what ``tree`` says as NVIDIA writes it: sorted, scalars first, a blank line before each table."""
     # Loading it takes as long as all of the edits do; a start that changes nothing renders nothing.
     import tomlkit
 
-    document = tomlkit.document()
-    _fill(document, tree, "")
-    return tomlkit.dumps(document)
+    nested = {key: value for key, value in tree.items() if isinstance(value, Mapping)}
+    for key in sorted(tree.keys() - nested.keys()):
+        yield f"{indent}{tomlkit.key(key).as_string()} = {tomlkit.item(tree[key]).as_string()}"
+    for key in sorted(nested):
+        name = f"{table}{tomlkit.key(key).as_string()}"
+        yield f"\n{indent}[{name}]"
+        yield from _render_lines(nested[key], f"{name}.", f"{indent}  ")
 
 
 def carry_over(
@@ -127,45 +132,21 @@ def edited_keys(rendered: str, installed_now: str, *, name: str) -> tuple[str, .
     return tuple(dotted(key) for key in keys if not same(_look_up(ours, key), _look_up(installed, key)))
 
 
-def _features(names: Sequence[str]) -> Tree:
-    tree: dict[str, Value] = {}
+def _nest_features(names: Sequence[str]) -> Tree:
+    tree: dict[str, Any] = {}
     for name in names:
+        if any(other.startswith(f"{name}.") for other in names):
+            raise InstallerError(
+                f"opt in to the feature {name} (another one has a dot where it ends)",
+                remedy="name only one of the two",
+                code="toolkit-config-unusable",
+            )
         *parents, last = name.split(".")
         table = tree
         for parent in parents:
-            nested = table.setdefault(parent, {})
-            if not isinstance(nested, dict):
-                raise _ambiguous(name)
-            table = nested
-        if table.setdefault(last, True) is not True:
-            raise _ambiguous(name)
+            table = table.setdefault(parent, {})
+        table[last] = True
     return tree
-
-
-def _ambiguous(feature: str) -> InstallerError:
-    return InstallerError(
-        f"opt in to the feature {feature} (another one has a dot where it ends, or ends where it has one)",
-        remedy="name only one of the two",
-        code="toolkit-config-unusable",
-    )
-
-
-def _fill(table: "TOMLDocument | Table", tree: Tree, indent: str) -> None:
-    """Add ``tree`` as NVIDIA writes it: sorted, scalars first, a blank line before each table."""
-    import tomlkit
-
-    scalars = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
-    for key in sorted(scalars):
-        item = tomlkit.item(scalars[key])
-        table.add(key, item)
-        item.trivia.indent = indent  # after the add, which indents relative to the parent
-    nested = {key: value for key, value in tree.items() if isinstance(value, Mapping)}
-    for key in sorted(nested):
-        child = tomlkit.table(is_super_table=False)
-        _fill(child, nested[key], f"{indent}  ")
-        table.add(tomlkit.nl())
-        table.add(key, child)
-        child.trivia.indent = indent
 
 
 def _parse_installed(text: str, name: str) -> Tree:

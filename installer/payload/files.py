@@ -103,10 +103,10 @@ def payload(
         *shipped.links,
     ]
     for executable in shipped.executables:
-        files += _installed(executable, found[executable.name], toolkit_dir, low_level[0], shipped)
+        files += _ship_program(executable, found[executable.name], toolkit_dir, low_level[0], shipped)
     for soname in () if shipped.in_place else shipped.libraries:
         others = [found[other] for other in shipped.required if other != soname]
-        files += _library(found[soname], others)
+        files += _ship_library(found[soname], others)
     return tuple(sorted(dict.fromkeys(files), key=attrgetter("path")))
 
 
@@ -119,11 +119,11 @@ def version_of(files: Iterable[PayloadFile]) -> str:
     16 hex digits of sha256: they only tell the few versions on one node apart, and keep paths readable.
     What was copied is checked against its full digest.
     """
-    rows = json.dumps(sorted((str(file.path), *_identity(file)) for file in files))
+    rows = json.dumps(sorted((str(file.path), *_identify(file)) for file in files))
     return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
 
-def _identity(shipped: PayloadFile) -> tuple[str, int, str]:
+def _identify(shipped: PayloadFile) -> tuple[str, int, str]:
     """Return the kind of a file, its mode, and what it holds."""
     match shipped:
         case Copy(_, _, _, digest, mode):
@@ -136,7 +136,7 @@ def _identity(shipped: PayloadFile) -> tuple[str, int, str]:
             assert_never(shipped)
 
 
-def _installed(
+def _ship_program(
     executable: Executable, artifact: Artifact, toolkit_dir: PurePosixPath, low_level: str, shipped: Shipped
 ) -> list[PayloadFile]:
     # 0755 whatever the source has: engines and user-namespaced pods run it, nobody else writes it,
@@ -159,7 +159,7 @@ def _installed(
     return [Text(PurePosixPath(name), script, mode), program]
 
 
-def _library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
+def _ship_library(artifact: Artifact, others: Iterable[Artifact]) -> list[PayloadFile]:
     """Return a library under its own name, with the link by which programs find it.
 
     It is a plain file where the source has no link, or where its name is that of something else we install.
@@ -213,7 +213,7 @@ def check_artifacts(
     if machine not in _MACHINES:
         raise InstallerError(
             f"install the toolkit on a node of architecture {machine}",
-            remedy=f"NVIDIA builds it for {_listed(sorted(_MACHINES))} only",
+            remedy=f"NVIDIA builds it for {_join(sorted(_MACHINES))} only",
             code="payload-unusable",
         )
     found = {artifact.name for artifact in artifacts}
@@ -226,7 +226,7 @@ def check_artifacts(
         )
     if missing:
         raise InstallerError(
-            f"find {_listed(missing)} under {source_root}",
+            f"find {_join(missing)} under {source_root}",
             remedy=Remedy("make ", SOURCE, " the root of a complete NVIDIA container toolkit"),
             code="payload-unusable",
         )
@@ -244,7 +244,7 @@ def _check_artifact(artifact: Artifact, machine: str, absent: Collection[PurePos
                 remedy=Remedy(f"install {artifact.interpreter} there, or choose another ", SOURCE),
                 code="payload-unusable",
             )
-    elif flaw := _flaw(artifact.head, machine):
+    elif flaw := _find_elf_flaw(artifact.head, machine):
         raise InstallerError(
             f"install {artifact.name} ({artifact.source} {flaw})",
             remedy=Remedy("make ", SOURCE, f" an NVIDIA container toolkit for {machine}"),
@@ -252,7 +252,7 @@ def _check_artifact(artifact: Artifact, machine: str, absent: Collection[PurePos
         )
 
 
-def _flaw(head: bytes, machine: str) -> str:
+def _find_elf_flaw(head: bytes, machine: str) -> str:
     if len(head) < _ELF_BYTES or not head.startswith(b"\x7fELF"):
         return "is neither an ELF file nor a script"
     if (head[4], head[5]) != (2, 1):  # EI_CLASS, EI_DATA
@@ -264,7 +264,7 @@ def _flaw(head: bytes, machine: str) -> str:
     return f"is built for {names.get(built_for, f'ELF machine {built_for}')}, the node is {machine}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -281,7 +281,7 @@ Manifest: TypeAlias = Mapping[str, str]
 
 def manifest(files: Iterable[PayloadFile]) -> dict[str, str]:
     """Return what a version is to be; config.toml is left out, for administrators edit it."""
-    identities = ((file, *_identity(file)) for file in files if file.path != CONFIG)
+    identities = ((file, *_identify(file)) for file in files if file.path != CONFIG)
     return {
         str(file.path): f"{LINK if kind == 'link' else FILE}{content}"
         for file, kind, _, content in identities
@@ -324,11 +324,11 @@ def damage(
             yield name, "changed"
     for path in sorted(found):
         # This directory comes first in the PATH of our programs, which root runs.
-        if str(path) not in wanted and (flaw := _unexpected(path, found[path])):
+        if str(path) not in wanted and (flaw := _find_unexpected_flaw(path, found[path])):
             yield str(path), flaw
 
 
-def _unexpected(path: PurePosixPath, entry: Entry) -> str:
+def _find_unexpected_flaw(path: PurePosixPath, entry: Entry) -> str:
     """Return what is wrong with a name that the manifest does not know; "" where nothing is."""
     if entry.directory or path == CONFIG:
         return access_flaw(path, entry)

@@ -35,7 +35,7 @@ OTHERS: Final = 0o077
 FLEETING: Final = tuple(PurePosixPath(place) for place in ("/run", "/dev", "/proc", "/sys"))
 
 
-def exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
+def list_exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePosixPath, int, str]]:
     """Yield each path of ours that others than root may do too much with, its mode as it should be, and what.
 
     A sticky directory that the operator chose for the pidfile keeps others from our files by itself.
@@ -64,7 +64,7 @@ def exposed(host: Host, layout: Layout, record: Record) -> Iterator[tuple[PurePo
 
 def restore_access(host: Host, layout: Layout, record: Record) -> None:
     """Give what is exposed back to root alone; a directory for the pidfile only where we made it."""
-    for path, mode, flaw in exposed(host, layout, record):
+    for path, mode, flaw in list_exposed(host, layout, record):
         if path.is_relative_to(layout.home) or path in record.directories:
             try:
                 restrict(host, path, mode)
@@ -143,7 +143,7 @@ def refuse_foreign_ledger(path: PurePosixPath, file: File) -> None:
         )
 
 
-def noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
+def read_noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
     """Return the digests noted at a version's copy, by marks; none that others than root may have written."""
     with suppress(InstallerError, ValueError):
         file = host.read(path / NOTES)
@@ -152,7 +152,7 @@ def noted_digests(host: Host, path: PurePosixPath) -> dict[str, str]:
     return {}
 
 
-def damaged(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
+def find_damage(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> Iterator[tuple[str, str]]:
     """Yield each file of the payload that is not as it was installed; only if ``deep`` are they read."""
     if toolkit.files:
         version = layout.version(toolkit.version)
@@ -160,7 +160,7 @@ def damaged(host: Host, layout: Layout, toolkit: ToolkitRow, *, deep: bool) -> I
         yield from damage(dict(toolkit.files), entries(host, version), digests)
 
 
-def lines(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
+def describe_in_place(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
     """Yield, for ``status``, where the host's own programs are that are used in place, or are missing."""
     programs = programs_in_place(dict(toolkit.files))
     for place in dict.fromkeys(path.parent for path in programs):
@@ -170,7 +170,7 @@ def lines(host: Host, toolkit: ToolkitRow) -> Iterator[tuple[str, str, bool]]:
             yield str(path), "missing: install its package again, or install from another source", False
 
 
-def is_theirs(host: Host, layout: Layout) -> bool:
+def is_foreign_toolkit(host: Host, layout: Layout) -> bool:
     """Tell whether the programs at the toolkit's name are not those that we have installed."""
     if (host.link_target(layout.toolkit) or "").startswith(VERSIONS):
         return False
@@ -179,13 +179,13 @@ def is_theirs(host: Host, layout: Layout) -> bool:
     return not host.resolve(layout.toolkit).is_relative_to(host.resolve(layout.home))
 
 
-def still_ours(host: Host, layout: Layout, record: Record) -> Record:
+def without_foreign(host: Host, layout: Layout, record: Record) -> Record:
     """Return the rows without those of runtimes that start the toolkit of another installer by now.
 
     NVIDIA's writes the same keys with the same values: what they name tells whose they are. Its specification
     is the same, too (engine-facts.md#nvidia-ctk-cdi), and names its hook: the time of the write tells.
     """
-    if record.toolkit is None or record.toolkit.version == ADOPTED or not is_theirs(host, layout):
+    if record.toolkit is None or record.toolkit.version == ADOPTED or not is_foreign_toolkit(host, layout):
         return record
     since_s = changed_s(host.local_path(layout.toolkit))
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import Final, TypeGuard, assert_never
+from typing import Final, TypeGuard
 
 from msgspec.structs import replace
 
 from installer.engines.config_edits import is_hook
 from installer.errors import InstallerError, Option, Remedy
 from installer.model.facts import Facts, names_of, observed
-from installer.model.files import Copy, Entry, Kind, PayloadFile, Symlink, Text
+from installer.model.files import Copy, Kind, PayloadFile, Symlink, Text
 from installer.model.options import Options
 from installer.model.paths import VERSIONS
 from installer.model.record import NAME, Record, ToolkitRow
@@ -52,35 +52,48 @@ def install(facts: Facts, options: Options, low_level: tuple[str, ...], shipped:
     not as it was installed.
     """
     shipped = replace(shipped, in_place=options.in_place)
-    if unfit := _unfit(facts, options, shipped):
-        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=unfit)
-    rendered = _rendered(facts, options, low_level) if shipped.config else ""
+    found = observed(facts.payload)
+    try:
+        check_artifacts(
+            found.artifacts,
+            source_root=options.toolkit_source,
+            machine=found.machine,
+            absent=found.absent_interpreters,
+            shipped=shipped,
+        )
+    except InstallerError as error:
+        return Part(ID, rows=Record(toolkit=facts.held.toolkit), obstacles=(error,))
+    rendered = _write_config(facts, options, low_level) if shipped.config else ""
     files = payload(
-        observed(facts.payload).artifacts,
+        found.artifacts,
         toolkit_dir=options.layout.toolkit,
         low_level=low_level,
         config_text=rendered,
         shipped=shipped,
     )
     version = version_of(files)
-    now = standing(facts)
-    current = _current(now)
-    config, notes = _edited_config(facts, options, rendered, current) if shipped.config else ("", ())
-    damaged, reason = _flaws(facts, files, version, current)
+    now = find_link(facts)
+    current = _find_current(now)
+    config, notes = _carry_edits_over(facts, options, rendered, current) if shipped.config else ("", ())
+    damaged, reason = _find_flaws(facts, files, version, current)
     steps: list[Step] = []
     if reason:
         edited = tuple(replace(file, content=config) if _is_config(file) else file for file in files)
         steps.append(InstallVersion(version, edited, repairs=current == version))
     if now != f"{VERSIONS}{version}":
-        steps += _superseded(facts)
+        steps += _remove_superseded(facts)
         steps.append(SwitchToolkit(now, f"{VERSIONS}{version}"))
+    used = (
+        f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
+        for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files)))
+    )
     return Part(
         ID,
         tuple(steps),
-        tuple(reason if isinstance(step, InstallVersion) else _elsewhere(facts) for step in steps),
-        Record(toolkit=_row(facts, version, rendered, files)),
-        notes=(*_used_in_place(files), *notes, *damaged),
-        obstacles=no_room(facts, options, files) if steps else (),
+        tuple(reason if isinstance(step, InstallVersion) else _explain_switch(facts) for step in steps),
+        Record(toolkit=_make_row(facts, version, rendered, files)),
+        notes=(*used, *notes, *damaged),
+        obstacles=tuple(_find_lack_of_room(facts, options, files)) if steps else (),
     )
 
 
@@ -88,12 +101,7 @@ def _is_config(shipped: PayloadFile) -> TypeGuard[Text]:
     return isinstance(shipped, Text) and shipped.path == CONFIG
 
 
-def _used_in_place(files: tuple[PayloadFile, ...]) -> Iterator[str]:
-    for place in dict.fromkeys(path.parent for path in programs_in_place(manifest(files))):
-        yield f"the toolkit in {place} is used where it is, nothing of it is copied, changed or removed"
-
-
-def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
+def _write_config(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str:
     """Return config.toml as we write it."""
     driver = observed(facts.driver)
     tree = config_tree(
@@ -106,37 +114,21 @@ def _rendered(facts: Facts, options: Options, low_level: tuple[str, ...]) -> str
     return render_config(tree, facts.held.toolkit.rendered if facts.held.toolkit else "")
 
 
-def _unfit(facts: Facts, options: Options, shipped: Shipped) -> tuple[InstallerError, ...]:
-    """Return why nothing can be installed of what lies in the image."""
-    found = observed(facts.payload)
-    try:
-        check_artifacts(
-            found.artifacts,
-            source_root=options.toolkit_source,
-            machine=found.machine,
-            absent=found.absent_interpreters,
-            shipped=shipped,
-        )
-    except InstallerError as error:
-        return (error,)
-    return ()
-
-
-def _current(now: str | None) -> str | None:
-    """Return the version of ours that ``standing`` tells; an admin's copy, or a way round, is none."""
+def _find_current(now: str | None) -> str | None:
+    """Return the version of ours that ``find_link`` tells; an admin's copy, or a way round, is none."""
     version = now.removeprefix(VERSIONS) if now and now.startswith(VERSIONS) else ""
     return version if NAME.fullmatch(version) else None
 
 
-def _elsewhere(facts: Facts) -> str:
+def _explain_switch(facts: Facts) -> str:
     """Return why the toolkit's name is given to a version."""
-    now = standing(facts)
+    now = find_link(facts)
     if facts.toolkit.theirs or now is None:  # also where it has not yet put all into its directory
         return THEIRS
     return f"it leads to {now}" if now else "nothing has that name"
 
 
-def _flaws(
+def _find_flaws(
     facts: Facts, files: tuple[PayloadFile, ...], text: str, current: str | None
 ) -> tuple[tuple[str, ...], str]:
     """Return a note for each damaged file of the version in place, and why that version is installed."""
@@ -146,15 +138,18 @@ def _flaws(
         return (), "it is not in place"
     found = tuple(damage(manifest(files), there, facts.toolkit.digests))
     notes = (f"not as it was installed, and installed anew: {name} ({flaw})" for name, flaw in found)
-    if found or not all(_is_as_planned(file, there.get(file.path)) for file in files):
+    # A source is believed by its SHA256SUMS as long as its sizes are those of the copies.
+    sizes = {path: entry.size_bytes for path, entry in there.items()}
+    whole = all(sizes.get(file.path) == file.size_bytes for file in files if isinstance(file, Copy))
+    if found or not whole or not all(file.path in there for file in files):
         return tuple(notes), "its files are not as they were installed" if found else "it is not complete"
     return (), ""
 
 
-def _row(facts: Facts, text: str, rendered: str, files: tuple[PayloadFile, ...]) -> ToolkitRow:
+def _make_row(facts: Facts, text: str, rendered: str, files: tuple[PayloadFile, ...]) -> ToolkitRow:
     """Return what is held of the payload once ``text`` is in place."""
-    held, now = facts.held.toolkit, standing(facts)
-    current = _current(now)
+    held, now = facts.held.toolkit, find_link(facts)
+    current = _find_current(now)
     before = None if current == STAND_IN else current
     previous = held.previous if held and current == text else before
     foreign = held or ToolkitRow(
@@ -172,7 +167,7 @@ def sweep(facts: Facts, installed: Part) -> Part:
     return Part(ID, steps, ("nothing names it any more",) * len(steps))
 
 
-def _edited_config(
+def _carry_edits_over(
     facts: Facts, options: Options, rendered: str, current: str | None
 ) -> tuple[str, tuple[str, ...]]:
     """Return config.toml with an administrator's edits, and what to say of them.
@@ -198,20 +193,20 @@ def undo(facts: Facts, options: Options, needed: Collection[InstallerError], par
     if needed:
         return Part(ID, rows=Record(toolkit=row))
     if facts.containers.running and row is not None:
-        return _stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
-    steps = [*_removal(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
+        return _leave_stand_ins(facts, row) if options.in_use.forces else Part(ID, rows=Record(toolkit=row))
+    steps = [*_restore_name(facts), *(RemoveVersion(version) for version in sorted(facts.toolkit.versions))]
     why = ["nothing names it any more"] * len(steps)
     hooked = next((each.engine for each in facts.held.configs if is_hook(each)), "")
     reloads = any(isinstance(step, Reload) for part in parts for step in part.steps)
     if steps and (hooked or reloads) and not facts.containers.running:
         steps.insert(0, ProveUnused(hooked))
         why.insert(0, "one may have been started since the node was looked at")
-    return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_name_taken(facts)))
+    return Part(ID, tuple(steps), tuple(why), obstacles=tuple(_find_taken_name(facts)))
 
 
-def _removal(facts: Facts) -> Iterator[Step]:
+def _restore_name(facts: Facts) -> Iterator[Step]:
     """Yield how the toolkit's name becomes what it was before us."""
-    row, now = facts.held.toolkit, standing(facts)
+    row, now = facts.held.toolkit, find_link(facts)
     if row is not None and now is not None and now.startswith(VERSIONS):
         yield SwitchToolkit(now, None if row.replaced else row.linked or "")
     elif row is not None and row.version == ADOPTED and now is None:
@@ -219,18 +214,18 @@ def _removal(facts: Facts) -> Iterator[Step]:
     elif row is not None and facts.toolkit.replaced and now == "":
         yield SwitchToolkit(now, None)
     else:
-        yield from _superseded(facts)
+        yield from _remove_superseded(facts)
 
 
-def _superseded(facts: Facts) -> Iterator[Step]:
+def _remove_superseded(facts: Facts) -> Iterator[Step]:
     """Yield how the directory goes that stood there before us, where a later one of its kind does by now."""
-    if facts.toolkit.superseded and standing(facts) is None:
+    if facts.toolkit.superseded and find_link(facts) is None:
         yield SwitchToolkit(None, None)
 
 
-def _name_taken(facts: Facts) -> Iterator[InstallerError]:
+def _find_taken_name(facts: Facts) -> Iterator[InstallerError]:
     row = facts.held.toolkit
-    if row is not None and facts.toolkit.replaced and standing(facts) != "" and not [*_removal(facts)]:
+    if row is not None and facts.toolkit.replaced and find_link(facts) != "" and not [*_restore_name(facts)]:
         yield InstallerError(
             "give the toolkit directory of another installer back (something else has its name)",
             remedy=f"move it away, then {TRY_AGAIN}",
@@ -238,7 +233,7 @@ def _name_taken(facts: Facts) -> Iterator[InstallerError]:
         )
 
 
-def _stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
+def _leave_stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     """Return what lets a low-level runtime answer to the names that containers were started by.
 
     The handlers that an engine keeps for these have all of theirs: a new pod may ask for any of them.
@@ -256,51 +251,33 @@ def _stand_ins(facts: Facts, toolkit: ToolkitRow) -> Part:
     names = sorted(served | {container.binary.name for container in facts.containers.running})
     links = tuple(Symlink(PurePosixPath(name), str(facts.containers.low_level)) for name in names)
     steps: list[Step] = [InstallVersion(STAND_IN, links)]
-    steps.append(SwitchToolkit(standing(facts), f"{VERSIONS}{STAND_IN}"))
+    steps.append(SwitchToolkit(find_link(facts), f"{VERSIONS}{STAND_IN}"))
     steps += [RemoveVersion(version) for version in sorted(facts.toolkit.versions.keys() - {STAND_IN})]
     why = (f"{names_of(facts.containers.running)} can be stopped and removed by it",) * len(steps)
     left = replace(toolkit, version=STAND_IN, previous=None, files=())
     return Part(ID, tuple(steps), why, Record(toolkit=left))
 
 
-def standing(facts: Facts) -> str | None:
+def find_link(facts: Facts) -> str | None:
     """Return what stands at the toolkit's name, as a side of ``SwitchToolkit``."""
     if facts.toolkit.kind is Kind.ABSENT:
         return ""
     return facts.toolkit.link if facts.toolkit.kind is Kind.LINK else None
 
 
-def _is_as_planned(shipped: PayloadFile, entry: Entry | None) -> bool:
-    match shipped:
-        case _ if entry is None:
-            return False
-        case Copy(_, _, size_bytes, _, mode):
-            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
-        case Text(path, content, mode):
-            # An administrator may edit config.toml; the wrappers are ours alone.
-            size_bytes = entry.size_bytes if path == CONFIG else len(content.encode())
-            return (entry.size_bytes, entry.mode, entry.link) == (size_bytes, mode, "")
-        case Symlink(_, target):
-            return entry.link == target
-        case _:
-            assert_never(shipped)
-
-
-def no_room(facts: Facts, options: Options, files: tuple[PayloadFile, ...]) -> tuple[InstallerError, ...]:
-    """Return why there is no room for a payload of these files."""
+def _find_lack_of_room(
+    facts: Facts, options: Options, files: tuple[PayloadFile, ...]
+) -> Iterator[InstallerError]:
     need = ROOM_FOR * sum(file.size_bytes for file in files if isinstance(file, Copy))
     free_bytes = observed(facts.payload).free_bytes
-    if free_bytes is None or free_bytes >= need:
-        return ()
-    return (
-        InstallerError(
-            f"install into {options.install_dir} ({_size(free_bytes)} are free, "
-            f"two payloads take {_size(need)})",
+    if free_bytes is not None and free_bytes < need:
+        yield InstallerError(
+            f"install into {options.install_dir} ({_format_size(free_bytes)} are free, "
+            f"two payloads take {_format_size(need)})",
             remedy=Remedy("free some space there, or choose another ", Option("install-dir")),
             code="no-space",
-        ),
-    )
+        )
 
 
-def _size(size_bytes: int) -> str:
+def _format_size(size_bytes: int) -> str:
     return f"{size_bytes >> 20} MiB" if size_bytes >= 1 << 20 else f"{size_bytes >> 10} KiB"

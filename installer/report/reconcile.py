@@ -31,7 +31,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
     pid = locks.send(host.local_path(options.pid_file), signal.SIGHUP)
     if pid is None:
         sys.stdout.write(f"no run waits on this node (nobody holds {options.pid_file}): use install\n")
-        return Exit.NOBODY_WAITS
+        return Exit.NO_RUN_WAITS
     answer = _await_answer(host, options, pid, sent_s)
     refusals = (engine.refusal for engine in answer.engines)
     problems = [each for each in (answer.error, *refusals, answer.generation) if each is not None]

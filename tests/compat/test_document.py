@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from installer.cli.nvidia_words import Row, rows
+from installer.cli.nvidia_flags import Row, rows
 from tests.conftest import defects, differences, named_tests
 from tests.support.golden import golden
 

@@ -11,7 +11,7 @@ from installer.cli import log
 from installer.cli.flags import FLAGS
 from installer.cli.log import LogFormat
 from installer.cli.nvidia import options_from
-from installer.cli.nvidia_words import read, rows, spelt
+from installer.cli.nvidia_flags import read, rows, spell_option
 from installer.errors import InstallerError, Option, Remedy
 from installer.host import events
 from tests.compat.nvidia import Nvidia
@@ -97,9 +97,9 @@ def test_an_option_is_spelt_as_each_entry_point_takes_it(option: Option, own: st
     remedy = Remedy("use ", option, ", then run again")
 
     assert remedy == f"use {own}, then run again"
-    assert remedy.spelt(spelt) == f"use {theirs}, then run again"
-    assert InstallerError("x", remedy=remedy).remedy_spelt(spelt) == remedy.spelt(spelt)
-    assert InstallerError("x", remedy="y").remedy_spelt(spelt) == "y"
+    assert remedy.spelt(spell_option) == f"use {theirs}, then run again"
+    assert InstallerError("x", remedy=remedy).remedy_spelt(spell_option) == remedy.spelt(spell_option)
+    assert InstallerError("x", remedy="y").remedy_spelt(spell_option) == "y"
 
 
 @pytest.mark.parametrize("form", ["flags", "variables"])
@@ -115,7 +115,7 @@ def test_what_a_remedy_says_is_taken_in_every_form(form: str) -> None:
         "toolkit-source": "/src",
         "config": "/etc/containerd/c.toml",
     }
-    spelled = {name: spelt(Option(name, value)) for name, value in said.items()}
+    spelled = {name: spell_option(Option(name, value)) for name, value in said.items()}
     flags = [text.partition(" ")[0] for text in spelled.values()]
     variables = {text.rpartition("(")[2].rstrip(")"): said[name] for name, text in spelled.items()}
 
@@ -139,7 +139,7 @@ def test_an_error_is_told_in_the_words_of_the_entry_point(
 ) -> None:
     error = InstallerError("x", remedy=Remedy("choose another ", Option("install-dir")))
 
-    log.configure(form, spelling=spelt)
+    log.configure(form, spelling=spell_option)
     log.say_failed(error)
     events.log.warning("step failed", error=error)
     log.configure(LogFormat.AUTO)

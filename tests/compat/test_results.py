@@ -5,42 +5,8 @@ from pathlib import PurePosixPath
 import pytest
 
 from installer.cli.nvidia import options_from
-from installer.cli.nvidia_words import read
-from installer.errors import InstallerError
+from installer.cli.nvidia_flags import read
 from installer.model.options import Cdi, Options, RestartMode
-
-
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"RUNTIME": "podman"}, "configure the runtime 'podman'"),
-        ({"ROOT": ""}, "install without a directory"),
-        ({"ROOT": "a/b"}, "use the path a/b"),
-        ({"PID_FILE": "/run/x.pid"}, "use the pidfile '/run/x.pid'"),
-        ({"TOOLKIT_PACKAGE_TYPE": "apk"}, "use 'apk' as --toolkit-package-type"),
-        ({"RUNTIME_RESTART_MODE": "reload"}, "use 'reload' as --restart-mode"),
-        ({"CRIO_CONFIG_MODE": "x"}, "use 'x' as --config-mode"),
-        ({"RUNTIME_CONFIG_SOURCE": "file,url=x"}, "use 'url=x' as --config-source"),
-        ({"CREATE_DEVICE_NODES": "none,bad"}, "use 'bad' as --create-device-nodes"),
-        ({"CDI_KIND": "nvidia"}, "use 'nvidia' as --cdi-kind"),
-        ({"CDI_KIND": "-x/gpu"}, "use '-x/gpu' as --cdi-kind"),
-        ({"CDI_KIND": "a/gpu"}, "use 'a/gpu' as --cdi-kind"),  # engines that watch CDI die of it
-        ({"CDI_KIND": "nvidia.com/g"}, "use 'nvidia.com/g' as --cdi-kind"),
-        ({"NRI_PLUGIN_INDEX": "100"}, "use 100 as --nri-plugin-index"),
-        ({"ENABLE_NRI_PLUGIN": "1"}, "enable the NRI plugin without a namespace"),
-        ({"ENABLE_NRI_PLUGIN": "1", "NRI_NAMESPACE": "A b"}, "allow 'A b=management.nvidia.com/gpu'"),
-        ({"RUNTIME_CONFIG_OVERRIDE": "["}, "read --runtime-config-override"),
-        ({"RUNTIME_CONFIG": "daemon.json"}, "use the path daemon.json"),
-    ],
-    ids=lambda case: ",".join(case) if isinstance(case, dict) else "",
-)
-def test_a_value_that_makes_no_sense_is_refused_before_anything(
-    variables: dict[str, str], words: str
-) -> None:
-    with pytest.raises(InstallerError) as refused:
-        options_from(read([], variables))
-
-    assert words in refused.value.problem
 
 
 def _options(**variables: str) -> Options:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from installer.cli.nvidia_words import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, Asked, Row, read, rows
+from installer.cli.nvidia_flags import ENGINE_OF, FALSE, OWN_ENGINE_ONLY, TRUE, CommandLine, Row, read, rows
 from installer.errors import InstallerError, UsageError
 
 ENGINES = ("docker", "containerd", "crio")
@@ -59,7 +59,7 @@ def test_every_name_is_taken_with_one_dash_or_two_and_beats_every_variable() -> 
     for row, flag, words in _cases():
         asked = read(words, dict.fromkeys(row.env, OTHERS[row.kind][0]))
 
-        assert (asked[row.name], asked.said[row.name].by) == (SAMPLES[row.kind][1], flag), words
+        assert (asked[row.name], asked.settings[row.name].by) == (SAMPLES[row.kind][1], flag), words
 
 
 def test_the_first_variable_that_is_set_counts() -> None:
@@ -72,7 +72,7 @@ def test_the_first_variable_that_is_set_counts() -> None:
         asked = read([], {"RUNTIME": engine, **later, variable: text})
 
         assert asked[row.name] == value, variable
-        assert asked.said[row.name].by == variable
+        assert asked.settings[row.name].by == variable
 
 
 def test_an_empty_variable_counts_and_hides_the_later_ones_with_a_warning() -> None:
@@ -235,6 +235,6 @@ def test_whatever_is_said_is_read_or_refused_in_one_sentence(
     arguments: list[str], environment: dict[str, str]
 ) -> None:
     try:
-        assert isinstance(read(arguments, environment), Asked)
+        assert isinstance(read(arguments, environment), CommandLine)
     except InstallerError as error:
         assert str(error).startswith("cannot ")

@@ -12,13 +12,11 @@ import pytest
 from installer.change.ledger import dumps
 from installer.model.record import CdiRow, Record
 from installer.nri.plugin import State, publish
-from installer.report.doctor.table import CHECKS, document
+from installer.report.doctor.table import CHECKS
 from tests.doctor import golden
-from tests.support.golden import golden as golden_text
 from tests.support.tree import Aspect, tree
 
 PROJECT = Path(__file__).parents[2]
-PAGE = PROJECT / "docs/doctor.md"
 
 
 def call(root: Path, *more: str) -> "subprocess.CompletedProcess[str]":
@@ -119,7 +117,3 @@ def test_a_link_that_a_stranger_could_have_placed_is_a_bad_line_and_the_rest_is_
     assert done.returncode == 1
     assert [*told] == [check.name for check in CHECKS]
     assert told["installation"]["level"] == "bad"
-
-
-def test_the_page_is_what_the_table_says() -> None:
-    assert golden_text(PAGE, document()) == document()

@@ -28,7 +28,7 @@ WRITE = f"""
 import os, sys
 from pathlib import PurePosixPath
 from installer.cli.nvidia import options_from
-from installer.cli.nvidia_words import read
+from installer.cli.nvidia_flags import read
 from installer.errors import InstallerError
 from installer.model.files import File
 from installer.host.files import Host

@@ -24,7 +24,7 @@ from installer.change.ledger import dumps, read_record
 from installer.change.plan import plan_install, plan_undo
 from installer.change.search import find_toolkits
 from installer.cli import nvidia as compat
-from installer.cli import nvidia_words as compat_words
+from installer.cli import nvidia_flags as compat_words
 from installer.cli.app import _call as status
 from installer.cli.demo import CONFIGS
 from installer.cli.flags import FLAGS, options_from
@@ -57,7 +57,7 @@ from installer.nri.session import Given, Session
 from installer.nri.state import lines as nri_lines
 from installer.nri.wire import Message, encoded
 from installer.payload.config_toml import edited_keys
-from installer.payload.installed import noted_digests
+from installer.payload.installed import read_noted_digests
 from installer.report.untaint import KEY, node_made_ready, uid_of, without_taint
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated
@@ -164,7 +164,7 @@ def _proc(directory: Path) -> Reader:
 def _known(directory: Path) -> Reader:
     version = PurePosixPath("/usr/local/nvidia") / VERSIONS / "0123"
     path = f"{version}/.config/digests"[1:]
-    return _file(directory, path, lambda host: noted_digests(host, version))
+    return _file(directory, path, lambda host: read_noted_digests(host, version))
 
 
 def _crio_config(content: bytes) -> object:
@@ -332,7 +332,7 @@ def _nri(content: bytes) -> object:
 def _kubernetes(content: bytes) -> object:
     """Take what a watch of pods tells, and what the API has of a node."""
     with kubernetes.report_answer("GET /x"):
-        told = list(kubernetes.events(content.splitlines(keepends=True)))
+        told = list(kubernetes.read_events(content.splitlines(keepends=True)))
     return [(uid_of(each), quote(node_made_ready(each)), without_taint(each)) for each in told]
 
 

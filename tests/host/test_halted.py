@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from installer.host.locks import halted
+from installer.host.locks import describe_halt
 from tests.support.waiting import stop
 
 HOLDS = """
@@ -35,13 +35,13 @@ def holder(lock: Path, does: str) -> Iterator[int]:
 def test_one_that_was_stopped_does_not_go_on_until_it_is_told_to(tmp_path: Path) -> None:
     with holder(tmp_path / "lock", SLEEPS) as pid:
         stop(pid)
-        stopped = halted(tmp_path / "lock")
+        stopped = describe_halt(tmp_path / "lock")
         os.kill(pid, signal.SIGCONT)
 
-        assert (stopped, halted(tmp_path / "lock")) == ("stopped", "")
+        assert (stopped, describe_halt(tmp_path / "lock")) == ("stopped", "")
 
 
 def test_nobody_does_not_hang(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
 
-    assert (halted(tmp_path / "lock"), halted(tmp_path / "nothing")) == ("", "")
+    assert (describe_halt(tmp_path / "lock"), describe_halt(tmp_path / "nothing")) == ("", "")

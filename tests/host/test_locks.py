@@ -13,7 +13,7 @@ import pytest
 
 from installer.errors import InstallerError, LockedError, StoppedError
 from installer.host.files import Host
-from installer.host.locks import lock_directory, lock_pidfile, remove_pidfile, write_pid
+from installer.host.locks import lock_directory, lock_file, lock_pidfile, remove_pidfile, write_pid
 from installer.host.trees import create_tree
 from tests.support.neighbours import NOBODY, locking, only_as_root
 
@@ -82,6 +82,20 @@ def test_a_lock_is_given_to_one_only(host: Host) -> None:
     second = lock_directory(host, HOME)
     assert second is not None
     second.release()
+
+
+def test_a_file_is_locked_for_one_until_he_has_gone(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("")
+    ledger = PurePosixPath("/ledger")
+
+    with (
+        lock_file(host, ledger),
+        pytest.raises(LockedError, match="another instance holds /ledger"),
+        lock_file(host, ledger),
+    ):
+        pass
+    with lock_file(host, ledger):
+        pass
 
 
 def test_a_pidfile_that_another_holds_keeps_its_text(host: Host, tmp_path: Path) -> None:

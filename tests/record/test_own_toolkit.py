@@ -10,7 +10,7 @@ import pytest
 
 from installer.host.files import Host
 from installer.host.trees import LARGE_BYTES, digests_below, mark_of, sums_of
-from installer.payload.installed import noted_digests
+from installer.payload.installed import read_noted_digests
 from tests.support.neighbours import NOBODY, only_as_root
 from tests.support.site import Site
 
@@ -72,7 +72,7 @@ def test_each_large_program_is_noted_at_its_copy_and_a_second_install_writes_not
 def test_a_noted_program_is_not_read_until_it_changes(site: Site) -> None:
     host, version = Host.under(PurePosixPath(site.root)), PurePosixPath("/", TOOLKIT)
     program = site.root / TOOLKIT / f"{PROGRAM}.real"
-    noted = dict.fromkeys(noted_digests(host, version), "as noted")
+    noted = dict.fromkeys(read_noted_digests(host, version), "as noted")
 
     assert digests_below(host, version, noted)[PurePosixPath(f"{PROGRAM}.real")] == "as noted"
     tampered(program)

@@ -9,7 +9,7 @@ from installer.change.ledger import Ledger, hold
 from installer.engines import ENGINES
 from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
-from installer.lifecycle.handover import await_successor, handed_over, ledger_of_predecessor
+from installer.lifecycle.handover import TAKEN_S, await_successor, hand_over, open_within
 from installer.model.options import Options, RestartMode
 from installer.model.paths import Layout
 from installer.model.record import EngineRow, Record, ToolkitRow
@@ -48,7 +48,7 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
         Ledger.open(host, LAYOUT)
     threading.Timer(0.3, ends.set).start()
 
-    with hold(lambda: ledger_of_predecessor(host, LAYOUT)) as ledger:
+    with hold(lambda: open_within(TAKEN_S, host, LAYOUT)) as ledger:
         found = ledger.held
 
     thread.join(30)
@@ -72,7 +72,7 @@ def test_an_undo_in_a_container_of_crio_is_handed_over_or_not_begun(host: Host, 
     in_a_container(tmp_path)
 
     with pytest.raises(UndoIncompleteError, match="the node has no nsenter"):
-        handed_over(host, Options(), configured("crio"))
+        hand_over(host, Options(), configured("crio"))
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_an_undo_is_not_handed_over_where_the_engine_restarts_meanwhile_or_not_a
     if contained:
         in_a_container(tmp_path)
 
-    assert not handed_over(host, Options(restart_mode=mode), configured(engine))
+    assert not hand_over(host, Options(restart_mode=mode), configured(engine))

@@ -101,7 +101,7 @@ def check_cdi_version(node: Node) -> Verdict:
     asked = [(exam.label, exam.name, version) for exam in node.engines if (version := exam.engine.version)]
     if not newest or not asked:
         return none("no specification, or no engine that says its version")
-    # Where nobody knows up to which version one reads, it reads all.
+    # An engine reads all versions, unless the highest one is known.
     old = [label for label, name, version in asked if (read_by(name, version) or newest) < newest]
     found = f"cdiVersion {spell_version(newest)}"
     return judge(old if newest >= NEW else (), f"{found}, which is too new for ", found)

@@ -23,42 +23,36 @@ PACKAGED: Final = (PurePosixPath("/usr/bin"), PurePosixPath("/usr/local/bin"))  
 
 
 class Function(Struct, frozen=True):
-    """One function of a PCI device of NVIDIA's: ``kind`` is its class (0x0302), ``driver`` may be ""."""
+    """One function of a PCI device of NVIDIA's."""
 
     address: str
-    kind: int
+    kind: int  # its class, such as 0x0302
     driver: str = ""
 
 
 class DeviceNode(Struct, frozen=True):
-    """A character device below /dev; ``label`` is that of SELinux, "" without one."""
+    """A character device below /dev."""
 
     path: PurePosixPath
     major: int
     minor: int
-    label: str = ""
+    label: str = ""  # of SELinux
 
 
 class Driver(Struct, frozen=True):
-    """The kernel's side of the driver, and its libraries.
-
-    ``version`` is that of the loaded module. ``libraries`` are the names of libnvidia-ml.so* below ``root``;
-    ``char_links`` are the numbers that /dev/char has links for; ``log`` are the lines of the kernel's log
-    that matter here; ``persistenced`` is "absent", "answers" or "dead"; ``mig_minors`` are those of the MIG
-    devices.
-    """
+    """The kernel's side of the driver, and its libraries."""
 
     functions: tuple[Function, ...] = ()
     modules: frozenset[str] = frozenset()
-    version: str = ""
+    version: str = ""  # of the loaded module
     root: PurePosixPath = ROOT
-    libraries: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()  # the names of libnvidia-ml.so.* below the root
     majors: Mapping[str, int] = field(default_factory=dict)
     nodes: tuple[DeviceNode, ...] = ()
-    char_links: frozenset[tuple[int, int]] = frozenset()
-    log: tuple[str, ...] = ()
+    char_links: frozenset[tuple[int, int]] = frozenset()  # the numbers that /dev/char has links for
+    log: tuple[str, ...] = ()  # the lines of the kernel's log that matter here
     secure_boot: bool = False
-    persistenced: str = "absent"
+    persistenced: str = "absent"  # or "answers" or "dead"
     mig_minors: tuple[int, ...] = ()
 
     @property
@@ -78,33 +72,25 @@ class Driver(Struct, frozen=True):
 
 
 class Spec(Struct, frozen=True):
-    """A CDI specification: ``gone`` are the paths of the host in it that nothing stands at.
-
-    ``gpus`` are the names of its devices of nvidia.com/gpu; ``unreadable`` says why it is out of bounds.
-    """
+    """A CDI specification."""
 
     path: PurePosixPath
     text: str
-    gone: tuple[str, ...] = ()
-    gpus: frozenset[str] = frozenset()
-    unreadable: str = ""
+    gone: tuple[str, ...] = ()  # the paths of the host in it that nothing stands at
+    gpus: frozenset[str] = frozenset()  # the names of its devices of nvidia.com/gpu
+    unreadable: str = ""  # why it is out of bounds
 
 
 class Toolkit(Struct, frozen=True):
-    """A toolkit of NVIDIA's on the node, as its own programs tell.
-
-    ``library`` is libnvidia-container's version, ``cli`` that of nvidia-container-cli, ``ctk`` of nvidia-ctk;
-    () where a program does not say. ``config`` is its config.toml, None without one that can be read.
-    ``starts`` is where its programs are, for one that leads to those of another.
-    """
+    """A toolkit of NVIDIA's on the node, as its own programs tell; () where one does not say its version."""
 
     directory: PurePosixPath
-    library: Version = ()
-    cli: Version = ()
-    ctk: Version = ()
-    config: Tree | None = None
+    library: Version = ()  # of libnvidia-container
+    cli: Version = ()  # of nvidia-container-cli
+    ctk: Version = ()  # of nvidia-ctk
+    config: Tree | None = None  # its config.toml, None without one that can be read
     config_path: PurePosixPath = ROOT
-    starts: PurePosixPath | None = None
+    starts: PurePosixPath | None = None  # where its programs are, if it leads to those of another
 
     def value(self, *key: str) -> object:
         """Return a value of config.toml, None where it is not there."""
@@ -115,40 +101,29 @@ class Toolkit(Struct, frozen=True):
 
 
 class Process(Struct, frozen=True):
-    """A process of root's whose program counts here, as that program tells about itself.
-
-    ``program`` is its path; ``deleted`` that the file was replaced or removed since the start; ``label`` its
-    name and version as it spells it. ``nil_pointer`` tells that the shim's program has the function that
-    those of containerd 1.2.1 and 1.2.2 die in.
-    """
+    """A process of root's whose program counts here, as that program tells about itself."""
 
     pid: int
     name: str
-    program: str = ""
-    deleted: bool = False
+    program: str = ""  # its path
+    deleted: bool = False  # the file was replaced or removed since the start
     version: Version = ()
-    label: str = ""
-    nil_pointer: bool = False
+    label: str = ""  # its name and version as it spells it
+    nil_pointer: bool = False  # it has the function that the shims of containerd 1.2.1 and 1.2.2 die in
 
 
 class EngineExam(Struct, frozen=True):
-    """One engine that runs, and what is examined besides.
-
-    ``on_disk`` is what its configs come to by its own program, None where that could not be asked; ``trees``
-    are these configs, ``unreadable`` why one is none. ``unit_state`` is "" where systemd does not tell.
-    ``cgroup_driver``, ``live_restore`` are dockerd's; ``has_hook`` tells whether NVIDIA's hook is in the PATH
-    that dockerd was started with, None where unknown. ``unable`` is what keeps it from starting containers.
-    """
+    """One engine that runs, and what is examined besides."""
 
     engine: EngineState
-    on_disk: EffectiveConfig | None = None
-    trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)
-    unreadable: str = ""
-    unit_state: str = ""
-    cgroup_driver: str = ""
-    live_restore: bool | None = None
-    has_hook: bool | None = None
-    unable: str = ""
+    on_disk: EffectiveConfig | None = None  # what its configs come to by its own program; None if not asked
+    trees: Mapping[PurePosixPath, Tree] = field(default_factory=dict)  # its configs
+    unreadable: str = ""  # why a config is none
+    unit_state: str = ""  # "" where systemd does not tell
+    cgroup_driver: str = ""  # of dockerd
+    live_restore: bool | None = None  # of dockerd
+    has_hook: bool | None = None  # NVIDIA's hook is in the PATH that dockerd was started with
+    unable: str = ""  # what keeps it from starting containers
 
     @property
     def name(self) -> str:
@@ -190,50 +165,36 @@ class Space(Struct, frozen=True):
 
 
 class System(Struct, frozen=True):
-    """The node besides driver, toolkit and engines.
-
-    ``units`` has "active/sub/result" by unit, of those that exist, ``refused`` why one does not start with
-    what lies there, as far as files tell. ``inotify`` is how many instances root's
-    processes hold, and how many are allowed. ``kubelet_cgroups`` is its cgroup driver, "" where nobody says.
-    ``devices_for_containers`` tells that a boolean of SELinux lets containers use the driver's nodes.
-    """
+    """The node besides driver, toolkit and engines."""
 
     cgroup2: bool = False
     tegra: bool = False
     selinux_enforcing: bool = False
-    devices_for_containers: bool = False
+    devices_for_containers: bool = False  # a boolean of SELinux lets containers use the driver's nodes
     apparmor_profiles: frozenset[str] = frozenset()
-    inotify: tuple[int, int] = (0, 0)
+    inotify: tuple[int, int] = (0, 0)  # how many instances root's processes hold, and how many they may
     spaces: tuple[Space, ...] = ()
-    units: Mapping[str, str] = field(default_factory=dict)
-    kubelet_cgroups: str = ""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)  # "active/sub/result" of those that exist
+    kubelet_cgroups: str = ""  # its cgroup driver
+    refused: Mapping[str, str] = field(default_factory=dict)  # by unit, the file that it does not start with
 
 
 class Node(Struct, frozen=True):
-    """Everything that is judged. ``installed`` are the lines of ``status`` with whether each is good.
-
-    ``by_cdi`` is there where the last install was one of CDI alone (``--mode cdi``, ``--mode nri``).
-    ``plugin`` is what there is to tell of an NRI plugin of ours, with whether each is good.
-    ``programs`` are the files of the node that engines' runtimes and toolkits name, and that are there;
-    ``runc`` is what runc and crun of the node say of themselves, by path. ``configured`` has the engines that
-    are to serve what is installed, each with its unit and the state of that, "" where systemd does not tell.
-    ``sees_host`` tells that the host's processes are in view.
-    """
+    """Everything that is judged."""
 
     driver: Driver = Driver()
     specs: tuple[Spec, ...] = ()
     toolkits: tuple[Toolkit, ...] = ()
     engines: tuple[EngineExam, ...] = ()
     processes: tuple[Process, ...] = ()
-    runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)
-    programs: frozenset[str] = frozenset()
-    installed: tuple[tuple[str, str, bool], ...] = ()
-    by_cdi: CdiRow | None = None
-    plugin: tuple[tuple[str, bool], ...] = ()
-    configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    runc: Mapping[str, tuple[Version, str]] = field(default_factory=dict)  # what runc and crun say, by path
+    programs: frozenset[str] = frozenset()  # those that configs name by their path and that are there
+    installed: tuple[tuple[str, str, bool], ...] = ()  # the lines of status, and whether each is good
+    by_cdi: CdiRow | None = None  # the last install was one of CDI alone
+    plugin: tuple[tuple[str, bool], ...] = ()  # how an NRI plugin of ours is, and whether that is good
+    configured: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # unit and state, by engine
     system: System = System()
-    sees_host: bool = True
+    sees_host: bool = True  # the host's processes are in view
 
 
 Judge = Callable[[Node], Verdict]

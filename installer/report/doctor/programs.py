@@ -46,13 +46,13 @@ def check_cgroup2(node: Node) -> Verdict:
 
 
 def check_toolkit_versions(node: Node) -> Verdict:
-    said = [(each.directory, {*filter(None, (each.library, each.cli, each.ctk))}) for each in node.toolkits]
+    found = [(each.directory, {*filter(None, (each.library, each.cli, each.ctk))}) for each in node.toolkits]
     mixed = [
         f"{directory}: {', '.join(map(spell_version, sorted(versions)))}"
-        for directory, versions in said
+        for directory, versions in found
         if len(versions) > 1
     ]
-    if not any(versions for _, versions in said):
+    if not any(versions for _, versions in found):
         return NO_TOOLKIT
     return judge(mixed, "of several versions: ", "of one version each", warn)
 

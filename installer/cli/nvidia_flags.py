@@ -12,16 +12,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, convert
 
 from installer.errors import Option, UsageError
 
 TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 ENGINE_OF: Final = {"DOCKER": "docker", "CONTAINERD": "containerd", "CRIO": "crio"}
-OWN_ENGINE_ONLY: Final = frozenset(
-    {"config", "socket"}
-)  # another's path cannot be meant (compatibility.md#d38)
+# Another's path cannot be meant (compatibility.md#d38).
+OWN_ENGINE_ONLY: Final = frozenset({"config", "socket"})
 OLD_WORDS: Final = ("toolkit-args", "runtime-args")  # the second counts before the first
 EMPTY: Final = {"bool": False, "text": "", "words": ""}
 # Set by the GPU Operator and by images, and of no concern to the installer.
@@ -30,6 +29,7 @@ FOREIGN: Final = frozenset(
 )
 ALIKE: Final = 0.9
 LENGTHS_APART: Final = 2
+NO_SHORT: Final[Mapping[str, str]] = {}
 SPECIAL: Final = {"h": "help", "help": "help", "v": "version", "version": "version"}
 
 
@@ -56,26 +56,26 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
         return self.default[name] if isinstance(self.default, dict) else self.default
 
 
-class Said(Struct, frozen=True):
+class Setting(Struct, frozen=True):
     """What one flag holds, and who said so: ``--flag``, a variable, or "" for nobody."""
 
     value: Any
     by: str = ""
 
 
-class Asked(Struct, frozen=True):
+class CommandLine(Struct, frozen=True):
     """A command line, read: what each flag holds by its first name; ``special`` is help or version, or ""."""
 
-    said: Mapping[str, Said]
+    settings: Mapping[str, Setting]
     warnings: tuple[str, ...] = ()
     special: str = ""
 
     def __getitem__(self, name: str) -> Any:
-        return self.said[name].value
+        return self.settings[name].value
 
     def given(self, name: str) -> bool:
         """Tell whether somebody said what this flag holds."""
-        return bool(self.said[name].by)
+        return bool(self.settings[name].by)
 
 
 @cache
@@ -87,7 +87,7 @@ def rows() -> tuple[Row, ...]:
     )
 
 
-def spelt(option: Option) -> str:
+def spell_option(option: Option) -> str:
     """Return an option of a remedy as it is said here: by a flag, which beats all else, or a variable."""
     row = next((row for row in rows() if option.name in {row.own, *row.names}), None)
     if row is None:
@@ -96,18 +96,18 @@ def spelt(option: Option) -> str:
     return f"--{row.name}{value} ({row.env[0]})"
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> CommandLine:
     """Return what a command line and an environment ask for.
 
     Raises:
         UsageError: a word of either makes no sense; nothing is known of what it asks for.
     """
-    line = _Line.of(arguments)
-    if line.special:
-        return Asked({}, special=line.special)
+    line, arguments = _parse(arguments)
+    if special := next((name for name in SPECIAL.values() if name in line), ""):
+        return CommandLine({}, special=special)
     by_name = {row.name: row for row in rows()}
     runtime = by_name["runtime"]
-    engine = _resolved(runtime, "docker", [line], environment).value
+    engine = _resolve(runtime, "docker", [line], environment).value
     if engine not in runtime.choices:
         raise UsageError(
             f"configure the runtime {engine!r}", remedy=f"give one of {', '.join(runtime.choices)}"
@@ -115,25 +115,25 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     lines = [line]
     for row in (by_name[name] for name in OLD_WORDS):
         try:
-            words = shlex.split(_resolved(row, engine, [line], environment).value)
+            words = shlex.split(_resolve(row, engine, [line], environment).value)
         except ValueError as error:
             problem = f"read --{row.name} ({str(error).lower()})"
             raise UsageError(problem, remedy="close the quotation") from error
-        lines.insert(1, _Line.of(words, row.short.get(engine, {})))
-    said = {row.name: _resolved(row, engine, lines, environment) for row in rows()}
-    warnings = [*_hidden(said, environment), *_misspelt(environment)]
+        lines.insert(1, _parse(words, row.short.get(engine, NO_SHORT))[0])
+    settings = {row.name: _resolve(row, engine, lines, environment) for row in rows()}
+    warnings = [*_find_hidden(settings, environment), *_find_misspelled(environment)]
     # What follows a flag that takes no word, as in --no-runtime-config false (compatibility.md#grammar).
-    bools = [word for word in line.rest if word in TRUE | FALSE]
+    bools = [word for word in arguments if word in TRUE | FALSE]
     warnings += [f"the argument {word} is ignored" for word in bools]
-    directory = _directory([word for word in line.rest if word not in bools])
-    if directory and said["toolkit-install-dir"].by.startswith("-"):
-        warnings.append(f"{directory} is ignored: {said['toolkit-install-dir'].by} says where to install")
+    directory = _take_directory([word for word in arguments if word not in bools])
+    if directory and settings["toolkit-install-dir"].by.startswith("-"):
+        warnings.append(f"{directory} is ignored: {settings['toolkit-install-dir'].by} says where to install")
     elif directory:
-        said["toolkit-install-dir"] = Said(directory, "the first argument")
-    return Asked(said, tuple(warnings))
+        settings["toolkit-install-dir"] = Setting(directory, "the first argument")
+    return CommandLine(settings, tuple(warnings))
 
 
-def _directory(words: Sequence[str]) -> str:
+def _take_directory(words: Sequence[str]) -> str:
     """Return the one argument of the form of 2021, the directory to install into; "" where there is none."""
     if len(words) > 1:
         raise UsageError(
@@ -147,71 +147,63 @@ def _directory(words: Sequence[str]) -> str:
     return words[0] if words else ""
 
 
-class _Line(Struct, frozen=True):
-    """The words of a command line, taken apart: the last of each flag, the items of each list."""
+def _parse(words: Sequence[str], short: Mapping[str, str] = NO_SHORT) -> tuple[dict[str, Setting], list[str]]:
+    """Take a command line apart: what each flag holds by its first name, and the arguments.
 
-    flags: Mapping[str, Said] = field(default_factory=dict)
-    rest: tuple[str, ...] = ()
-    special: str = ""
-
-    @classmethod
-    def of(cls, words: Sequence[str], short: Mapping[str, str] | None = None) -> "_Line":
-        known = {name: row for row in rows() for name in row.names}
-        known |= {alias: known[name] for alias, name in (short or {}).items()}
-        flags: dict[str, Said] = {}
-        rest: list[str] = []
-        left = list(words)
-        while left:
-            word = left.pop(0)
-            if word == "--":
-                rest += left
-                break
-            if not word.startswith("-") or word == "-":
-                if word == "help" and not rest:
-                    return cls(special="help")
-                rest.append(word)
-                continue
-            flag, equals, text = word.partition("=")
-            name = flag.removeprefix("-").removeprefix("-")
-            if name in SPECIAL and name not in (short or {}):
-                return cls(special=SPECIAL[name])
-            if name not in known:
-                raise UsageError(
-                    f"use {flag} (there is no such flag)", remedy="see --help for those there are"
-                )
-            row = known[name]
-            value = _given(row, flag, text if equals else None, left)
-            if row.kind == "list" and row.name in flags:
-                value = [*flags[row.name].value, *value]
-            flags[row.name] = Said(value, flag)
-        return cls(flags, tuple(rest))
-
-
-def _given(entry: Row, flag: str, text: str | None, left: list[str]) -> Any:
-    """Return the value of a flag, taken from the words that are ``left`` where it does not carry it."""
-    if text is None and entry.kind == "bool":
-        return True
-    if text is None and not left:
-        raise UsageError(f"use {flag} (it needs a value)", remedy=f"write {flag}=VALUE")
-    return _value(entry, left.pop(0) if text is None else text, flag)
+    Nothing but ``help`` or ``version`` where one of these is asked for.
+    """
+    known = {name: row for row in rows() for name in row.names}
+    known |= {alias: known[name] for alias, name in short.items()}
+    flags: dict[str, Setting] = {}
+    rest: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--":
+            return flags, rest + left
+        if word == "help" and not rest:
+            return {"help": Setting(value=True)}, []
+        if not word.startswith("-") or word == "-":
+            rest.append(word)
+            continue
+        flag, equals, text = word.partition("=")
+        name = flag.removeprefix("-").removeprefix("-")
+        if name in SPECIAL and name not in short:
+            return {SPECIAL[name]: Setting(value=True)}, []
+        if name not in known:
+            raise UsageError(f"use {flag} (there is no such flag)", remedy="see --help for those there are")
+        row = known[name]
+        if not equals and row.kind == "bool":
+            text = "true"
+        elif not equals and not left:
+            raise UsageError(f"use {flag} (it needs a value)", remedy=f"write {flag}=VALUE")
+        elif not equals:
+            text = left.pop(0)
+        value = _read_value(row, text, flag)
+        if row.kind == "list" and row.name in flags:
+            value = [*flags[row.name].value, *value]
+        flags[row.name] = Setting(value, flag)
+    return flags, rest
 
 
-def _resolved(entry: Row, name: str, lines: Sequence[_Line], environment: Mapping[str, str]) -> Said:
+def _resolve(
+    row: Row, engine: str, lines: Sequence[Mapping[str, Setting]], environment: Mapping[str, str]
+) -> Setting:
     """Return what a flag holds: by the first line or the first variable that says it, else its default."""
     for line in lines:
-        if entry.name in line.flags:
-            return line.flags[entry.name]
-    for variable in entry.env:
-        of = ENGINE_OF.get(variable.partition("_")[0], name)
-        if variable in environment and (entry.name not in OWN_ENGINE_ONLY or of == name):
+        if row.name in line:
+            return line[row.name]
+    for variable in row.env:
+        of = ENGINE_OF.get(variable.partition("_")[0], engine)
+        if variable in environment and (row.name not in OWN_ENGINE_ONLY or of == engine):
             text = environment[variable]
-            empty = EMPTY.get(entry.kind, entry.default_for(name))
-            return Said(_value(entry, text, variable) if text else empty, variable)
-    return Said(entry.default_for(name))
+            empty = EMPTY.get(row.kind, row.default_for(engine))
+            return Setting(_read_value(row, text, variable) if text else empty, variable)
+    return Setting(row.default_for(engine))
 
 
-def _value(entry: Row, text: str, by: str) -> Any:
-    match entry.kind:
+def _read_value(row: Row, text: str, by: str) -> Any:
+    match row.kind:
         case "bool" if text not in TRUE | FALSE:
             raise UsageError(
                 f"read {text!r} in {by} (it is neither true nor false)", remedy="write true or false"
@@ -228,17 +220,17 @@ def _value(entry: Row, text: str, by: str) -> Any:
             return text
 
 
-def _hidden(said: Mapping[str, Said], environment: Mapping[str, str]) -> Iterator[str]:
+def _find_hidden(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterator[str]:
     """Yield what is set but does not count, for an empty variable stands before it."""
     for row in rows():
-        by = said[row.name].by
+        by = settings[row.name].by
         if by in row.env and not environment[by]:
             for variable in row.env[row.env.index(by) + 1 :]:
                 if environment.get(variable):
                     yield f"{variable} is ignored: {by} is set, although empty, and comes first"
 
 
-def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+def _find_misspelled(environment: Mapping[str, str]) -> Iterator[str]:
     known = {variable for row in rows() for variable in row.env}
     for name in sorted(environment.keys() - known - FOREIGN):
         for other in sorted(known):
