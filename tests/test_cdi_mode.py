@@ -19,7 +19,7 @@ from installer.host.files import Host
 from installer.host.kernel import boot_id
 from installer.host.locks import lock_pidfile
 from installer.host.supervision import own_pid
-from installer.lifecycle.installed import check_lines, not_proven
+from installer.lifecycle.installation import explain_unproven, list_last_check
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import EngineState
@@ -75,7 +75,7 @@ def test_each_sentence_about_an_engine_is_that_of_its_mode(
     seen = LastCheck(boot_id=boot_id(), pid=own_pid(), engines=(engine,), by_cdi=by_cdi)
     held = Record(cdi=CdiRow(("docker",)) if by_cdi else None)
 
-    assert [line.state for line in check_lines(seen)] == [f"{served}, since then"]
+    assert [line.state for line in list_last_check(seen)] == [f"{served}, since then"]
     assert unproven in _unproven(tmp_path, held, seen)
 
 
@@ -84,7 +84,7 @@ def _unproven(root: Path, held: Record, seen: LastCheck) -> str:
     host, pid_file = Host.under(PurePosixPath(root)), PurePosixPath("/toolkit.pid")
     held_by_us = lock_pidfile(host, pid_file)
     try:
-        return not_proven(host, pid_file, held, seen)
+        return explain_unproven(host, pid_file, held, seen)
     finally:
         held_by_us.release()
 

@@ -18,7 +18,7 @@ from installer.engines.config_edits import syntax_of, text_of
 from installer.engines.dry_run import Trials
 from installer.errors import Exit, InstallerError
 from installer.host.files import Host
-from installer.lifecycle import installed
+from installer.lifecycle import installation
 from installer.model.files import File
 from installer.model.options import Options
 from installer.model.record import Record
@@ -95,13 +95,13 @@ def show_plan(options: Options, *, show_secrets: bool, as_json: bool) -> Exit:
         raise
     trials = Trials(host, facts.contents)
     plan = plan_install(facts, options, trials)
-    found = installed.file_lines(host, options.layout, record, deep=False, ignores=False)
+    found = installation.list_files(host, options.layout, record, deep=False, ignores=False)
     later = (f"{each.what}: {each.state}" for each in found if each.later and each.what in plan.engines)
     plan = plan.and_part(Part("validation", notes=(*trials.unvalidated(plan.steps), *later)))
     if is_ledger_lost(host, options.layout):
         gone = f"{options.layout.ledger} is gone: install goes on by what configs show to be ours"
         plan = plan.and_part(Part("ledger", notes=(gone,)))
-    unsettled = () if plan.steps or record.empty else tuple(installed.last_act(record))
+    unsettled = () if plan.steps or record.empty else tuple(installation.list_last_act(record))
     acts = tuple(f"{line.what}: {line.state}" for line in unsettled)
     plan = plan.and_part(Part("last act", notes=acts))
     changes = bool(plan.steps or plan.pending or acts)

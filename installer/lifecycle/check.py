@@ -23,14 +23,14 @@ from installer.lifecycle.drift import (
     Action,
     Decision,
     Drifted,
+    add_repair,
     decide,
-    following,
-    recent_repairs,
     rest_s,
     retry_s,
-    with_repair,
+    select_recent,
+    select_specification,
 )
-from installer.lifecycle.installed import read_installation
+from installer.lifecycle.installation import read_installation
 from installer.lifecycle.readiness import EngineCheck, now_s
 from installer.lifecycle.uninstall import node_stops
 from installer.lifecycle.watching import Watch
@@ -62,17 +62,13 @@ class Work(Struct, frozen=True):
 def conclude_install(work: Work, plan: Plan) -> Watch:
     """Tell what came of an install; return what is watched from here on."""
     check = _Check(work, asked=False)
-    try:
-        check.ask_engines(plan, proven=True)
-        for reason in restarts_to_come(work, plan):
-            return check.end_unready(reason, now_s() + PENDING_S)
-        check.find_low_level()
-    except InstallerError as error:
-        return check.fail(error)
     # A driver that has changed since nvidia-ctk looked at it shows in no file of ours.
     check.baseline = CHECK_AGAIN if check.record.cdi else ""
-    check.now = check.now.with_error(None)
-    return check.end(plan)
+    try:
+        check.prove(plan)
+    except InstallerError as error:
+        return check.fail(error)
+    return check.conclude(plan)
 
 
 def check_node(work: Work, *, asked: bool) -> Watch:
@@ -132,20 +128,31 @@ class _Check:
         if decision.action not in {Action.REPAIR, Action.NOTHING}:
             return self.leave(plan, decision)
         self.repair(plan, drifted)
+        self.prove(plan)
+        if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
+            self.baseline = ""
+        self.tell_success(plan)
+        return self.conclude(plan)
+
+    def prove(self, plan: Plan) -> None:
+        """Note what engines serve once a plan was carried out.
+
+        Raises:
+            InstallerError: one does not run, or could start no container.
+        """
         refuse_stopped(self.find_stopped(plan))
         self.find_low_level()
         self.ask_engines(plan, proven=True)
-        self.tell_success(plan)
-        if drifted.things or plan.reloaded:  # an engine that was restarted meanwhile is another process
-            self.baseline = ""
-        for reason in restarts_to_come(self.work, plan):
+        self.now = self.now.with_error(None)
+
+    def conclude(self, plan: Plan) -> Watch:
+        for reason in list_pending_restarts(self.work, plan):
             return self.end_unready(reason, now_s() + PENDING_S)
         return self.end(plan)
 
     def tell_success(self, plan: Plan) -> None:
         refusing = [each.name for each in self.now.engines if each.refused]
         metrics.publish_success(self.host, self.options, self.work.ledger, plan, refusing)
-        self.now = self.now.with_error(None)
 
     def plan(self) -> Plan:
         """Return the plan; where no engine runs at all, the error names one of those that were configured."""
@@ -173,11 +180,11 @@ class _Check:
         now, due = self.now, plan.reloaded
         if drifted.things or due:
             steps = tuple(describe(step).text for step in plan.steps)
-            repairs = {} if now.asked else with_repair(now.repairs, drifted.things, now_s())
+            repairs = {} if now.asked else add_repair(now.repairs, drifted.things, now_s())
             self.note(doing=steps, repairs=repairs, looks=())
             readiness.publish_check(self.host, self.options.state_file, self.now)
         if drifted.things:
-            log.warning("drift found", found=drifted.told, repair=list(self.now.doing))
+            log.warning("drift found", found=drifted.summary, repair=list(self.now.doing))
         self.work.carry_out(plan)
         if drifted.things:
             log.info("drift repaired", steps=len(plan.steps), seconds=round(now_s() - now.began_s, 3))
@@ -190,7 +197,7 @@ class _Check:
     def leave(self, plan: Plan, decision: Decision) -> Watch:
         """Leave drift alone; ready is a node whose drift is ignored, as long as its engines serve."""
         work, ignored, reason = self.work, decision.action is Action.IGNORE, decision.reason
-        if (alone := following(plan, self.record)) is not None:
+        if (alone := select_specification(plan, self.record)) is not None:
             work.carry_out(alone)
             self.baseline = CHECK_AGAIN
         elif STALE in plan.why:
@@ -200,10 +207,11 @@ class _Check:
             self.find_low_level()
         self.ask_engines(plan, proven=False, asking=ignored)
         serve = all(each.serves is not False for each in self.now.engines)
-        if ignored and serve and not any(restarts_to_come(work, plan)):
+        if ignored and serve and not any(list_pending_restarts(work, plan)):
             untouched = replace(plan, parts=())
             self.tell_success(untouched)
-            self.note(until_s=now_s() + IGNORED_S)  # soon, for no file tells of reloads
+            # Soon, for no file tells of reloads.
+            self.now = replace(self.now.with_error(None), until_s=now_s() + IGNORED_S)
             return self.end(untouched)
         if reason is not None and (reason.code, reason.problem) != (self.before.code, self.before.problem):
             say = log.error if decision.action is Action.GIVE_UP else log.warning
@@ -253,7 +261,7 @@ class _Check:
         unmade = proven.unmade if proven else None
         self.note(
             looks=looks[-KEPT_LOOKS:],
-            repairs=recent_repairs(now.repairs, moment),
+            repairs=select_recent(now.repairs, moment),
             by_cdi=self.record.cdi is not None,
             unmade=unmade.problem if unmade else "",
             unmade_remedy=str(unmade.remedy) if unmade else "",
@@ -358,7 +366,7 @@ class _Check:
         return watching.places(self.host, self.options, self.record, self.now)
 
 
-def restarts_to_come(work: Work, plan: Plan) -> Iterator[InstallerError]:
+def list_pending_restarts(work: Work, plan: Plan) -> Iterator[InstallerError]:
     """Yield why engines do not serve yet what they are going to."""
     options = work.options
     yield from plan.pending.values()

@@ -112,7 +112,7 @@ class Drifted(Struct, frozen=True):
         )
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The things with their reasons, as part of a sentence."""
         return "; ".join(f"{thing}: {why}" for thing, why in self.things.items())
 
@@ -142,7 +142,7 @@ def decide(
         return Decision(Action.NOTHING)
     if (reason := _refuse_repair(policy, drifted)) is not None:
         return Decision(Action.IGNORE if policy is Drift.IGNORE else Action.REPORT, reason)
-    recent = recent_repairs(repairs, now_s)
+    recent = select_recent(repairs, now_s)
     counts = {thing: recent.get(thing, ()) for thing in drifted.things}
     worst = max(counts, key=lambda thing: len(counts[thing]))
     times = counts[worst]
@@ -171,9 +171,9 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
     """Return why nothing is repaired without being asked; None where that is not so."""
     things, remedy = " and ".join(drifted.things), f"run {RECONCILE} at a time of your choice"
     if policy is Drift.IGNORE:
-        why = f"--drift ignore repairs nothing; {drifted.told}"
+        why = f"--drift ignore repairs nothing; {drifted.summary}"
     elif not policy.repairs:
-        why = f"--drift report only tells; {drifted.told}"
+        why = f"--drift report only tells; {drifted.summary}"
     elif drifted.theirs:
         why = "what has that place is another installer's"
         remedy = f"stop this program to leave the node to that one, or run {RECONCILE} to take the node back"
@@ -187,13 +187,13 @@ def _refuse_repair(policy: Drift, drifted: Drifted) -> InstallerError | None:
             "reloaded" if spec.reload is ReloadMethod.HUP else "restarted" for spec in specs
         )
         titles = " and ".join(spec.title for spec in specs)
-        why = f"{titles} would have to be {' or '.join(verbs)}; {drifted.told}"
+        why = f"{titles} would have to be {' or '.join(verbs)}; {drifted.summary}"
     else:
         return None
     return InstallerError(f"repair {things} without being asked ({why})", remedy=remedy, code="drifted")
 
 
-def following(plan: Plan, record: Record) -> Plan | None:
+def select_specification(plan: Plan, record: Record) -> Plan | None:
     """Return what of a plan is no drift, alone: the specification of the GPUs follows the driver.
 
     None where there is nothing of it, or the node is another installer's by now. A stale one ends containers,
@@ -219,7 +219,7 @@ def following(plan: Plan, record: Record) -> Plan | None:
     return replace(plan, parts=(above, part), in_progress=in_progress(record, final, part.steps), final=final)
 
 
-def recent_repairs(repairs: Repairs, now_s: float) -> Repairs:
+def select_recent(repairs: Repairs, now_s: float) -> Repairs:
     """Return the repairs of the last hour."""
     recent = {
         thing: tuple(each for each in times if now_s - HOUR_S < each <= now_s)
@@ -228,9 +228,9 @@ def recent_repairs(repairs: Repairs, now_s: float) -> Repairs:
     return {thing: times for thing, times in recent.items() if times}
 
 
-def with_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:
+def add_repair(repairs: Repairs, things: Collection[str], now_s: float) -> Repairs:
     """Return the repairs with one more of each thing."""
-    recent = recent_repairs(repairs, now_s)
+    recent = select_recent(repairs, now_s)
     return {**recent, **{thing: (*recent.get(thing, ()), now_s) for thing in things}}
 
 

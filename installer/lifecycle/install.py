@@ -22,7 +22,7 @@ from installer.host.files import Host
 from installer.host.locks import LOCK, Lock, lock_pidfile, write_pid
 from installer.lifecycle import handover, readiness
 from installer.lifecycle.check import Work, check_node, conclude_install
-from installer.lifecycle.uninstall import open_ledger, opened_by_run, remove_readiness, undoing
+from installer.lifecycle.uninstall import open_as_child, open_ledger, remove_readiness, undoing
 from installer.lifecycle.watching import Watch, await_stopped
 from installer.metrics import snapshot as metrics
 from installer.model.engine_spec import Api
@@ -130,7 +130,7 @@ def first_install(options: Options) -> Exit:
         UndoIncompleteError: it is not as before, and the ledger is kept.
     """
     host, installed = Host.under(options.host_root, options.mounts), False
-    with opened_by_run(host, options, signals.check) as ledger:
+    with open_as_child(host, options, signals.check) as ledger:
         try:
             with internal_errors():
                 plan = _install(host, options, ledger)
@@ -157,7 +157,7 @@ def check(options: Options, *, asked: bool) -> Exit:
     """
     host = Host.under(options.host_root, options.mounts)
     try:
-        with undoing(), opened_by_run(host, options, signals.check) as ledger:
+        with undoing(), open_as_child(host, options, signals.check) as ledger:
             _claim_files(host, options, ledger)
             ledger.write(replace(ledger.held, pid_file=options.pid_file))
             await_stopped(host, options, ledger.held)

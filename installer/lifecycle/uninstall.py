@@ -57,23 +57,20 @@ def uninstall(options: Options) -> Exit:
     """Undo whatever the ledger holds, whoever wrote it."""
     try:
         with internal_errors():
-            _uninstall(Host.under(options.host_root, options.mounts), options)
+            host = Host.under(options.host_root, options.mounts)
+            options = find_install_dir(host, options)
+            if host.exists(options.layout.home) or find_lost(host, options):
+                with open_ledger(host, options) as ledger:
+                    undo(host, options, ledger)
+            else:
+                _remove_leftovers(host, options.layout)
+                plugin_state.remove(host, options.nri)
+                log.info("nothing to undo", install_dir=str(options.install_dir))
+            if options.adopt:
+                _undo_adopted(host, options)
     except InternalError as error:
         raise UndoIncompleteError.because(error) from error
     return Exit.OK
-
-
-def _uninstall(host: Host, options: Options) -> None:
-    options = find_install_dir(host, options)
-    if host.exists(options.layout.home) or find_lost(host, options):
-        with open_ledger(host, options) as ledger:
-            undo(host, options, ledger)
-    else:
-        _remove_leftovers(host, options.layout)
-        plugin_state.remove(host, options.nri)
-        log.info("nothing to undo", install_dir=str(options.install_dir))
-    if options.adopt:
-        _undo_adopted(host, options)
 
 
 def _remove_leftovers(host: Host, layout: Layout) -> None:
@@ -158,7 +155,7 @@ def open_ledger(
         yield ledger
 
 
-def opened_by_run(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
+def open_as_child(host: Host, options: Options, check: Callable[[], None]) -> AbstractContextManager[Ledger]:
     """Open the ledger with the lock that ``run`` holds, where that still has its name."""
     opening = partial(Ledger.open, host, options.layout, supervision.run().lock, check)
     return open_ledger(host, options, opening)
@@ -202,12 +199,25 @@ def stop(options: Options, stopped_s: float) -> int:
     """Do what a stop of ``run`` asks for, which has come at ``stopped_s`` of ``time.monotonic``.
 
     Returns:
-        An exit code; ``HANDED_OVER`` where somebody else is to carry the undo on.
+        An exit code; ``HANDED_OVER`` where another process is to carry the undo on.
     """
     log.info("stop requested")
     host = Host.under(options.host_root, options.mounts)
-    with undoing(), opened_by_run(host, options, signals.check_parent) as ledger:
-        return HANDED_OVER if _stop(host, options, ledger, stopped_s + UNDO_S) else Exit.OK
+    with undoing(), open_as_child(host, options, signals.check_parent) as ledger:
+        if node_stops(host):
+            log.info("everything kept", reason="the node is going down")
+            return Exit.OK
+        remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
+        if not options.on_exit.undoes:
+            log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
+        elif handover.await_next_run(host, ledger.lock):
+            log.info("everything kept", reason="the next run takes over")
+        elif handover.hand_over(host, options, ledger.held):
+            remove_readiness(host, options, ledger)
+            return HANDED_OVER
+        else:
+            undo(host, options, ledger, within_s=stopped_s + UNDO_S - time.monotonic())
+    return Exit.OK
 
 
 def carry_on(options: Options) -> Exit:
@@ -217,24 +227,6 @@ def carry_on(options: Options) -> Exit:
     with undoing(), open_ledger(host, options, opening) as ledger:
         undo(host, options, ledger)
     return Exit.OK
-
-
-def _stop(host: Host, options: Options, ledger: Ledger, until_s: float) -> bool:
-    """Do what a stop of ``run`` asks for; tell whether the undo was handed over to somebody else."""
-    if node_stops(host):
-        log.info("everything kept", reason="the node is going down")
-        return False
-    remove_readiness(host, options, ledger)  # the next run waits for the ledger once there is no pidfile
-    if not options.on_exit.undoes:
-        log.info("everything kept", reason=f"asked for with --on-exit {options.on_exit}")
-    elif handover.await_next_run(host, ledger.lock):
-        log.info("everything kept", reason="the next run takes over")
-    elif handover.hand_over(host, options, ledger.held):
-        remove_readiness(host, options, ledger)
-        return True
-    else:
-        undo(host, options, ledger, within_s=until_s - time.monotonic())
-    return False
 
 
 def node_stops(host: Host) -> bool:

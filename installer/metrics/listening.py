@@ -18,7 +18,7 @@ from installer.errors import Exit, InstallerError, Option, Remedy
 from installer.host import signals, supervision
 from installer.host.files import Host
 from installer.host.sockets import Listener, ended_after, is_abandoned, listen_tcp, listen_unix
-from installer.metrics.snapshot import warned
+from installer.metrics.snapshot import log_failures
 from installer.model.options import Listen, Options
 
 LOOK_S: Final = 1.0
@@ -52,7 +52,7 @@ def serve_beside(options: Options) -> Exit:
     if not supervision.end_with_run():
         return Exit.OK
     host = Host.under(options.host_root, options.mounts)
-    with warned():
+    with log_failures():
         serve(host, options.metrics_listen, options.layout.answer, lambda: not signals.stop_requested())
     return Exit.OK if signals.stop_requested() else Exit.FAILED
 

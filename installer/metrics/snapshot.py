@@ -1,10 +1,9 @@
 """What monitoring is told at the end of each act: counts beside the ledger, then the files for others."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -28,34 +27,25 @@ from installer.model.typed_json import dumps
 from installer.nri import state as plugin_state
 
 
-def exposition(node: Snapshot) -> str:
-    """Return the metrics in Prometheus' text format, for node_exporter's textfile collector."""
-    from prometheus_client import generate_latest  # where metrics are asked for alone
+def render(suffix: str, node: Snapshot) -> str | None:
+    """Return the text of a file whose name ends so: metrics in two formats, or labels; None for a socket."""
+    match suffix:
+        case published.SOCKET:
+            return None
+        case published.METRICS:  # for node_exporter's textfile collector
+            from prometheus_client import generate_latest  # where metrics are asked for alone
 
-    return f"{MARK}\n{generate_latest(node).decode()}"
+            return f"{MARK}\n{generate_latest(node).decode()}"
+        case published.ANSWER:  # for the child of ``run`` that serves them
+            from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-
-def openmetrics(node: Snapshot) -> str:
-    """Return the metrics as OpenMetrics 1.0, for the child of ``run`` that serves them."""
-    from prometheus_client.openmetrics.exposition import generate_latest
-
-    return str(generate_latest(node).decode())  # type: ignore[no-untyped-call]
-
-
-def labels(node: Snapshot) -> str:
-    """Return the labels of the node, for NFD."""
-    return f"{MARK}\n{features(node)}"
-
-
-TEXTS: Final[Mapping[str, Callable[[Snapshot], str] | None]] = {
-    published.METRICS: exposition,
-    published.ANSWER: openmetrics,
-    published.SOCKET: None,
-}
+            return str(generate_openmetrics(node).decode())  # type: ignore[no-untyped-call]
+        case _:  # for NFD
+            return f"{MARK}\n{features(node)}"
 
 
 @contextmanager
-def warned() -> Iterator[None]:
+def log_failures() -> Iterator[None]:
     """Tell what keeps the block from its end, and go on."""
     try:
         with internal_errors():
@@ -104,7 +94,7 @@ def read_counts(host: Host, layout: Layout) -> Counts:
     return told_by_root(host, layout.counts, Counts) or Counts()
 
 
-@warned()
+@log_failures()
 def publish_success(
     host: Host, options: Options, ledger: Ledger, plan: Plan, refused: Collection[str] | None = None
 ) -> None:
@@ -129,7 +119,7 @@ def publish_success(
     _publish(host, options, ledger, counts, {name: name in (refused or ()) for name in serving})
 
 
-@warned()
+@log_failures()
 def publish_failure(host: Host, options: Options, ledger: Ledger, error: InstallerError) -> None:
     """Tell that something went wrong: nothing is proven any more."""
     if not ledger.held.published or ledger.gone:
@@ -152,19 +142,17 @@ def _publish(
     ledger.reloaded.clear()
     counts = replace(counts, restarts=restarts)
     node = _take_snapshot(host, options, ledger.held, counts, serving)
-    with warned():
+    with log_failures():
         host.replace(options.layout.counts, File(dumps(counts), Meta(0o600)))
     for path in ledger.held.published:
-        if render := TEXTS.get(path.suffix, labels):
-            with warned():
-                published.publish(host, path, render(node))
+        with log_failures():
+            if (text := render(path.suffix, node)) is not None:
+                published.publish(host, path, text)
 
 
 def _take_snapshot(
     host: Host, options: Options, record: Record, counts: Counts, serving: Mapping[str, bool]
 ) -> Snapshot:
-    from importlib.metadata import version
-
     since = counts.ready_since_s
     engines = tuple(
         EngineFigures(
@@ -184,7 +172,7 @@ def _take_snapshot(
         plugin = PluginFigures(registered, missed, supervision.run().plugin_ends)
     # A label has no colons.
     since_text = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(since)) if since else ""
-    return Snapshot(version("node-toolkit-installer"), counts, engines, time.time(), since_text, plugin)
+    return Snapshot(_own_version(), counts, engines, time.time(), since_text, plugin)
 
 
 def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
@@ -192,3 +180,12 @@ def _has_drifted(host: Host, row: EngineRow, record: Record) -> bool:
         return any(lacking(host, row, record)[:2])
     except InstallerError:
         return True
+
+
+def _own_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # where metrics are asked for alone
+
+    try:
+        return version("node-toolkit-installer")
+    except PackageNotFoundError:  # a source tree
+        return "unknown"

@@ -9,7 +9,7 @@ from installer.errors import Exit, InstallerError
 from installer.host import locks, signals
 from installer.host.files import Host
 from installer.lifecycle import readiness
-from installer.lifecycle.installed import check_lines
+from installer.lifecycle.installation import list_last_check
 from installer.lifecycle.readiness import LastCheck
 from installer.model.options import Options
 from installer.model.typed_json import dumps
@@ -40,7 +40,7 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
         return Exit.FAILED if problems else Exit.OK
     if answer.error is None:
         sys.stdout.writelines(f"done: {step}\n" for step in answer.did)
-        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in check_lines(answer))
+        sys.stdout.writelines(f"{line.what}: {line.state}\n" for line in list_last_check(answer))
     for problem in problems:
         raise problem
     sys.stdout.write("repaired\n" if answer.did else "nothing to do\n")
@@ -49,21 +49,25 @@ def reconcile(options: Options, *, as_json: bool) -> Exit:
 
 def _await_answer(host: Host, options: Options, pid: int, sent_s: float) -> LastCheck:
     """Return the first check that was asked for and that began after ``sent_s``, once it is over."""
-    # To stderr: an engine that is restarted ends the kubectl exec that it serves.
-    asked = f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
-    notes = {"asked": f"{asked}or a GPU that nvidia-ctk asks, does not answer\n"}
+    written: set[str] = set()
+
+    def write_once(text: str) -> None:
+        if text not in written:  # to stderr: an engine that is restarted ends the kubectl exec that it serves
+            written.add(text)
+            sys.stderr.write(text)
+
     while readiness.now_s() < sent_s + ANSWER_S:
         signals.check()  # the stop of CRI-O's unit waits 90 s for an exec that does not end
         found = readiness.read_check(host, options.state_file)
         if found is not None and found.asked and found.began_s >= sent_s:
             if not found.doing:
                 return found
-            notes.setdefault("doing", f"under way: {', '.join(found.doing)}\n")
-            sys.stderr.write(notes["doing"])
-            notes["doing"] = ""
+            write_once(f"under way: {', '.join(found.doing)}\n")
         if readiness.now_s() > sent_s + SOON_S:
-            sys.stderr.write(notes["asked"])
-            notes["asked"] = ""
+            write_once(
+                f"asked run (pid {pid}) to look at the node, which takes seconds; longer where an engine, "
+                "or a GPU that nvidia-ctk asks, does not answer\n"
+            )
         if locks.holder_of(host.local_path(options.pid_file)) != pid:
             raise InstallerError(
                 "reconcile (the run that waited has ended)",

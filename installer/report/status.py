@@ -9,7 +9,13 @@ from msgspec.structs import replace
 from installer.errors import Exit
 from installer.host.files import Host
 from installer.host.locks import is_held_pidfile
-from installer.lifecycle.installed import RECONCILE, REPAIR, Installation, Line, not_proven, read_installation
+from installer.lifecycle.drift import RECONCILE
+from installer.lifecycle.installation import (
+    REPAIR,
+    Installation,
+    explain_unproven,
+    read_installation,
+)
 from installer.lifecycle.readiness import LastCheck, is_ready
 from installer.model.options import Options
 from installer.model.record import Record
@@ -118,10 +124,11 @@ def show_status(options: Options, *, ready: bool, as_json: bool, deep: bool) -> 
     found = read_installation(host, options, deep=deep)
     record, seen = found.record, found.last_check
     if record and seen and seen.current:  # run keeps an install out, and repairs when it is asked
-        found = replace(found, lines=tuple(map(_by_reconcile, found.lines)))
+        lines = (replace(each, state=each.state.replace(REPAIR, RECONCILE_REPAIRS)) for each in found.lines)
+        found = replace(found, lines=tuple(lines))
     why = found.obstacle
     if not (why or is_ready(host, options.ready_file, options.pid_file)):
-        why = not_proven(host, options.pid_file, record, seen)
+        why = explain_unproven(host, options.pid_file, record, seen)
     if ready:
         sys.stdout.write(f"{why}\n" if why else "")  # Kubernetes shows it in the event of a failed probe
         return Exit.FAILED if why else Exit.OK
@@ -138,10 +145,6 @@ def alive(options: Options) -> Exit:
     """Return 0 where ``run`` holds its pidfile, else 1."""
     host = Host.under(options.host_root, options.mounts)
     return Exit.OK if is_held_pidfile(host.local_path(options.pid_file)) else Exit.FAILED
-
-
-def _by_reconcile(line: Line) -> Line:
-    return replace(line, state=line.state.replace(REPAIR, RECONCILE_REPAIRS))
 
 
 def _mode(record: Record | None) -> Mode | None:

@@ -40,33 +40,33 @@ def _watch(api: Api, name: str, seen: set[str]) -> None:
     selector = quote(f"app.kubernetes.io/name={name}")
     path = f"/api/v1/namespaces/{api.namespace}/pods?labelSelector={selector}"
     for pod in api.watch(f"{path}&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}"):
-        uid, node = uid_of(pod), node_made_ready(pod)
-        if node and uid not in seen and _freed(api, node):
+        uid, node = read_uid(pod), find_ready_node(pod)
+        if node and uid not in seen and _remove_taint(api, node):
             seen.add(uid)
 
 
-def _freed(api: Api, name: str) -> bool:
+def _remove_taint(api: Api, name: str) -> bool:
     """Take our taint off a node; tell whether that is settled."""
     path = f"/api/v1/nodes/{quote(name)}"
     try:
-        if patch := without_taint(api.get(path)):
+        if patch := make_patch(api.get(path)):
             api.patch(path, patch)
             log.info("taint removed", node=name)
     except RefusedError as error:
         if error.status in {CONFLICT, UNPROCESSABLE}:
-            return _freed(api, name)
+            return _remove_taint(api, name)
         if error.status != NOT_FOUND:
             raise
     return True
 
 
-def uid_of(pod: object) -> str:
+def read_uid(pod: object) -> str:
     """Return what tells a pod from a later one of its name; "" where nothing does."""
     uid = _at(pod, "metadata", "uid")
     return uid if isinstance(uid, str) else ""
 
 
-def node_made_ready(pod: object) -> str:
+def find_ready_node(pod: object) -> str:
     """Return the node on which a pod of the toolkit is ready; "" where it is not, or ends."""
     if _at(pod, "metadata", "deletionTimestamp"):
         return ""
@@ -76,7 +76,7 @@ def node_made_ready(pod: object) -> str:
     return node if ready and isinstance(node, str) and node.isascii() else ""
 
 
-def without_taint(value: object) -> list[dict[str, Any]]:
+def make_patch(value: object) -> list[dict[str, Any]]:
     """Return the JSON patch that takes our taint off a node, and nothing where it has none.
 
     Each removal is tested first: somebody else may have changed the list meanwhile, which has no names.

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from installer.cdi.plan import CHANGED, GIVES_WAY, GPUS, NEW, REMOVED, STALE, WITHDRAWN
 from installer.change.plan import Plan, plan_install, plan_rollback, plan_undo
-from installer.lifecycle.drift import Drifted, following
+from installer.lifecycle.drift import Drifted, select_specification
 from installer.model.effective import EffectiveConfig
 from installer.model.facts import CdiFacts, Facts, GpuSpecification, PayloadFacts
 from installer.model.files import File
@@ -219,7 +219,7 @@ def test_a_specification_that_follows_the_driver_is_replaced_alone_where_the_res
     plan = plan_install(replace(found, held=before), OPTIONS)
     drifted = Drifted.of(plan, Record())
 
-    alone = following(plan, before)
+    alone = select_specification(plan, before)
 
     assert drifted.things, "the toolkit is not there"
     assert alone is not None
@@ -230,10 +230,10 @@ def test_a_specification_that_follows_the_driver_is_replaced_alone_where_the_res
     )
     assert alone.in_progress.configs[0].ours == (NEW_FILE.digest, OLD_FILE.digest)
     assert not alone.in_progress.finished
-    assert following(replace(plan, parts=alone.parts[:1]), before) is None
+    assert select_specification(replace(plan, parts=alone.parts[:1]), before) is None
 
 
 def test_a_specification_that_somebody_has_removed_is_drift_and_waits_with_the_rest() -> None:
     found = facts(MADE, None, row())
 
-    assert following(plan_install(found, OPTIONS), found.held) is None
+    assert select_specification(plan_install(found, OPTIONS), found.held) is None

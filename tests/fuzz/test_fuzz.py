@@ -58,7 +58,7 @@ from installer.nri.state import lines as nri_lines
 from installer.nri.wire import Message, encoded
 from installer.payload.config_toml import edited_keys
 from installer.payload.installed import read_noted_digests
-from installer.report.untaint import KEY, node_made_ready, uid_of, without_taint
+from installer.report.untaint import KEY, find_ready_node, make_patch, read_uid
 from tests.decide.golden import Case
 from tests.fuzz.mutate import mutated
 from tests.host.servers import FakeSystemd, FakeUnit, answer, engine, message, serving
@@ -333,7 +333,7 @@ def _kubernetes(content: bytes) -> object:
     """Take what a watch of pods tells, and what the API has of a node."""
     with kubernetes.report_answer("GET /x"):
         told = list(kubernetes.read_events(content.splitlines(keepends=True)))
-    return [(uid_of(each), quote(node_made_ready(each)), without_taint(each)) for each in told]
+    return [(read_uid(each), quote(find_ready_node(each)), make_patch(each)) for each in told]
 
 
 WATCHED = (

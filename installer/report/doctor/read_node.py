@@ -17,7 +17,7 @@ from installer.errors import InstallerError
 from installer.host.devices import character_devices, kernel_log, listens, used
 from installer.host.files import Host, is_absent, is_file, text
 from installer.host.processes import Seen, inotify_instances, of_root, sees_host
-from installer.lifecycle.installed import Installation, Line, read_installation
+from installer.lifecycle.installation import Installation, Line, read_installation
 from installer.model.options import GPU_KIND, Options
 from installer.model.paths import DRIVER_LIBRARY_DIRS
 from installer.model.record import Record

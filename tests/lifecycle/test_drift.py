@@ -12,11 +12,11 @@ from installer.lifecycle.drift import (
     REST_S,
     Action,
     Drifted,
+    add_repair,
     decide,
-    recent_repairs,
     rest_s,
     retry_s,
-    with_repair,
+    select_recent,
 )
 from installer.model.files import File
 from installer.model.options import Drift
@@ -180,7 +180,7 @@ def test_whoever_rewrites_all_the_time_makes_at_most_five_repairs_in_any_hour() 
     now = NOW
     while now < NOW + 5 * HOUR_S:
         if decide(Drift.AUTO, FILE, repairs, now, clock).action is Action.REPAIR:
-            repairs = dict(with_repair(repairs, FILE.things, now))
+            repairs = dict(add_repair(repairs, FILE.things, now))
             done.append(now)
         now += 1.0
 
@@ -197,11 +197,11 @@ def test_a_wait_is_told_with_the_moment_of_the_next_repair() -> None:
 
 
 def test_repairs_of_more_than_an_hour_ago_are_forgotten() -> None:
-    assert recent_repairs({CONFIG: (NOW - 4000,), "docker": (NOW - 4000, NOW - 5)}, NOW) == {
+    assert select_recent({CONFIG: (NOW - 4000,), "docker": (NOW - 4000, NOW - 5)}, NOW) == {
         "docker": (NOW - 5,)
     }
     edges = (NOW - HOUR_S, NOW - HOUR_S + 1, NOW, NOW + 1)  # the last one is of a clock of another boot
-    assert recent_repairs({CONFIG: edges}, NOW) == {CONFIG: edges[1:3]}
+    assert select_recent({CONFIG: edges}, NOW) == {CONFIG: edges[1:3]}
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 2), (2, 10), (3, 60), (4, 60), (50, 60)])

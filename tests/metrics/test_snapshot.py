@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -165,3 +166,41 @@ def test_who_would_not_come_up_with_the_configs_that_lie_there_is_told_and_serve
         'config_refused{engine="docker"}': bool(refused),
         'config_refused{engine="containerd"}': False,
     }
+
+
+def test_an_engine_that_was_restarted_is_counted_and_one_that_got_a_signal_is_not(node: Node) -> None:
+    for _ in range(2):
+        node.ledger.reloaded += ["docker", "containerd"]
+        node.told(NOTHING)
+
+    samples = node.samples()
+    assert samples['engine_restarts_total{engine="containerd"}'] == 2
+    assert samples['engine_restarts_total{engine="docker"}'] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="cut off"),
+        pytest.param('{"installs": -3, "failures": {"nonsense\\"} 1": 5}, "restarts": []}', id="nonsense"),
+        pytest.param('{"installs": 1e999, "repairs": true, "toolkit": 7}', id="numbers that are none"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
+def test_counts_that_nobody_can_read_begin_anew(node: Node, text: str) -> None:
+    node.told(NOTHING)
+    node.host.local_path(node.options.layout.counts).write_text(text)
+
+    assert node.counts == Counts()
+    assert node.told(NOTHING).installs == 1
+
+
+def test_a_source_tree_is_of_an_unknown_version(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", find_none)
+    node.told(NOTHING)
+
+    assert node.samples()['info{toolkit_version="",version="unknown"}'] == 1

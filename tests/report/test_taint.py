@@ -2,7 +2,7 @@
 
 import pytest
 
-from installer.report.untaint import node_made_ready, without_taint
+from installer.report.untaint import find_ready_node, make_patch
 from tests.support.kubernetes import OURS, THEIRS, FakeApi, node
 
 
@@ -17,11 +17,11 @@ from tests.support.kubernetes import OURS, THEIRS, FakeApi, node
 def test_only_our_taint_goes(taints: list[dict[str, str]], left: list[dict[str, str]]) -> None:
     api = FakeApi({"a": node(*taints)})
 
-    patch = without_taint(api.nodes["a"])
+    patch = make_patch(api.nodes["a"])
 
     assert not patch or api.patch("a", patch) == 200
     assert api.nodes["a"] == node(*left)
 
 
 def test_a_pod_that_no_node_has_yet_makes_no_node_ready() -> None:
-    assert node_made_ready({"metadata": {}, "spec": {}}) == ""
+    assert find_ready_node({"metadata": {}, "spec": {}}) == ""

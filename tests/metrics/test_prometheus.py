@@ -12,7 +12,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from installer.metrics.snapshot import exposition
+from installer.metrics.snapshot import render
 from installer.metrics.table import PREFIX, Counts, EngineFigures, PluginFigures, Snapshot
 from tests.documents import starting
 from tests.figures.prometheus import checked, exporting, free_port, queried, scraped, scraping
@@ -52,13 +52,13 @@ def named_in(text: str) -> set[str]:
     ],
 )
 def test_promtool_finds_nothing_to_say_of_the_textfile(figures: Snapshot) -> None:
-    done = checked("check", "metrics", text=exposition(figures))
+    done = checked("check", "metrics", text=str(render(".prom", figures)))
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_promtool_would_see_a_wrong_name() -> None:
-    wrong = exposition(FIGURES).replace("installs_total", "installs")
+    wrong = str(render(".prom", FIGURES)).replace("installs_total", "installs")
 
     assert "_total" in checked("check", "metrics", text=wrong).stderr
 

@@ -20,11 +20,12 @@ from installer.host.devices import is_read_only
 from installer.host.files import NOEXEC, Host
 from installer.host.locks import is_held_pidfile
 from installer.lifecycle import readiness
+from installer.lifecycle.drift import RECONCILE
 from installer.lifecycle.readiness import LastCheck
 from installer.model.files import Kind
 from installer.model.options import GPU_KIND, Options
 from installer.model.paths import VERSIONS, Layout, cdi_hook
-from installer.model.record import ConfigRow, Record, ToolkitRow
+from installer.model.record import ConfigRow, EngineRow, Record, ToolkitRow
 from installer.nri.state import lines as nri_lines
 from installer.payload.config_toml import edited_keys
 from installer.payload.installed import (
@@ -48,7 +49,6 @@ THEIRS: Final = (
 BEFORE: Final = "as it was before the install, which was cut short, or its undo was"
 CUT_SHORT: Final = "left between two texts by what was cut short, and edited by somebody else since"
 LAST_CHECK: Final = "last look"
-RECONCILE: Final = "toolkit-installer reconcile"
 
 
 class Line(Struct, frozen=True):
@@ -91,21 +91,21 @@ def read_installation(host: Host, options: Options, *, deep: bool = False) -> In
     options = find_install_dir(host, options, tell=False)
     layout, seen = options.layout, readiness.read_check(host, options.state_file)
     if (record := read_record(host, layout)) is None:
-        files = lines = tuple(_without_ledger(host, options))
+        files = lines = tuple(_list_leftovers(host, options))
     else:
         record = without_foreign(host, layout, record)
         ignores = seen is not None and seen.current and seen.ignores
-        files = tuple(file_lines(host, layout, record, deep=deep, ignores=ignores))
-        lines = (*check_lines(seen), *files)  # what run says is more than files tell
+        files = tuple(list_files(host, layout, record, deep=deep, ignores=ignores))
+        lines = (*list_last_check(seen), *files)  # what run says is more than files tell
     plugin = (Line(*each) for each in nri_lines(host, options.nri, record))
     return Installation(record, seen, files, (*lines, *plugin))
 
 
-def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool) -> Iterator[Line]:
+def list_files(host: Host, layout: Layout, record: Record, *, deep: bool, ignores: bool) -> Iterator[Line]:
     """Yield what is installed; what others did to configs comes later where ``run`` ``ignores`` drift."""
-    yield from last_act(record)
+    yield from list_last_act(record)
     if record.toolkit is not None:
-        yield from _toolkit(host, layout, record, record.toolkit, deep=deep)
+        yield from _list_toolkit(host, layout, record, record.toolkit, deep=deep)
     elif is_foreign_toolkit(host, layout):
         yield Line(str(layout.toolkit), THEIRS)
     if unclaimed := host.names(layout.unclaimed):
@@ -122,7 +122,7 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
         yield Line(str(path), CROWDED)
     for path, _, flaw in list_exposed(host, layout, record):
         yield Line(str(path), f"{flaw}: {REPAIR}")
-    yield from _config_lines(host, layout, record, ignores=ignores)
+    yield from _list_configs(host, layout, record, ignores=ignores)
     if record.cdi is not None:
         yield Line(
             ", ".join(record.cdi.engines) or "no engine",
@@ -136,10 +136,10 @@ def file_lines(host: Host, layout: Layout, record: Record, *, deep: bool, ignore
             yield Line(engine.name, state, good=not engine.restart_due)
 
 
-def _toolkit(
+def _list_toolkit(
     host: Host, layout: Layout, record: Record, toolkit: ToolkitRow, *, deep: bool
 ) -> Iterator[Line]:
-    flaw = _link_flaw(host, layout, toolkit)
+    flaw = _find_link_flaw(host, layout, toolkit)
     yield Line(str(layout.toolkit), f"{flaw}: {REPAIR}" if flaw else f"toolkit {toolkit.version}", not flaw)
     yield from (Line(*each) for each in describe_in_place(host, toolkit))
     damaged = dict(find_damage(host, layout, toolkit, deep=deep))
@@ -154,7 +154,7 @@ def _toolkit(
             yield Line(str(layout.config), f"{key} edited by an administrator", good=True)
 
 
-def _link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
+def _find_link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
     """Return what is wrong with the link that leads to the toolkit; "" where nothing is."""
     target = host.link_target(layout.toolkit)
     if target == f"{VERSIONS}{toolkit.version}":
@@ -166,30 +166,37 @@ def _link_flaw(host: Host, layout: Layout, toolkit: ToolkitRow) -> str:
     return "not ours: somebody has put something else there" if there else "missing"
 
 
-def _config_lines(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
+def _list_configs(host: Host, layout: Layout, record: Record, *, ignores: bool) -> Iterator[Line]:
     """Yield each config, and before those of an engine what they do not come to any more."""
     engines = {engine.name: engine for engine in record.engines} if record.finished else {}
-    lacks: dict[str, tuple[str, ...]] = {}
-    in_force: dict[str, Callable[[Edit], bool]] = {}
+    groups: dict[str, list[ConfigRow]] = {}
     for row in record.configs:
-        if row.engine in engines and row.engine not in lacks:
-            fatal, lacks[row.engine], refused = "", (), None
-            with suppress(InstallerError):  # told where the config is
-                engine = engines[row.engine]
-                fatal, lacks[row.engine], in_force[row.engine], refused = lacking(host, engine, record)
-            if fatal:
-                state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
-                yield Line(row.engine, state, later=True)
-            for lack in lacks[row.engine]:
-                state = f"drifted: {lack} in its configs: {refused or REPAIR}"
-                yield Line(row.engine, state, later=ignores)
-        known = in_force.get(row.engine, lambda _: False)
-        kept = "" if lacks.get(row.engine) else IN_FORCE
-        try:
-            state, good = _judge_config(host, layout, row, known, kept, finished=record.finished)
-        except InstallerError as error:
-            state, good = error.problem, False
-        yield Line(str(row.path), state, good, later=ignores and not good and row.engine in engines)
+        groups.setdefault(row.engine, []).append(row)
+    for name, rows in groups.items():
+        fatal, lacks, in_force, refused = _compare(host, engines.get(name), record)
+        if fatal:
+            state = f"would not start with the configs that it has now ({fatal}): {CORRECT}"
+            yield Line(name, state, later=True)
+        for lack in lacks:
+            yield Line(name, f"drifted: {lack} in its configs: {refused or REPAIR}", later=ignores)
+        for row in rows:
+            try:
+                state, good = _judge_config(
+                    host, layout, row, in_force, "" if lacks else IN_FORCE, finished=record.finished
+                )
+            except InstallerError as error:
+                state, good = error.problem, False
+            yield Line(str(row.path), state, good, later=ignores and not good and name in engines)
+
+
+def _compare(
+    host: Host, engine: EngineRow | None, record: Record
+) -> tuple[str, tuple[str, ...], Callable[[Edit], bool], InstallerError | None]:
+    """Return what ``lacking`` does; nothing of what cannot be compared."""
+    with suppress(InstallerError):  # said where the config is
+        if engine is not None:
+            return lacking(host, engine, record)
+    return "", (), lambda _: False, None
 
 
 def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine and of the install
@@ -222,7 +229,7 @@ def _judge_config(  # noqa: PLR0913 - what is known of the row, of its engine an
     return f"edited by somebody else{kept if row.edits else ''}", True
 
 
-def _without_ledger(host: Host, options: Options) -> Iterator[Line]:
+def _list_leftovers(host: Host, options: Options) -> Iterator[Line]:
     """Yield what is left of an installation without its ledger, and the configs that name our toolkit."""
     if is_ledger_lost(host, options.layout):
         state = "somebody has removed it: install or uninstall goes on by what configs show to be ours"
@@ -233,7 +240,7 @@ def _without_ledger(host: Host, options: Options) -> Iterator[Line]:
         yield Line(str(path), state)
 
 
-def check_lines(seen: LastCheck | None) -> Iterator[Line]:
+def list_last_check(seen: LastCheck | None) -> Iterator[Line]:
     """Yield what the last check saw."""
     if seen is None:
         return
@@ -258,7 +265,7 @@ def check_lines(seen: LastCheck | None) -> Iterator[Line]:
         yield Line("repair", f"under way since {seen.time}: {', '.join(seen.doing)}", good=True)
 
 
-def last_act(record: Record) -> Iterator[Line]:
+def list_last_act(record: Record) -> Iterator[Line]:
     """Yield what the last install or undo has left unfinished, or could not do."""
     nothing = replace(record, failed=None).empty
     if record.published and nothing:
@@ -277,7 +284,9 @@ def last_act(record: Record) -> Iterator[Line]:
         yield Line("last plan", state)
 
 
-def not_proven(host: Host, pid_file: PurePosixPath, record: Record | None, seen: LastCheck | None) -> str:
+def explain_unproven(
+    host: Host, pid_file: PurePosixPath, record: Record | None, seen: LastCheck | None
+) -> str:
     """Return why a node is not ready that has nothing else to say against it."""
     if record is None:
         return "nothing is installed: wait for run to finish, or see its log"

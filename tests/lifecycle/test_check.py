@@ -1,7 +1,6 @@
-"""A look at the node by itself, and the file that it leaves for ``status``."""
+"""One check of the node, and the file that it leaves for ``status``."""
 
 import json
-import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,9 +12,8 @@ from installer.change.ledger import Ledger
 from installer.change.plan import Plan
 from installer.errors import InstallerError, NotIdleError
 from installer.host.files import Host
-from installer.lifecycle import check as looks
+from installer.lifecycle import check, watching
 from installer.lifecycle import readiness as seen
-from installer.lifecycle import watching
 from installer.lifecycle.drift import LOOKS, REST_S, UNMADE_S
 from installer.lifecycle.readiness import EngineCheck, LastCheck
 from installer.lifecycle.watching import Watch
@@ -41,16 +39,6 @@ def test_a_damaged_state_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "state").write_text(text)
 
     assert seen.read_check(Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")) is None
-
-
-def test_a_state_file_of_another_user_is_not_believed(tmp_path: Path) -> None:
-    host, path = Host.under(PurePosixPath(tmp_path)), PurePosixPath("/state")
-    seen.publish_check(host, path, LastCheck(problem="x", remedy="y"))
-    assert seen.read_check(host, path) is not None
-
-    os.chown(tmp_path / "state", 65534, -1)
-
-    assert seen.read_check(host, path) is None
 
 
 def test_a_state_file_survives_its_way_through_the_disk(tmp_path: Path) -> None:
@@ -102,12 +90,12 @@ class Node:
             root / str(self.options.state_file)[1:],
         )
 
-    def work(self, drift: Drift = Drift.AUTO) -> looks.Work:
+    def work(self, drift: Drift = Drift.AUTO) -> check.Work:
         options = replace(self.options, drift=drift)
-        return looks.Work(self.host, options, self.ledger, lambda: self.plan, self._carry_out)
+        return check.Work(self.host, options, self.ledger, lambda: self.plan, self._carry_out)
 
     def check(self, drift: Drift = Drift.AUTO, *, asked: bool = False, **work: Any) -> Watch:
-        return looks.check_node(replace(self.work(drift), **work), asked=asked)
+        return check.check_node(replace(self.work(drift), **work), asked=asked)
 
     def _carry_out(self, plan: Plan) -> None:
         said = json.loads(self.path.read_text()) if self.path.exists() else {}
@@ -196,7 +184,7 @@ def test_drift_that_is_ignored_counts_as_soon_as_an_engine_does_not_serve_any_mo
     watch = node.check(Drift.IGNORE)
 
     assert (node.ready.exists(), node.counts, node.said["problem"]) == (True, (0, {}), "")
-    assert 0 < watch.due_s <= looks.IGNORED_S, "what it serves it gives up with its next reload, in no file"
+    assert 0 < watch.due_s <= check.IGNORED_S, "what it serves it gives up with its next reload, in no file"
     node.plan = _plan_with_a_reload(NOT_SERVING)
     node.check(Drift.IGNORE)
     assert (node.ready.exists(), node.counts) == (False, (0, {"drifted": 1}))
@@ -259,12 +247,12 @@ def test_a_restart_that_is_pending_is_told_and_looked_for_again_soon(tmp_path: P
     )
     node = Node(tmp_path, plan)
 
-    first, again = looks.conclude_install(node.work(), plan), node.check(Drift.REPORT)
+    first, again = check.conclude_install(node.work(), plan), node.check(Drift.REPORT)
 
     assert (node.said["problem"], node.said["code"]) == (NOT_IDLE.problem, "restart-pending")
     assert node.counts == (0, {}), "and no failure"
     assert not node.ready.exists()
-    assert [0 < watch.due_s <= looks.PENDING_S for watch in (first, again)] == [True, True]
+    assert [0 < watch.due_s <= check.PENDING_S for watch in (first, again)] == [True, True]
     assert (node.said["failures"], node.said["repairs"]) == (0, {})
 
 
@@ -275,21 +263,11 @@ def test_an_engine_that_is_found_busy_right_before_its_restart_has_failed_nothin
 
     assert (node.said["problem"], node.said["failures"]) == (NOT_IDLE.problem, 0)
     assert (node.counts, node.ready.exists()) == ((0, {}), False)
-    assert 0 < watch.due_s <= looks.PENDING_S
+    assert 0 < watch.due_s <= check.PENDING_S
 
 
 def _is_not_idle(_: Plan) -> None:
     raise NOT_IDLE
-
-
-def test_what_the_ledger_names_is_watched(tmp_path: Path) -> None:
-    row = EngineRow("containerd", PurePosixPath("/run/containerd/containerd.sock"), "containerd.service", ())
-    node = Node(tmp_path, Plan((), Record(), Record(), {}), record=Record(engines=(row,), finished=True))
-
-    watch = node.check()
-
-    below = {place.removeprefix(str(tmp_path)) for place in watch.places}
-    assert below >= {"/etc/containerd/", "/run/containerd/containerd.sock", "/usr/local/nvidia/toolkit"}
 
 
 def test_an_unexpected_mistake_in_a_look_is_told_and_ends_nothing(tmp_path: Path) -> None:
@@ -422,7 +400,7 @@ def test_a_stale_specification_is_replaced_whatever_becomes_of_drift(tmp_path: P
 
     assert node.done[0].startswith("did 1,"), "the rest is left, and told"
     assert node.said["code"] == ("" if drift is Drift.IGNORE else "drifted")
-    assert watch.before == looks.CHECK_AGAIN, "which is looked at once more"
+    assert watch.before == check.CHECK_AGAIN, "which is looked at once more"
 
 
 @pytest.mark.parametrize("by_cdi", [False, True])

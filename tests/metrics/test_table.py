@@ -2,7 +2,7 @@
 
 import pytest
 
-from installer.metrics.snapshot import exposition, openmetrics
+from installer.metrics.snapshot import render
 from installer.metrics.table import Counts, EngineFigures, Snapshot, features, label
 
 WELL = EngineFigures("containerd", serves=True, drifted=False)
@@ -51,15 +51,15 @@ def test_numbers_and_words_are_as_prometheus_reads_them() -> None:
     counts = Counts(installs=3, failures={'a"b\\c\nd': 2}, success_s=7, ready_since_s=1.25)
     figures = Snapshot('0"2', counts, (WELL,), 1.5, "now")
 
-    text = exposition(figures)
+    text, other = render(".prom", figures), render(".openmetrics", figures)
 
+    assert text is not None
+    assert other is not None
     lines = {
         line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines() if line[:1] != "#"
     }
     assert {*lines.values()} == {"0.0", "1.0", "1.5", "2.0", "3.0", "7.0"}
     assert any(r'"a\"b\\c\nd"' in name for name in lines)
     assert all(name.partition("{")[0].startswith("toolkit_installer_") for name in lines)
-    assert sorted(lines) == sorted(
-        line.rpartition(" ")[0] for line in openmetrics(figures).splitlines() if line[:1] != "#"
-    )
-    assert openmetrics(figures).endswith("\n# EOF\n")
+    assert sorted(lines) == sorted(line.rpartition(" ")[0] for line in other.splitlines() if line[:1] != "#")
+    assert other.endswith("\n# EOF\n")
