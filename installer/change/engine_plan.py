@@ -72,6 +72,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
     later = choice.takes_up is TakesUp.LATER
     restarting = (*choice.steps, choice.reload) if later else choice.steps
     refused = reloading.refused(engine, restarting, choice.after, facts)
+    ours = {entry.name for entry in (*asked, *choice.reload.absent)}
     is_known = choice.after is not None and choice.after.rest_digest and choice.takes_up is TakesUp.NOW
     pending = reloading.not_idle(engine, engine.creating) if later else row.pending
     return Part(
@@ -82,7 +83,7 @@ def install(choice: Choice, entries: tuple[RuntimeEntry, ...], facts: Facts, opt
         backups=tuple(original for _, original in rows if original is not None),
         notes=(
             *decision.notes,
-            *(reloading.stale_runtimes(engine, choice.after, choice.names) if is_known else ()),
+            *(reloading.stale_runtimes(engine, choice.after, ours) if is_known else ()),
             *reloading.stale(engine, facts, entries),
             *([f"{row.name}, pending: {pending}"] if pending else []),
         ),

@@ -64,11 +64,6 @@ class Choice(Struct, frozen=True):
     after: EffectiveConfig | None = None  # in force then; None where nothing is written, or that is not known
     heals: bool = False  # the engine cannot serve with what we wrote earlier, which it reads otherwise now
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of our runtimes, those of earlier runs too."""
-        return _names((*self.reload.present, *self.reload.absent))
-
 
 class _Wish(Struct, frozen=True):
     """What one engine is to serve, and all that the choice of its texts depends on."""
@@ -126,14 +121,17 @@ def choose(
         if not wrong and (after.rest_digest or decision.doubt is None):
             heals = bool(found.fatal) and (now != texts or found.undefined in wish.names)
             return replace(_make_choice(wish, way, after), heals=heals)
-        paths = ", ".join(map(str, way.texts))
-        refused = InstallerError(
-            f"configure {engine.name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
-            remedy="correct the config that it has now, then run again",
-            code="config-disturbs-others",
-        )
-        refusals.append(decision.doubt or refused)
+        refusals.append(decision.doubt or _refuse(engine, way, wrong))
     raise refusals[0]  # each engine has one way at least
+
+
+def _refuse(engine: EngineState, way: Way, wrong: list[str]) -> InstallerError:
+    paths = ", ".join(map(str, way.texts))
+    return InstallerError(
+        f"configure {engine.name} in {paths} and leave all else as it is ({'; '.join(wrong)})",
+        remedy="correct the config that it has now, then run again",
+        code="config-disturbs-others",
+    )
 
 
 def _ask_before_us(wish: _Wish, texts: Texts) -> EffectiveConfig:

@@ -208,7 +208,7 @@ class Ledger:
 
 
 @contextmanager
-def opened(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
+def hold(opening: Callable[[], Ledger]) -> Iterator[Ledger]:
     """Hold the ledger that ``opening`` opens during the block.
 
     Raises:

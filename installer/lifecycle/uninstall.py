@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from installer.change.adopted import find_leftovers, find_packages
-from installer.change.ledger import Ledger, opened
+from installer.change.ledger import Ledger, hold
 from installer.change.lost import find_install_dir, find_lost, recover
 from installer.change.observe import observe_adoption, observe_undo
 from installer.change.plan import plan_undo
@@ -151,7 +151,7 @@ def open_ledger(
 ) -> Iterator[Ledger]:
     """Open the ledger, and tell metrics where the block fails."""
     opening = opening or partial(Ledger.open, host, options.layout, check=signals.check)
-    with opened(opening) as ledger, metrics.counting_failures(host, options, ledger):
+    with hold(opening) as ledger, metrics.counting_failures(host, options, ledger):
         yield ledger
 
 

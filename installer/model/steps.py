@@ -219,12 +219,9 @@ def describe(step: Step) -> Deed:
             return Deed(text, "runtimes found by the engine", {"engine": engine})
         case WriteConfig(engine, path, before, after):
             text = f"{'create' if before is None else 'remove' if after is None else 'edit'} {path}"
-            event, fields = (
-                "config written" if after else "config removed",
-                {"engine": engine, "path": str(path)},
-            )
+            event = "config written" if after else "config removed"
             back = None if step.unwanted else replace(step, before=after, after=before)
-            return Deed(text, event, fields, back)
+            return Deed(text, event, {"engine": engine, "path": str(path)}, back)
         case InstallVersion(version, files, repairs):
             text = f"install toolkit {version}{' anew' if repairs else ''} ({len(files)} files)"
             gone = None if repairs else RemoveVersion(version)
@@ -239,13 +236,8 @@ def describe(step: Step) -> Deed:
             return Deed(f"{text.format(ENGINES[engine].title)}{proof}", event, {"engine": engine})
         case RemoveToolkit():
             return Deed("remove the toolkit of NVIDIA's installer", "toolkit removed", {})
-        case MakeDeviceNodes(nodes) | RemoveDeviceNodes(nodes):
-            paths, makes = ", ".join(str(node.path) for node in nodes), isinstance(step, MakeDeviceNodes)
-            verb, past = ("make", "made") if makes else ("remove", "removed")
-            gone_again = RemoveDeviceNodes(nodes) if makes else None
-            return Deed(
-                f"{verb} the device nodes {paths}", f"device nodes {past}", {"paths": paths}, gone_again
-            )
+        case MakeDeviceNodes() | RemoveDeviceNodes():
+            return _describe_nodes(step)
         case WriteSpecification(cdi):  # once its text is known a WriteConfig stands in its place
             return Deed(f"generate the CDI specification {cdi.path}", "", {})
         case ProveUnused():
@@ -253,6 +245,13 @@ def describe(step: Step) -> Deed:
             return Deed(text, "no container found on our runtimes", {})
         case _:
             assert_never(step)
+
+
+def _describe_nodes(step: MakeDeviceNodes | RemoveDeviceNodes) -> Deed:
+    paths, makes = ", ".join(str(node.path) for node in step.nodes), isinstance(step, MakeDeviceNodes)
+    text, event = ("make", "made") if makes else ("remove", "removed")
+    undo = RemoveDeviceNodes(step.nodes) if makes else None
+    return Deed(f"{text} the device nodes {paths}", f"device nodes {event}", {"paths": paths}, undo)
 
 
 def _describe_switch(step: SwitchToolkit) -> Deed:

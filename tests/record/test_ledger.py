@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from installer.change.ledger import Ledger, is_ledger_lost, is_lost, opened, read_record, read_saved
+from installer.change.ledger import Ledger, hold, is_ledger_lost, is_lost, read_record, read_saved
 from installer.errors import InstallerError
 from installer.host.files import Host
 from installer.model.files import File, Meta
@@ -36,7 +36,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_copies_are_kept_that_a_row_names(tmp_path: Path, host: Host) -> None:
-    with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         ledger.save([THEIRS, OTHER, File(b"old")])
         ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
         ledger.drop_backups()
@@ -61,7 +61,7 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
     tmp_path: Path, host: Host, spoil: object, *, lost: bool
 ) -> None:
     assert callable(spoil)
-    with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         ledger.save([THEIRS])
         ledger.write(replace(ledger.held, configs=(row(THEIRS),)))
         copy = at(tmp_path, LAYOUT.backups / THEIRS.digest)
@@ -77,7 +77,7 @@ def test_a_copy_that_is_not_what_was_saved_is_lost_and_saved_anew(
 
 
 def test_a_link_in_the_place_of_a_copy_is_not_written_through(tmp_path: Path, host: Host) -> None:
-    with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         at(tmp_path, LAYOUT.backups).mkdir()
         at(tmp_path, LAYOUT.backups / THEIRS.digest).symlink_to("/victim")
         (tmp_path / "victim").write_text("whole")
@@ -88,7 +88,7 @@ def test_a_link_in_the_place_of_a_copy_is_not_written_through(tmp_path: Path, ho
 
 def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Path, host: Host) -> None:
     held = Record(configs=(row(None),))
-    with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         held = replace(held, directories=ledger.held.directories)
         ledger.write(held)
         first = at(tmp_path, LAYOUT.ledger).stat().st_ino
@@ -103,7 +103,7 @@ def test_rows_are_written_once_and_again_where_their_file_has_gone(tmp_path: Pat
 
 def test_directories_are_made_and_known_first(tmp_path: Path, host: Host) -> None:
     (tmp_path / "etc").mkdir()
-    with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
+    with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
         ledger.make_directories(CONFIG.parent)
         ledger.make_directories(CONFIG.parent)
         assert CONFIG.parent in ledger.held.directories
@@ -116,7 +116,7 @@ def test_directories_are_made_and_known_first(tmp_path: Path, host: Host) -> Non
 def test_what_is_not_ours_keeps_the_directory(tmp_path: Path, host: Host) -> None:
     with (
         pytest.raises(InstallerError, match=r"it still holds notes\.txt\)"),
-        opened(lambda: Ledger.open(host, LAYOUT)),
+        hold(lambda: Ledger.open(host, LAYOUT)),
     ):
         at(tmp_path, LAYOUT.home / "notes.txt").write_text("mine")
 
@@ -133,13 +133,13 @@ def test_copies_of_a_lost_ledger_are_kept_until_their_configs_say_so_again(
     assert is_ledger_lost(host, LAYOUT)
 
     if stands:
-        with opened(lambda: Ledger.open(host, LAYOUT)):
+        with hold(lambda: Ledger.open(host, LAYOUT)):
             assert at(tmp_path, LAYOUT.unclaimed / THEIRS.digest).exists()
         assert not at(tmp_path, LAYOUT.home).exists()
     else:
         with (
             pytest.raises(InstallerError, match="whose ledger is lost"),
-            opened(lambda: Ledger.open(host, LAYOUT)),
+            hold(lambda: Ledger.open(host, LAYOUT)),
         ):
             pass
         assert at(tmp_path, LAYOUT.unclaimed / THEIRS.digest).read_bytes() == THEIRS.content

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from installer.change.ledger import Ledger, opened
+from installer.change.ledger import Ledger, hold
 from installer.engines import ENGINES
 from installer.errors import LockedError, UndoIncompleteError
 from installer.host.files import Host
@@ -24,7 +24,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_who_hands_an_undo_over_may_end_once_another_has_the_ledger(host: Host, tmp_path: Path) -> None:
-    with opened(lambda: Ledger.open(host, LAYOUT)):
+    with hold(lambda: Ledger.open(host, LAYOUT)):
         await_successor(Options(host_root=PurePosixPath(tmp_path)))
 
 
@@ -36,7 +36,7 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
     held, ends = threading.Event(), threading.Event()
 
     def predecessor() -> None:
-        with opened(lambda: Ledger.open(host, LAYOUT)) as ledger:
+        with hold(lambda: Ledger.open(host, LAYOUT)) as ledger:
             ledger.write(HELD)
             held.set()
             ends.wait(30)
@@ -48,7 +48,7 @@ def test_an_undo_that_was_handed_over_waits_for_the_ledger(host: Host) -> None:
         Ledger.open(host, LAYOUT)
     threading.Timer(0.3, ends.set).start()
 
-    with opened(lambda: open_within(TAKEN_S, host, LAYOUT)) as ledger:
+    with hold(lambda: open_within(TAKEN_S, host, LAYOUT)) as ledger:
         found = ledger.held
 
     thread.join(30)
